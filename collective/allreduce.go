@@ -14,15 +14,10 @@ import (
 // Scratch) before anything is sent; *Error for an error of a neighbour, after which the Ring is
 // closed and the buffer has any content.
 func (r *Ring) AllReduce(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
-	o, err := r.reduces("all-reduce", t, b, off, count)
-	if err != nil {
-		return err
-	}
-	o.steps = 2 * (r.c.Ranks - 1)
-	return r.do(ctx, o, func(ctx context.Context) error {
-		if err := o.reduce(ctx, r.c.Rank+1); err != nil {
-			return err
-		}
-		return o.gather(ctx, r.c.Rank+1)
-	})
+	return r.allReduce(t, b, off, count).do(ctx)
+}
+
+func (r *Ring) allReduce(t devmem.Type, b devmem.Buffer, off, count uint64) *operation {
+	n := r.c.Ranks - 1
+	return r.begin("all-reduce", t, b, off, count).around(r.c.Rank, 2*n, n)
 }

@@ -16,34 +16,25 @@ const pieceLen = 1 << 20
 // all other ranks' buffers, from rank to rank. It needs no scratch memory. Errors are AllReduce's
 // without ENOSPC; EINVAL also if root is not a rank.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
-	o, err := r.broadcasts(t, b, off, count, root)
-	if err != nil {
-		return err
-	}
-	all := count * t.Size()
-	pieces := (all + pieceLen - 1) / pieceLen
-	piece := func(k uint64, has bool) chunk {
-		if !has || k >= pieces {
-			return chunk{}
-		}
-		return chunk{k * pieceLen, min(pieceLen, all-k*pieceLen)}
-	}
-	o.steps = int(pieces) + 1
-	receives, sends := r.c.Rank != root, r.next != root
-	return r.do(ctx, o, func(ctx context.Context) error {
-		for k := range pieces + 1 {
-			if err := o.step(ctx, piece(k-1, sends && k > 0), piece(k, receives), false); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return r.broadcast(t, b, off, count, root).do(ctx)
 }
 
-// broadcasts is begin for a broadcast.
-func (r *Ring) broadcasts(t devmem.Type, b devmem.Buffer, off, count uint64, root int) (*operation, error) {
+func (r *Ring) broadcast(t devmem.Type, b devmem.Buffer, off, count uint64, root int) *operation {
+	o := r.begin("broadcast", t, b, off, count)
 	if root < 0 || root >= r.c.Ranks {
-		return nil, fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
+		o.err = fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
 	}
-	return r.begin("broadcast", t, b, off, count)
+	all := count * t.Size()
+	piece := func(k int, has bool) chunk {
+		pos := uint64(k) * pieceLen
+		if !has || k < 0 || pos >= all {
+			return chunk{}
+		}
+		return chunk{pos, min(pieceLen, all-pos)}
+	}
+	o.steps = int((all+pieceLen-1)/pieceLen) + 1
+	o.plan = func(k int) (send, receive chunk, add bool) {
+		return piece(k-1, r.next != root), piece(k, r.c.Rank != root), false
+	}
+	return o
 }

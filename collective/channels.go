@@ -44,43 +44,36 @@ func NewChannels(list ...Channel) (*Channels, error) {
 // AllReduce is Ring.AllReduce on all channels' buffers. Channel c adds the elements of Part(c,
 // channels, count), in its own order of ranks. After an error of one channel all are closed.
 func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint64) error {
-	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) error {
-		_, err := c.reduces("all-reduce", t, c.Buffer, off, count)
-		return err
-	}, func(ctx context.Context, c Channel, off, count uint64) error {
-		return c.AllReduce(ctx, t, c.Buffer, off, count)
+	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {
+		return c.allReduce(t, c.Buffer, off, count)
 	})
 }
 
 // Broadcast is Ring.Broadcast on all channels, with the parts of AllReduce.
 func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint64, root int) error {
-	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) error {
-		_, err := c.broadcasts(t, c.Buffer, off, count, root)
-		return err
-	}, func(ctx context.Context, c Channel, off, count uint64) error {
-		return c.Broadcast(ctx, t, c.Buffer, off, count, root)
+	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {
+		return c.broadcast(t, c.Buffer, off, count, root)
 	})
 }
 
-// each runs f for all channels at the same time, if check returns no error for any of them.
+// each does f's operations on all channels at the same time, if the arguments of all of them are right.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
-	check func(c Channel, off, count uint64) error,
-	f func(ctx context.Context, c Channel, off, count uint64) error) error {
+	f func(c Channel, off, count uint64) *operation) error {
 	if err := t.Check(off, 0, count); err != nil {
 		return fmt.Errorf("channels: %w", err)
 	}
+	ops := make([]*operation, len(s.list))
 	for i, c := range s.list {
 		first, n := Part(i, len(s.list), count)
-		if err := check(c, off+first*t.Size(), n); err != nil {
-			return fmt.Errorf("channel %d: %w", i, err)
+		if ops[i] = f(c, off+first*t.Size(), n); ops[i].err != nil {
+			return fmt.Errorf("channel %d: %w", i, ops[i].err)
 		}
 	}
 	errs := make([]error, len(s.list))
 	var work sync.WaitGroup
-	for i, c := range s.list {
-		first, n := Part(i, len(s.list), count)
+	for i, o := range ops {
 		work.Go(func() {
-			if errs[i] = f(ctx, c, off+first*t.Size(), n); errs[i] == nil {
+			if errs[i] = o.do(ctx); errs[i] == nil {
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])

@@ -10,24 +10,15 @@ import (
 // count elements. The other elements of its buffer are sums of only some ranks. Chunk c is added in
 // the order of ranks c+1, c+2, ..., c. Errors are AllReduce's.
 func (r *Ring) ReduceScatter(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
-	o, err := r.reduces("reduce-scatter", t, b, off, count)
-	if err != nil {
-		return err
-	}
-	o.steps = r.c.Ranks - 1
-	return r.do(ctx, o, func(ctx context.Context) error { return o.reduce(ctx, r.c.Rank) })
+	n := r.c.Ranks - 1
+	return r.begin("reduce-scatter", t, b, off, count).around(r.c.Rank-1, n, n).do(ctx)
 }
 
 // AllGather copies each rank's Part of count elements to all other ranks: when it returns, this
 // rank's buffer has all elements. It needs no scratch memory. Errors are AllReduce's without
 // ENOSPC.
 func (r *Ring) AllGather(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
-	o, err := r.begin("all-gather", t, b, off, count)
-	if err != nil {
-		return err
-	}
-	o.steps = r.c.Ranks - 1
-	return r.do(ctx, o, func(ctx context.Context) error { return o.gather(ctx, r.c.Rank) })
+	return r.begin("all-gather", t, b, off, count).around(r.c.Rank, r.c.Ranks-1, 0).do(ctx)
 }
 
 // Part returns a rank's part of count elements: its first element, and how many elements it has.

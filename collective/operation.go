@@ -28,7 +28,7 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is an operation in progress.
+// operation is an operation in progress, or one that is not begun.
 type operation struct {
 	r     *Ring
 	name  string
@@ -37,62 +37,55 @@ type operation struct {
 	tx    devmem.Binding
 	list  []chunk
 	off   uint64
-	now   int // the number of the current step
+	now   int // the number of the current step, from 1
 	steps int
+	// plan returns what step i, from 0, sends and receives. If add is set, the received chunk is added
+	// to the buffer, or else it replaces the content.
+	plan func(i int) (send, receive chunk, add bool)
+	err  error // the error of the arguments
 }
 
-// begin checks the arguments of an operation.
-func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
-	fail := func(err error) (*operation, error) { return nil, fmt.Errorf("%s: %w", name, err) }
-	if err := t.Check(off, 0, count); err != nil {
-		return fail(err)
-	}
+// begin makes an operation, and checks its arguments. The caller sets its steps.
+func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) *operation {
+	o := &operation{r: r, name: name, t: t, b: b, off: off}
 	over, n := bits.Mul64(count, t.Size())
-	if size := b.Size(); over != 0 || off > size || n > size-off {
-		return fail(fmt.Errorf("%d elements from %#x of a buffer of %#x bytes: %w", count, off, size, syscall.EFAULT))
+	err := t.Check(off, 0, count)
+	if size := b.Size(); err == nil && (over != 0 || off > size || n > size-off) {
+		err = fmt.Errorf("%d elements from %#x of a buffer of %#x bytes: %w", count, off, size, syscall.EFAULT)
 	}
-	if b.GPU() != r.c.GPU {
-		return fail(fmt.Errorf("memory of gpu %d in a ring of gpu %d: %w", b.GPU(), r.c.GPU, syscall.EXDEV))
+	if err == nil && b.GPU() != r.c.GPU {
+		err = fmt.Errorf("memory of gpu %d in a ring of gpu %d: %w", b.GPU(), r.c.GPU, syscall.EXDEV)
 	}
-	return &operation{r: r, name: name, t: t, b: b, off: off, list: chunks(count, t.Size(), r.c.Ranks)}, nil
+	if err != nil {
+		o.err = fmt.Errorf("%s: %w", name, err)
+		return o
+	}
+	o.list = chunks(count, t.Size(), r.c.Ranks)
+	return o
 }
 
-// reduces is begin for an operation that uses scratch memory.
-func (r *Ring) reduces(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
-	o, err := r.begin(name, t, b, off, count)
-	if err != nil {
-		return nil, err
-	}
-	if long := o.list[0].n; r.c.Ranks > 1 && long > r.c.Scratch.Size() {
-		return nil, fmt.Errorf("%s: a chunk of %d bytes, and scratch memory of %d: %w", name, long, r.c.Scratch.Size(),
+// around sets the steps of an operation in which chunks go round the ring: in the first step this rank
+// sends chunk first, and in each step it receives the chunk that it sends in the next step. In the
+// first adds steps it adds the received chunk, for which it needs scratch memory.
+func (o *operation) around(first, steps, adds int) *operation {
+	r := o.r
+	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
+		o.err = fmt.Errorf("%s: a chunk of %d bytes, and scratch memory of %d: %w", o.name, o.list[0].n, r.c.Scratch.Size(),
 			syscall.ENOSPC)
 	}
-	return o, nil
-}
-
-// reduce is the first half of an all-reduce: this rank ends with the sum of chunk last.
-func (o *operation) reduce(ctx context.Context, last int) error { return o.round(ctx, last-1, true) }
-
-// gather is the second half of an all-reduce: this rank starts with chunk first, and ends with all
-// chunks.
-func (o *operation) gather(ctx context.Context, first int) error { return o.round(ctx, first, false) }
-
-// round makes the steps of one half of an all-reduce. In the first step this rank sends chunk first,
-// and in each step it receives the chunk that it sends in the next step.
-func (o *operation) round(ctx context.Context, first int, add bool) error {
-	r := o.r
-	for s := range r.c.Ranks - 1 {
-		if err := o.step(ctx, o.list[r.mod(first-s)], o.list[r.mod(first-1-s)], add); err != nil {
-			return err
-		}
+	o.steps = steps
+	o.plan = func(i int) (send, receive chunk, add bool) {
+		return o.list[r.mod(first-i)], o.list[r.mod(first-1-i)], i < adds
 	}
-	return nil
+	return o
 }
 
-// do runs an operation. If ctx ends, the operation ends too. After an error the ring is closed.
-func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) error) (err error) {
-	if r.c.Ranks == 1 {
-		return nil
+// do does the operation. If ctx ends, the operation ends too. After an error the ring is closed, but
+// for an error of the arguments.
+func (o *operation) do(ctx context.Context) (err error) {
+	r := o.r
+	if o.err != nil || r.c.Ranks == 1 {
+		return o.err
 	}
 	r.now.Lock()
 	defer r.now.Unlock()
@@ -100,7 +93,9 @@ func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) err
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
 	stop := context.AfterFunc(ctx, r.abort)
-	err = f(ctx)
+	for err == nil && o.now < o.steps {
+		err = o.step(ctx)
+	}
 	if !stop() && ctx.Err() != nil {
 		err = fmt.Errorf("%s: %w", o.where(), context.Cause(ctx))
 	}
@@ -143,9 +138,9 @@ func (r *Ring) unbind() error {
 
 func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
 
-// step sends a chunk and receives another. If add is set, the received chunk is added to the
-// buffer, or else it replaces the content.
-func (o *operation) step(ctx context.Context, send, receive chunk, add bool) error {
+// step does the next step: it sends a chunk and receives another.
+func (o *operation) step(ctx context.Context) error {
+	send, receive, add := o.plan(o.now)
 	o.now++
 	r := o.r
 	var work sync.WaitGroup

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/limits"
 )
@@ -138,29 +140,14 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	defer l.Close()
+	work, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer func() {
-		if stop() {
-			_ = l.Close()
-		}
-	}()
-	var work sync.WaitGroup
-	var failed [2]error
-	for i, f := range []func() error{func() error { return r.dial(ctx) }, func() error { return r.accept(ctx, l) }} {
-		work.Go(func() {
-			if failed[i] = f(); failed[i] != nil {
-				cancel(failed[i])
-			}
-		})
-	}
-	work.Wait()
-	if err := errors.Join(failed[:]...); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return nil, err
+	defer stop()
+	work.Go(func() error { return r.dial(ctx) })
+	work.Go(func() error { return r.accept(ctx, l) })
+	if work.Wait() != nil {
+		return nil, context.Cause(ctx)
 	}
 	return r, nil
 }
@@ -188,8 +175,8 @@ func (r *Ring) dial(ctx context.Context) error {
 		if err == nil {
 			r.out, r.sender = c, devmem.NewSender(c, r.c.Memory)
 			c.SetStallLimit(r.c.Timeout)
-			h := hello{Rank: uint32(r.c.Rank), Ranks: uint32(r.c.Ranks)}
-			if _, err := c.Write(h.bytes()); err != nil {
+			h := hello{Magic: magic, Rank: uint32(r.c.Rank), Ranks: uint32(r.c.Ranks)}
+			if err := binary.Write(c, binary.LittleEndian, h); err != nil {
 				return r.fault(r.next, "join", err)
 			}
 			r.work.Go(r.hear)
@@ -230,19 +217,16 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	}
 }
 
-// hello is what the connecting rank sends first: 16 bytes, little endian: magic u64, rank u32, ranks u32.
-type hello struct{ Rank, Ranks uint32 }
+// hello is what the connecting rank sends first: helloLen bytes, little endian.
+type hello struct {
+	Magic       uint64
+	Rank, Ranks uint32
+}
 
 const (
 	helloLen = 16
 	magic    = 0x31676e6972636e76 // "vncring1"
 )
-
-func (h hello) bytes() []byte {
-	b := binary.LittleEndian.AppendUint64(nil, magic)
-	b = binary.LittleEndian.AppendUint32(b, h.Rank)
-	return binary.LittleEndian.AppendUint32(b, h.Ranks)
-}
 
 // head receives the hello of the rank before, which arrives in device memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
@@ -256,10 +240,10 @@ func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) 
 	if s.HostBytes() == 0 {
 		r.stats.Looked += helloLen
 	}
-	if binary.LittleEndian.Uint64(b[:]) != magic {
+	if _, err := binary.Decode(b[:], binary.LittleEndian, &h); err != nil || h.Magic != magic {
 		return h, fmt.Errorf("it is none of a ring: %w", syscall.EPROTO)
 	}
-	return hello{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, nil
+	return h, nil
 }
 
 // fault returns err as an *Error.

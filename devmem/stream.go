@@ -99,10 +99,8 @@ func (s *Stream) receive(ctx context.Context) error {
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
 	}
-	if len(s.pieces) == 0 {
-		if s.linear == nil {
-			s.linear = s.lent
-		}
+	if s.linear == nil && len(s.pieces) == 0 {
+		s.linear = s.lent
 	}
 	if s.linear == nil {
 		s.linear = make([]byte, streamCall)

@@ -3,6 +3,7 @@ package gpumem
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -91,19 +93,14 @@ type view func(off, n uint64) ([]byte, error)
 // bytes, so that a window lies in the view of the chunk in which it begins; join merges hits that
 // are cut at the ends of views.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
-	var (
-		next   atomic.Uint64
-		failed atomic.Bool
-		mu     sync.Mutex
-		all    []Hit
-		first  error
-		wait   sync.WaitGroup
-	)
+	var next atomic.Uint64
+	var mu sync.Mutex
+	var all []Hit
+	work, ctx := errgroup.WithContext(context.Background())
 	for range min(2, runtime.GOMAXPROCS(0)) {
-		wait.Go(func() {
+		work.Go(func() error {
 			s, look := newScanner(streams), open()
-			var err error
-			for err == nil && !failed.Load() {
+			for ctx.Err() == nil {
 				off := next.Add(auditChunk) - auditChunk
 				if off >= size {
 					break
@@ -112,23 +109,20 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 				if hole != nil && hole(off, n) {
 					continue
 				}
-				var b []byte
-				if b, err = look(off, n); err == nil {
-					s.scan(b, off)
+				b, err := look(off, n)
+				if err != nil {
+					return err
 				}
+				s.scan(b, off)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, s.hits...)
-			if err != nil {
-				failed.Store(true)
-				first = cmp.Or(first, err)
-			}
+			return nil
 		})
 	}
-	wait.Wait()
-	if first != nil {
-		return nil, first
+	if err := work.Wait(); err != nil {
+		return nil, err
 	}
 	return join(all), nil
 }
@@ -214,28 +208,14 @@ func (s *scanner) scan(b []byte, off uint64) {
 // the seven residues modulo 56 that are congruent modulo 8, and any eight successive residues
 // include one of these.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
-	pos := from
-	for ; pos+16 <= to; pos += 56 {
-		lo, hi := le.Uint64(b[pos:]), le.Uint64(b[pos+8:])
-		w := lo
-		for k := 0; ; {
-			t := unmix64(w) * stepInv
+	last := to - 8
+	for group := from; group <= last; group += 56 {
+		for pos := group; pos <= min(group+7, last); pos++ {
+			t := unmix64(le.Uint64(b[pos:])) * stepInv
 			for i := range s.targets {
 				if t-s.targets[i].base < s.targets[i].words {
-					s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
+					s.confirm(b, off, pos, i, (t-s.targets[i].base)*8)
 				}
-			}
-			if k++; k == 8 {
-				break
-			}
-			w = lo>>(8*k) | hi<<(64-8*k)
-		}
-	}
-	for k := 0; k < 8 && pos+k+8 <= to; k++ { // the last group, which the end of the window cuts
-		t := unmix64(le.Uint64(b[pos+k:])) * stepInv
-		for i := range s.targets {
-			if t-s.targets[i].base < s.targets[i].words {
-				s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
 			}
 		}
 	}

@@ -205,18 +205,8 @@ func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 // look calls f with [off, off+n) of the GPU's memory, and counts reads bytes as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
-	if err := w.acquire(); err != nil {
-		return err
-	}
-	defer w.e.release()
-	return w.piece(func(bufs *buffers) error {
-		if !bufs.covers(d.gpu.id, off, n) {
-			return w.outside(off, n)
-		}
-		return w.copier.View(d.gpu.segment(off, n), groupLen, func(b []byte) error {
-			f(b)
-			w.moved(&w.e.hashed, reads)
-			return nil
-		})
+	return w.view(off, n, func(b []byte) {
+		f(b)
+		w.moved(&w.e.hashed, reads)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -55,8 +56,7 @@ type Engine struct {
 	last  uint64              // under mu: the last id; ids are not reused, not even after Reset
 	jobs  map[uint64]*running // under mu: jobs that have not ended
 	alive map[*running]bool   // under mu: the jobs in jobs, and jobs in their call of Done
-	ended map[uint64]Status   // under mu
-	order []uint64            // under mu: ids in ended, oldest first
+	ended []Status            // under mu: the last Keep jobs that have ended, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
@@ -86,7 +86,7 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
 		registry: r, space: space, o: o, inHand: make(chan struct{}, maxInHand),
-		jobs: make(map[uint64]*running), alive: make(map[*running]bool), ended: make(map[uint64]Status),
+		jobs: make(map[uint64]*running), alive: make(map[*running]bool),
 	}
 }
 
@@ -133,10 +133,8 @@ func (e *Engine) do(r *running, g *GPU) {
 	}
 	e.mu.Lock()
 	delete(e.jobs, r.id)
-	e.ended[r.id] = s
-	if e.order = append(e.order, r.id); len(e.order) > e.o.Keep {
-		delete(e.ended, e.order[0])
-		e.order = append(e.order[:0], e.order[1:]...)
+	if e.ended = append(e.ended, s); len(e.ended) > e.o.Keep {
+		e.ended = slices.Delete(e.ended, 0, 1)
 	}
 	e.mu.Unlock()
 	close(r.ended)
@@ -177,8 +175,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	if r := e.jobs[id]; r != nil {
 		return r.status(), nil
 	}
-	if s, ok := e.ended[id]; ok {
-		return s, nil
+	if i := slices.IndexFunc(e.ended, func(s Status) bool { return s.ID == id }); i >= 0 {
+		return e.ended[i], nil
 	}
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
@@ -215,8 +213,7 @@ func (e *Engine) Reset() {
 	e.CancelAll()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	clear(e.ended)
-	e.order = e.order[:0]
+	e.ended = nil
 }
 
 // byNode counts bytes of guest memory by NUMA node: the index is 1 + node, or 0 if the node is

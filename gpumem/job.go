@@ -112,29 +112,34 @@ func (w *work) run() error {
 // offset in that range.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
-		if err := w.acquire(); err != nil {
+		off, n := w.job.Off+done, min(w.job.Len-done, pieceLen)
+		if off < done {
+			return w.outside(off, n)
+		}
+		if err := w.view(off, n, func(b []byte) { f(b, done) }); err != nil {
 			return err
 		}
-		n := min(w.job.Len-done, pieceLen)
-		pos := done
-		err := w.piece(func(bufs *buffers) error {
-			if w.job.Off+done < done || !bufs.covers(w.gpu.id, w.job.Off+done, n) {
-				return w.outside(w.job.Off+done, n)
-			}
-			return w.copier.View(w.gpu.segment(w.job.Off+done, n), pieceLen, func(b []byte) error {
-				f(b, pos)
-				pos += uint64(len(b))
-				return nil
-			})
-		})
-		w.e.release()
-		w.moved(c, pos-done)
-		if err != nil {
-			return err
-		}
-		done = pos
+		w.moved(c, n)
+		done += n
 	}
 	return nil
+}
+
+// view calls f with [off, off+n) of the GPU's memory, which must lie in one buffer; n is at most groupLen.
+func (w *work) view(off, n uint64, f func(b []byte)) error {
+	if err := w.acquire(); err != nil {
+		return err
+	}
+	defer w.e.release()
+	return w.piece(func(bufs *buffers) error {
+		if !bufs.covers(w.gpu.id, off, n) {
+			return w.outside(off, n)
+		}
+		return w.copier.View(w.gpu.segment(off, n), groupLen, func(b []byte) error {
+			f(b)
+			return nil
+		})
+	})
 }
 
 // list executes the entries of a table.
@@ -228,13 +233,8 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	if addr < w.job.Table {
 		return fmt.Errorf("table at %#x: entry %d is beyond all memory: %w", w.job.Table, next, syscall.EFAULT)
 	}
-	if w.job.TableInGPU {
-		if !bufs.covers(w.gpu.id, addr, size) {
-			return fmt.Errorf("table: %w", w.outside(addr, size))
-		}
-		w.segs = append(w.segs[:0], w.gpu.segment(addr, size))
-	} else if w.segs, err = w.e.space.Translate(w.segs[:0], addr, size, dma.Read); err != nil {
-		return fmt.Errorf("table: %w: %w", err, syscall.EFAULT)
+	if w.segs, err = w.segments(bufs, w.segs[:0], addr, size, !w.job.TableInGPU, dma.Read); err != nil {
+		return fmt.Errorf("table: %w", err)
 	}
 	if _, err := w.copier.Read(w.table[:size], w.segs); err != nil {
 		return fmt.Errorf("table: %w", err)

@@ -275,9 +275,7 @@ func (p *Pool) Close(stopped bool) {
 			p.takeBackLocked(uint32(i))
 		}
 	}
-	f := p.emptyLocked()
-	p.mu.Unlock()
-	f()
+	p.unlockAndNotify()
 }
 
 func (p *Pool) emptyLocked() func() {

@@ -82,17 +82,16 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 	}
 	l := &link{o: o, c: c, m: &memory{Memory: o.c.Memory}}
 	l.request, l.conditional = o.asking()
-	if o.c.Copy {
-		l.s = devmem.NewStream(c, l.m, nil)
-		o.stats.connections.Add(1)
-		return l, nil
+	var pool devmem.Buffer
+	if !o.c.Copy {
+		pool = o.c.Pool
+		f := devmem.Flow{Queue: o.c.Queue, Src: devmembase.AddrPort(c.RemoteAddr()), Dst: devmembase.AddrPort(c.LocalAddr())}
+		if l.flow, err = o.c.Device.AddFlow(f); err != nil { // before the first request, so nothing arrives earlier
+			return nil, errors.Join(err, l.close())
+		}
+		l.steered = true
 	}
-	f := devmem.Flow{Queue: o.c.Queue, Src: devmembase.AddrPort(c.RemoteAddr()), Dst: devmembase.AddrPort(c.LocalAddr())}
-	if l.flow, err = o.c.Device.AddFlow(f); err != nil { // before the first request, so nothing arrives earlier
-		return nil, errors.Join(err, l.close())
-	}
-	l.steered = true
-	l.s = devmem.NewStream(c, l.m, o.c.Pool)
+	l.s = devmem.NewStream(c, l.m, pool)
 	o.stats.connections.Add(1)
 	return l, nil
 }

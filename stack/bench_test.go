@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/stacktest"
@@ -69,7 +71,10 @@ func benchReceive(b *testing.B, size int, device bool) {
 			fr.Queue, fr.CsumGood, fr.Split = 0, true, device
 			fr.Header = append(fr.Header[:0], hdr...)
 			binary.BigEndian.PutUint32(fr.Header[38:], seq)
-			binary.BigEndian.PutUint16(fr.Header[16:], uint16(len(hdr)-14+size))
+			ip := header.IPv4(fr.Header[header.EthernetMinimumSize:])
+			ip.SetTotalLength(uint16(len(hdr) - header.EthernetMinimumSize + size))
+			ip.SetChecksum(0)
+			ip.SetChecksum(^ip.CalculateChecksum())
 			fr.Payload = fr.Payload[:0]
 			if device {
 				fr.Queue, fr.PayloadLen = 1, size

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"vnic.dev/vnic/devmem"
@@ -21,7 +19,6 @@ type Buffer struct {
 
 	// under configMu
 	id     uint32 // the NIC's number of the buffer
-	bound  int
 	closed bool
 }
 
@@ -32,8 +29,8 @@ func (b *Buffer) Close() error {
 	if b.closed {
 		return nil
 	}
-	if b.bound > 0 {
-		return b.InUse(b.s.boundTo(b))
+	if err := devmembase.InUse(b, b.s.allBindings()); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
@@ -43,17 +40,6 @@ func (b *Buffer) Close() error {
 	b.closed = true
 	delete(b.s.buffers, b)
 	return nil
-}
-
-// boundTo returns the bindings of a buffer that are not done. Under configMu.
-func (s *Stack) boundTo(b *Buffer) []devmem.BindingStats {
-	return slices.DeleteFunc(s.bindingStats(), func(st devmem.BindingStats) bool {
-		if rb := s.rxBinds[st.ID]; rb != nil {
-			return rb.buf != b
-		}
-		v, ok := s.txBinds.Load(st.ID)
-		return !ok || v.(*txBinding).buf != b
-	})
 }
 
 // rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a
@@ -79,7 +65,6 @@ type txBinding struct {
 	binding
 	refs   atomic.Int64 // 1 until Close, and 1 for each send
 	closed atomic.Bool
-	once   sync.Once
 }
 
 // binding has the fields of both kinds of bindings.
@@ -125,7 +110,6 @@ func (b *txBinding) unref() {
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
-			b.buf.bound--
 			if !b.s.conns.Closed() { // after Close the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
@@ -138,10 +122,9 @@ func (b *txBinding) unref() {
 
 // Close ends the binding for new sends.
 func (b *txBinding) Close() error {
-	b.once.Do(func() {
-		b.closed.Store(true)
+	if !b.closed.Swap(true) {
 		b.unref()
-	})
+	}
 	return nil
 }
 
@@ -184,7 +167,6 @@ func (b *rxBinding) ended() {
 		b.s.configMu.Lock()
 		defer b.s.configMu.Unlock()
 		delete(b.s.rxBinds, b.id)
-		b.buf.bound--
 		for _, l := range b.shadowQueues {
 			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release; it has no pages now
 		}
@@ -204,7 +186,7 @@ func (s *Stack) unbind(id uint32) error {
 }
 
 // unbindAll closes all bindings, so that the device releases its queues.
-func (s *Stack) unbindAll(context.Context) error {
+func (s *Stack) unbindAll() error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
 	var err error

@@ -85,11 +85,12 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 // fitWindow limits the receive buffer, which is twice the window, to the size of the pool that
 // receives the payload, if the handshake came through a bound queue. Linux leaves this to the
 // administrator; but if the window is wider than the pool, the NIC drops segments that the peer may
-// send. With a NIC that receives GSO packets, fitWindow counts pages as half full: a sender that
-// needs the whole window sends large frames, which fill their pages, and the other half of the pool
-// is for pages that the application holds. With pages counted as full, the NIC dropped segments when
-// an application read late (vnic run on a busy machine). The limit cannot be set later: netstack
-// deadlocks when a buffer shrinks while data is out of order.
+// send. With a NIC that receives GSO packets (sent uncut by a peer, or merged by the NIC),
+// fitWindow counts pages as half full: a sender that needs the whole window sends large frames,
+// which fill their pages, and the other half of the pool is for pages that the application holds.
+// With pages counted as full, the NIC dropped segments when an application read late (vnic run on a
+// busy machine). The limit cannot be set later: netstack deadlocks when a buffer shrinks while data
+// is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -99,7 +100,7 @@ func (c *Conn) fitWindow() {
 		return
 	}
 	page := int(c.s.link.MTU()) - 52 // payload of a frame in a page: the MTU less IPv4 and TCP headers with timestamps
-	if c.s.merges(c.f.key.IPv6) {
+	if o := c.s.nic.Offloads(); c.f.key.IPv6 && o.RxTSO6 || !c.f.key.IPv6 && o.RxTSO4 {
 		page = pageSize / 2
 	}
 	if n := l.binding.pool.Window(page); n < c.s.maxRecv {
@@ -214,10 +215,7 @@ func (c *Conn) Close() error {
 		c.s.conns.Remove(c)
 		c.s.flows.sweepSoon()
 	})
-	if err != nil {
-		return c.opError("close", err)
-	}
-	return nil
+	return c.opError("close", err)
 }
 
 // CloseWrite implements devmem.Conn.

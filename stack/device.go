@@ -87,11 +87,7 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 	if err := devmembase.CheckQueues(queues, len(s.rx), bound); err != nil {
 		return nil, err
 	}
-	memory := map[uint32]*devmembase.Region{}
-	for id, o := range s.rxBinds {
-		memory[id] = &o.buf.Region
-	}
-	if err := b.CheckRX(len(queues), minPages, memory); err != nil {
+	if err := b.CheckRX(len(queues), minPages, s.allBindings()); err != nil {
 		return nil, err
 	}
 	rb := &rxBinding{binding: binding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}}
@@ -107,7 +103,6 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 		rb.shadowQueues = append(rb.shadowQueues, l)
 	}
 	s.rxBinds[rb.id] = rb
-	b.bound++
 	s.addShadowQueues(rb.shadowQueues)
 	for i, l := range rb.shadowQueues { // BindQueue turns on header split, which the NIC requires before BindRx
 		s.rx[l.queue].Store(l)
@@ -145,7 +140,6 @@ func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	tb := &txBinding{binding: binding{s: s, id: s.newID(), buf: b, nicID: id, done: make(chan struct{})}}
 	tb.refs.Store(1)
 	s.txBinds.Store(tb.id, tb)
-	b.bound++
 	return tb, nil
 }
 
@@ -255,13 +249,6 @@ func (s *Stack) DelFlow(id devmem.FlowID) error {
 	return nil
 }
 
-// rssKey is Microsoft's example key (RSS hash types, "Verifying the RSS hash calculation"), which
-// Linux drivers use too.
-var rssKey = [40]byte{
-	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
-}
-
 // SetRSS implements devmem.Device.
 func (s *Stack) SetRSS(n int) error {
 	if n < 1 || n > len(s.rx) {
@@ -273,7 +260,7 @@ func (s *Stack) SetRSS(n int) error {
 	r := control.RSS{
 		HashTypes: control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
 			control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6,
-		Key: rssKey, Table: make([]uint16, 128),
+		Key: splitter.DefaultKey, Table: make([]uint16, 128),
 	}
 	for i := range r.Table {
 		r.Table[i] = uint16(i % n)
@@ -353,6 +340,6 @@ func (s *Stack) Stats() devmem.Stats {
 		}
 		st.Queues = append(st.Queues, qs)
 	}
-	st.Bindings = s.bindingStats()
+	st.Bindings = diagnosis.Stats(s.allBindings())
 	return st
 }

@@ -83,15 +83,7 @@ func (s *Stack) facts() (d diagnosis.Device) {
 	for _, r := range s.rules {
 		d.Rules = append(d.Rules, flowOf(r))
 	}
-	for _, st := range s.bindingStats() {
-		b := diagnosis.Binding{BindingStats: st}
-		if rb := s.rxBinds[st.ID]; rb != nil {
-			for _, l := range rb.shadowQueues {
-				b.Queues = append(b.Queues, l.queue)
-			}
-		}
-		d.Bindings = append(d.Bindings, b)
-	}
+	d.Bindings = s.allBindings()
 	s.configMu.Unlock()
 	d.Holders = s.Holders()
 	return d
@@ -118,13 +110,17 @@ func flowOf(r control.FlowRule) devmem.Flow {
 		Queue: int(r.Queue)}
 }
 
-// bindingStats returns the statistics of all bindings that are not done. Under configMu.
-func (s *Stack) bindingStats() (all []devmem.BindingStats) {
+// allBindings returns the bindings that are not done. Under configMu.
+func (s *Stack) allBindings() (all []diagnosis.Binding) {
 	for _, b := range s.rxBinds {
 		p := b.pool.Stats()
-		all = append(all, devmem.BindingStats{
+		x := diagnosis.Binding{Buffer: b.buf, BindingStats: devmem.BindingStats{
 			ID: b.id, Closed: b.closed, Pages: p.Pages, Free: p.Free, Posted: p.Posted, Queued: p.Queued, Held: p.Held,
-		})
+		}}
+		for _, l := range b.shadowQueues {
+			x.Queues = append(x.Queues, l.queue)
+		}
+		all = append(all, x)
 	}
 	s.txBinds.Range(func(_, v any) bool {
 		b := v.(*txBinding)
@@ -133,16 +129,9 @@ func (s *Stack) bindingStats() (all []devmem.BindingStats) {
 		if !bs.Closed {
 			bs.Sends--
 		}
-		all = append(all, bs)
+		all = append(all, diagnosis.Binding{Buffer: b.buf, BindingStats: bs})
 		return true
 	})
-	slices.SortFunc(all, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b diagnosis.Binding) int { return cmp.Compare(a.ID, b.ID) })
 	return all
-}
-
-// noTXBinding returns the error of a send from a binding that does not exist.
-func (s *Stack) noTXBinding(id uint32) error {
-	s.configMu.Lock()
-	defer s.configMu.Unlock()
-	return diagnosis.NoTXBinding(id, s.bindingStats())
 }

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/splitter"
@@ -86,18 +88,15 @@ type pending struct {
 }
 
 // syn records an outgoing SYN. It returns false if the flow belongs to an older connection.
-func (f *flow) syn(seq uint32, hasAck bool, ack uint32) bool {
+func (f *flow) syn(t header.TCP) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.issKnown && f.iss != seq && (f.conn != nil || f.nxt > 0 || f.acked > 0 || f.ended) {
+	if f.ended || f.issKnown && f.iss != t.SequenceNumber() && (f.conn != nil || f.nxt > 0 || f.acked > 0) {
 		return false
 	}
-	if f.ended {
-		return false
-	}
-	f.iss, f.issKnown, f.age = seq, true, 0
-	if hasAck {
-		f.irs, f.irsKnown = ack-1, true
+	f.iss, f.issKnown, f.age = t.SequenceNumber(), true, 0
+	if t.Flags().Contains(header.TCPFlagAck) {
+		f.irs, f.irsKnown = t.AckNumber()-1, true
 	}
 	return true
 }

@@ -39,15 +39,12 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 
 // outgoing returns the flow of an outgoing segment. A SYN creates it.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
-	f := fs.get(&k)
-	if flags := t.Flags(); !flags.Contains(header.TCPFlagSyn) {
-		return f
-	} else if f != nil && f.syn(t.SequenceNumber(), flags.Contains(header.TCPFlagAck), t.AckNumber()) {
-		return f
+	old := fs.get(&k)
+	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {
+		return old
 	}
-	old := f
-	f = &flow{key: k, last: -1, scale: [2]int8{-1, -1}}
-	f.syn(t.SequenceNumber(), t.Flags().Contains(header.TCPFlagAck), t.AckNumber())
+	f := &flow{key: k, last: -1, scale: [2]int8{-1, -1}}
+	f.syn(t)
 	fs.mu.Lock()
 	if fs.unowned >= maxUnowned {
 		fs.mu.Unlock()

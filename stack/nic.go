@@ -30,16 +30,6 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// merges reports whether the NIC delivers GSO packets: packets that a peer has sent uncut, and
-// segments that the NIC has merged.
-func (s *Stack) merges(ipv6 bool) bool {
-	o := s.nic.Offloads()
-	if ipv6 {
-		return o.RxTSO6
-	}
-	return o.RxTSO4
-}
-
 // Control is the NIC's control channel: *control.Client.
 type Control interface {
 	RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error)

@@ -26,12 +26,11 @@ const (
 
 // tail is the last segment of a flow that the peer has not acknowledged, and the FIN after it.
 type tail struct {
-	pkt    *stack.PacketBuffer // nil: all is acknowledged
-	fin    *stack.PacketBuffer // a FIN without data after pkt; nil: none
-	end    uint64              // the stream offset after the segment and the FIN
-	silent int                 // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
-	wait   int                 // ticks of silence before the next repetition
-	tsval  uint32              // the timestamp (RFC 7323) of the last segment sent
+	pkts   [2]*stack.PacketBuffer // the segment, nil: all is acknowledged; a FIN without data after it, nil: none
+	end    uint64                 // the stream offset after the segment and the FIN
+	silent int                    // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
+	wait   int                    // ticks of silence before the next repetition
+	tsval  uint32                 // the timestamp (RFC 7323) of the last segment sent
 }
 
 // remember keeps an outgoing segment with n bytes of payload in the tail, if it ends the stream that
@@ -51,35 +50,31 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	}
 	t := &f.tail
 	t.silent = 0
-	if pkt == t.pkt || pkt == t.fin || end < int64(t.end) || end <= int64(f.una) {
+	if pkt == t.pkts[0] || pkt == t.pkts[1] || end < int64(t.end) || end <= int64(f.una) {
 		return
 	}
+	i := 0
 	switch {
-	case n > 0 || t.pkt == nil:
+	case n > 0 || t.pkts[0] == nil:
 		f.dropTail()
-		t.pkt = pkt.IncRef()
-	case t.fin == nil && uint64(end) == t.end: // a retransmission of the FIN
-		t.pkt.DecRef()
-		t.pkt = pkt.IncRef()
+	case t.pkts[1] == nil && uint64(end) == t.end: // a retransmission of the FIN
 	default:
-		if t.fin != nil {
-			t.fin.DecRef()
-		}
-		t.fin = pkt.IncRef()
+		i = 1
 	}
+	if t.pkts[i] != nil {
+		t.pkts[i].DecRef()
+	}
+	t.pkts[i] = pkt.IncRef()
 	t.end, t.wait = uint64(end), repeatAfter
 }
 
 // dropTail drops the tail, which needs no repetition any more. Under the flow's lock.
 func (f *flow) dropTail() {
-	t := &f.tail
-	if t.pkt != nil {
-		t.pkt.DecRef()
-		t.pkt = nil
-	}
-	if t.fin != nil {
-		t.fin.DecRef()
-		t.fin = nil
+	for i, pkt := range f.tail.pkts {
+		if pkt != nil {
+			pkt.DecRef()
+			f.tail.pkts[i] = nil
+		}
 	}
 }
 
@@ -105,16 +100,17 @@ func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := &f.tail
-	if t.pkt == nil {
+	if t.pkts[0] == nil {
 		return list
 	}
 	if t.silent++; t.silent < t.wait {
 		return list
 	}
 	t.silent, t.wait = 0, min(2*t.wait, repeatMost)
-	list = append(list, t.pkt.IncRef())
-	if t.fin != nil {
-		list = append(list, t.fin.IncRef())
+	for _, pkt := range t.pkts {
+		if pkt != nil {
+			list = append(list, pkt.IncRef())
+		}
 	}
 	return list
 }

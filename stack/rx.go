@@ -71,21 +71,19 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	}
 	if h.Class == splitter.TCP {
 		if f := s.flows.get(&h.Flow); f != nil {
+			queue := fr.Queue
+			if queue < 0 || queue >= len(s.rx) {
+				queue = 0
+			}
 			f.mu.Lock()
-			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), gpumem.SupplyOK)
-			f.synOptions(start[h.L4Off:hdrLen], &h)
+			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, queue, gpumem.SupplyOK)
+			if h.TCPFlags&splitter.SYN != 0 {
+				f.scale[1] = wscale(start[h.L4Off:hdrLen]) // the peer's
+			}
 			f.mu.Unlock()
 		}
 	}
 	s.inject(&h, buf)
-}
-
-// queueOf returns the queue of a frame, or 0 if there is no such queue.
-func (s *Stack) queueOf(fr *driver.RxFrame) int {
-	if fr.Queue < 0 || fr.Queue >= len(s.rx) {
-		return 0
-	}
-	return fr.Queue
 }
 
 // verify checks the transport checksum of a packet in host memory: netstack does not, because the
@@ -168,7 +166,6 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
 	s.link.unverified.Store(h.Class == splitter.Fragment)
-	s.count.rxPackets.Add(1)
 	if d := s.link.Dispatcher(); d != nil {
 		d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(h.EtherType), pkt)
 	}
@@ -177,11 +174,4 @@ func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 
 func tcpWindow(hdr []byte, h *splitter.Headers) uint32 {
 	return uint32(binary.BigEndian.Uint16(hdr[h.L4Off+header.TCPWinSizeOffset:]))
-}
-
-// synOptions records the peer's window scale.
-func (f *flow) synOptions(tcp []byte, h *splitter.Headers) {
-	if h.TCPFlags&splitter.SYN != 0 {
-		f.scale[1] = wscale(tcp)
-	}
 }

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"net"
 	"syscall"
 	"time"
 
@@ -60,9 +59,6 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 				return 0, err
 			}
 		default:
-			if c.isClosed() {
-				return 0, net.ErrClosed
-			}
 			return 0, c.failure(err)
 		}
 	}
@@ -72,14 +68,14 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	v, ok := c.s.txBinds.Load(binding)
 	if !ok {
-		return 0, c.opError("send", c.s.noTXBinding(binding))
+		return 0, c.opError("send", c.s.facts().NoTXBinding(binding))
 	}
 	b := v.(*txBinding)
 	if ranges, err = b.buf.Inside(ranges); err != nil {
 		return 0, c.opError("send", err)
 	}
 	if !b.ref() {
-		return 0, c.opError("send", c.s.noTXBinding(binding))
+		return 0, c.opError("send", c.s.facts().NoTXBinding(binding))
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -92,7 +88,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			}
 			// Record first where the bytes are, because netstack may send them before put returns.
 			c.f.addPart(b.buf.GPU(), b.buf.Offset()+r.Off+done, m)
-			m, err = c.put("send", newPlaceholder(m))
+			m, err = c.put("send", &placeholder{m})
 			c.f.cutPart(m)
 			done += uint64(m)
 			n += m

@@ -31,7 +31,6 @@ package stack
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -120,8 +119,8 @@ type Stack struct {
 }
 
 type counters struct {
-	rxPackets, rxDropped, rxRefused, txDropped atomic.Uint64
-	rxDevice, rxLinear, txDevice, txLinear     atomic.Uint64
+	rxDropped, rxRefused, txDropped        atomic.Uint64
+	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 }
 
 var _ devmem.Device = (*Stack)(nil)
@@ -129,8 +128,8 @@ var _ devmem.Device = (*Stack)(nil)
 // New starts a stack on a NIC, and takes ownership of the NIC. Without ctl nothing can be bound or
 // steered. After an error the caller still owns the NIC.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
-	if errLayout != nil {
-		return nil, errLayout
+	if err := errors.Join(errLayout, errPlaceholder); err != nil {
+		return nil, err
 	}
 	o.MTU = cmp.Or(o.MTU, nic.MTU())
 	if o.Log == nil {
@@ -250,7 +249,7 @@ func (s *Stack) Close() error {
 		c.Close()
 	}
 	s.ns.Close() // closes connections that no Conn owns
-	err := s.unbindAll(context.Background())
+	err := s.unbindAll()
 	err = errors.Join(err, s.nic.Close()) // nothing arrives after this
 	s.configMu.Lock()
 	for _, b := range s.rxBinds {

@@ -212,28 +212,22 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	}
 	tcp := h.tcp()
 	f := q.s.flows.outgoing(h.flowKey(), tcp)
-	if f == nil {
-		if total > 0 { // the flow, and so the place of the payload, is unknown
-			return false
+	if f != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if q.s.repeat {
+			f.refresh(tcp)
+			f.remember(pkt, tcp, total)
 		}
+		f.sent(tcp, total)
+		f.narrow(tcp)
+	}
+	switch {
+	case total == 0:
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, 0, 0)
 		return true
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if q.s.repeat {
-		f.refresh(tcp)
-		f.remember(pkt, tcp, total)
-	}
-	f.sent(tcp, total)
-	f.narrow(tcp)
-	if total == 0 {
-		b, fr := q.next()
-		h.frame(b.header[:], fr, 0, 0, 0, 0)
-		return true
-	}
-	if f.ended {
+	case f == nil || f.ended: // nil: the flow, and so the place of the payload, is unknown
 		return false
 	}
 	base := f.txOffset(tcp.SequenceNumber())

@@ -364,7 +364,7 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 				t.Errorf("%+v: ack %d, timestamp %d, window %d", v, tcp.AckNumber(), ts, tcp.WindowSize())
 			}
 		}
-		if f.tail.pkt == nil || f.tail.end != 1500 {
+		if f.tail.pkts[0] == nil || f.tail.end != 1500 {
 			t.Errorf("tail ends at %d", f.tail.end)
 		}
 		iss := uint32(testISS)
@@ -378,7 +378,7 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 				p.DecRef()
 			}
 		}
-		if f.acknowledge(iss+1+1500, 1); f.tail.pkt != nil {
+		if f.acknowledge(iss+1+1500, 1); f.tail.pkts[0] != nil {
 			t.Error("an acknowledged tail is kept")
 		}
 	}

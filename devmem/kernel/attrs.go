@@ -34,8 +34,12 @@ func (as attrs) encode() ([]byte, error) {
 }
 
 // fields are the attributes to read from a message, by type. A value is a pointer to the variable for
-// a number, the fields of a nested attribute, or a function that reads the attribute.
+// a number or a string, the fields of a nested attribute, the start of a struct, or a function that
+// reads the attribute.
 type fields map[uint16]any
+
+// start is a pointer to the variable for the number with which a struct begins.
+type start struct{ number any }
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {
 	for ad.Next() {
@@ -46,6 +50,10 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 			*f = ad.Uint32()
 		case *uint64:
 			*f = number(ad)
+		case *string:
+			*f = ad.String()
+		case start:
+			_, _ = binary.Decode(ad.Bytes(), native, f.number) // a struct that is too short is skipped
 		case fields:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error { f.decode(ad); return nil })
 		case func(*netlink.AttributeDecoder):

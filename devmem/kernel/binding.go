@@ -77,7 +77,6 @@ const (
 // has restarted a queue may hold the memory.
 func (b *binding) watch() {
 	pause := minPoll
-	late := b.d.late
 	long := time.NewTicker(flushTime.Here())
 	defer long.Stop()
 	t := time.NewTimer(0)
@@ -86,17 +85,14 @@ func (b *binding) watch() {
 		select {
 		case <-b.d.giveUp:
 			return
-		case <-late:
-			late = nil
-			b.d.dropQueued()
-			continue
 		case <-long.C:
 			b.d.runQueued()
 			continue
 		case <-t.C:
 		}
-		used, err := b.mem.inUse(b.d.refs)
-		if err == nil && !used {
+		// The kernel's binding references the dma-buf while a queue, a packet or a token uses the binding
+		// (net/core/devmem.c:__net_devmem_dmabuf_binding_free). The kernel has no other sign of that use.
+		if n, err := b.d.refs(b.mem.fd); err == nil && n <= b.mem.refs {
 			break
 		}
 		t.Reset(pause)
@@ -105,7 +101,6 @@ func (b *binding) watch() {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	b.d.binds.Delete(b.id)
-	b.buf.bound--
 	b.putBack()
 	close(b.done)
 }
@@ -119,16 +114,6 @@ func (d *Device) runQueued() {
 	case n > 0:
 		d.log.Info("packets waited at transmit queues, and were sent", "interface", d.name, "queues", n)
 	}
-}
-
-// dropQueued makes the interface drop the packets that it has not sent. Only its first call does so.
-func (d *Device) dropQueued() {
-	d.flushed.Do(func() {
-		if err := d.flush(); err != nil {
-			d.log.Warn("memory is still in use, and packets that wait to be sent cannot be dropped", "interface", d.name, "err",
-				err)
-		}
-	})
 }
 
 // putBack returns the dma-buf to its buffer, for a later binding, or closes it. Under d.mu.
@@ -183,7 +168,6 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	}
 	if bound.nl, err = d.dial.open(netdevFamily); err == nil {
 		if bound.id, err = bound.nl.bind(cmd, d.index, bound.mem.fd, queues); err == nil {
-			buf.bound++
 			d.binds.Store(bound.id, bound)
 			return bound, nil
 		}
@@ -218,7 +202,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 			return err
 		}
 		restarts = true
-		return wrap("turn tcp-data-split on", d.enableSplit())
+		return devmembase.Named("turn tcp-data-split on", d.enableSplit())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: bind rx queues %s: %w", d.name, diagnosis.Numbers(queues), err)
@@ -243,20 +227,14 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	if err != nil && len(queues) > 0 {
 		return err
 	}
-	memory, bound := map[uint32]*devmembase.Region{}, map[int]bool{}
-	for o := range d.bindings() {
-		if o.tx {
-			continue
-		}
-		memory[o.id] = &o.buf.Region
-		for _, q := range o.queues {
-			bound[q] = bound[q] || !o.closed.Load()
-		}
+	all := d.allBindings()
+	bound := func(q int) bool {
+		return slices.ContainsFunc(all, func(o diagnosis.Binding) bool { return !o.Closed && slices.Contains(o.Queues, q) })
 	}
-	if err := devmembase.CheckQueues(queues, n, func(q int) bool { return bound[q] }); err != nil {
+	if err := devmembase.CheckQueues(queues, n, bound); err != nil {
 		return err
 	}
-	return buf.CheckRX(len(queues), minPages, memory)
+	return buf.CheckRX(len(queues), minPages, all)
 }
 
 // enableSplit makes all queues split headers from payload, for packets of any size. It sets the split

@@ -30,14 +30,6 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// inUse reports whether the kernel's binding references the dma-buf. The kernel keeps the reference
-// while a queue, a packet or a token uses the binding
-// (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and has no other sign of that use.
-func (b *dmabuf) inUse(refs func(fd int) (int64, error)) (bool, error) {
-	n, err := refs(b.fd)
-	return n > b.refs, err
-}
-
 // dmabufRefs returns the number of references to a dma-buf
 // (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
 func dmabufRefs(fd int) (int64, error) {
@@ -61,7 +53,6 @@ type buffer struct {
 
 	// under d.mu
 	spare  *dmabuf // a dma-buf of this buffer that no binding uses; nil: none
-	bound  int
 	closed bool
 }
 
@@ -120,8 +111,8 @@ func (b *buffer) Close() error {
 	if b.closed {
 		return nil
 	}
-	if b.bound > 0 {
-		return b.InUse(b.d.boundTo(b))
+	if err := devmembase.InUse(b, b.d.allBindings()); err != nil {
+		return err
 	}
 	return b.close()
 }

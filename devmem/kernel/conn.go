@@ -47,19 +47,18 @@ var _ devmem.Conn = (*Conn)(nil)
 // newConn makes a Conn that owns a connected socket. After an error the socket is closed.
 func (d *Device) newConn(s *sock) (*Conn, error) {
 	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
-	fd, ok := s.use()
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	local, lerr := unix.Getsockname(fd)
-	remote, rerr := unix.Getpeername(fd)
-	err := errors.Join(
-		os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
-		os.NewSyscallError("SO_ZEROCOPY", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)))
-	s.unuse()
-	if lerr != nil || rerr != nil {
-		err = errors.Join(syscall.ECONNABORTED, err) // the peer reset the connection before newConn read the addresses
-	}
+	var local, remote unix.Sockaddr
+	err := s.on(func(fd int) (err error) {
+		var lerr, rerr error
+		local, lerr = unix.Getsockname(fd)
+		remote, rerr = unix.Getpeername(fd)
+		if lerr != nil || rerr != nil {
+			err = syscall.ECONNABORTED // the peer reset the connection before newConn read the addresses
+		}
+		return errors.Join(err,
+			os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
+			os.NewSyscallError("SO_ZEROCOPY", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)))
+	})
 	if err == nil {
 		if c.local, c.remote = tcpAddr(local), tcpAddr(remote); !d.conns.Add(c, nil) {
 			err = net.ErrClosed
@@ -86,13 +85,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
 			return os.ErrDeadlineExceeded
 		}
-		fd, ok := c.s.use()
-		if !ok {
-			return net.ErrClosed
-		}
-		err := f(fd)
-		c.s.unuse()
-		if err != syscall.EAGAIN {
+		if err := c.s.on(f); err != syscall.EAGAIN {
 			return err
 		}
 		if err := c.wait(op, sig, d); err != nil {
@@ -104,7 +97,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 // fails returns err, and records it if the connection itself has failed with it: Linux reports such an
 // error only to one call, and later calls return the recorded one.
 func (c *Conn) fails(err error) error {
-	if err == nil {
+	if err == nil { // before e, which is allocated
 		return nil
 	}
 	var e syscall.Errno
@@ -161,15 +154,13 @@ func (c *Conn) Close() error {
 
 func (c *Conn) close() error {
 	lingers := false
-	if fd, ok := c.s.use(); ok {
+	err := c.s.on(func(fd int) error {
 		c.tokens.release(fd) // Linux would keep the tokens until it destroys the socket
-		lingers = c.shouldLinger(fd)
-		if !lingers {
+		if lingers = c.shouldLinger(fd); !lingers {
 			c.count(fd)
 		}
-		c.s.unuse()
-	}
-	var err error
+		return nil
+	})
 	if !lingers || !c.d.startLinger(c) {
 		err = c.s.close()
 		c.sends.abandon()

@@ -45,10 +45,8 @@ type Device struct {
 	work     sync.WaitGroup // goroutines that watch bindings, or keep the sockets of connections that linger
 	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	late     chan struct{}  // closed when the interface must drop the packets that it has not sent
 	flush    func() error   // makes the interface drop these packets
 	kick     func() (int, error)
-	flushed  sync.Once
 	count    counters
 
 	binds sync.Map // by id: *binding until done; written under mu
@@ -92,8 +90,8 @@ func Open(o Options) (*Device, error) {
 func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d *Device, err error) {
 	d = &Device{
 		name: o.Interface, index: index, exporter: o.Buffers, log: o.Log, dial: dial, ioctl: ioctl, refs: dmabufRefs,
-		giveUp: make(chan struct{}), aborted: make(chan struct{}), late: make(chan struct{}),
-		flush:   func() error { return dropQueued(index) },
+		giveUp: make(chan struct{}), aborted: make(chan struct{}),
+		flush:   func() error { return withRoutes(func(ask asker) error { return replaceQdisc(ask, index) }) },
 		kick:    func() (int, error) { return kick(index) },
 		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
 	}
@@ -126,8 +124,11 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues. Under mu.
+// queues returns the number of receive queues, or an error if Close was called. Under mu.
 func (d *Device) queues() (int, error) {
+	if err := d.use(); err != nil {
+		return 0, err
+	}
 	qs, err := d.netdev.rxQueues(d.index)
 	if err != nil {
 		return 0, fmt.Errorf("list queues: %w", err)
@@ -142,9 +143,6 @@ func (d *Device) queues() (int, error) {
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.use() != nil {
-		return 0
-	}
 	n, _ := d.queues()
 	return n
 }
@@ -176,11 +174,25 @@ func (d *Device) close() error {
 	}
 	d.mu.Unlock()
 
-	late := time.AfterFunc(flushTime.Here(), func() { close(d.late) })
-	stop := time.AfterFunc(closeTime.Here(), func() { close(d.giveUp) })
-	d.work.Wait()
-	late.Stop()
-	stop.Stop()
+	idle := make(chan struct{})
+	go func() {
+		d.work.Wait()
+		close(idle)
+	}()
+	late, stop := time.After(flushTime.Here()), time.After(closeTime.Here())
+	for waiting := true; waiting; {
+		select {
+		case <-idle:
+			waiting = false
+		case <-late:
+			if err := d.flush(); err != nil {
+				d.log.Warn("memory is still in use, and packets that wait to be sent cannot be dropped", "interface", d.name,
+					"err", err)
+			}
+		case <-stop:
+			close(d.giveUp)
+		}
+	}
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -220,13 +232,13 @@ func (d *Device) restore() error {
 		errs = append(errs, d.delFlow(id))
 	}
 	if d.undo.rss != nil {
-		errs = append(errs, wrap("restore rss", d.setIndir(d.undo.rss)))
+		errs = append(errs, devmembase.Named("restore rss", d.setIndir(d.undo.rss)))
 	}
 	if d.undo.ntuple {
-		errs = append(errs, wrap("turn ntuple off", d.ethtool.setFeature(d.index, ntupleFeature, false)))
+		errs = append(errs, devmembase.Named("turn ntuple off", d.ethtool.setFeature(d.index, ntupleFeature, false)))
 	}
 	if d.undo.rings != nil {
-		errs = append(errs, wrap("restore tcp-data-split", d.restoreRings(*d.undo.rings)))
+		errs = append(errs, devmembase.Named("restore tcp-data-split", d.restoreRings(*d.undo.rings)))
 		d.runQueued()
 	}
 	d.undo = undo{}
@@ -246,11 +258,4 @@ func (d *Device) restoreRings(was rings) error {
 		return err
 	}
 	return d.ethtool.setRings(d.index, was)
-}
-
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }

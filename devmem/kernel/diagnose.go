@@ -81,23 +81,25 @@ func (c *Conn) queue() int {
 	}
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
-	if c.d.closing {
+	queue := -1
+	if !c.d.closing {
+		err = c.d.netdev.eachQueue(c.d.index, func(id int, _, by uint32) {
+			if by == uint32(napi) {
+				queue = id
+			}
+		})
+	}
+	if err != nil {
 		return -1
 	}
-	return c.d.netdev.queueOf(c.d.index, uint32(napi))
+	return queue
 }
 
 // facts collects the device's bindings and rules, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
-	for _, st := range d.bindingStats() {
-		b := diagnosis.Binding{BindingStats: st}
-		if v, ok := d.binds.Load(st.ID); ok {
-			b.Queues = v.(*binding).queues
-		}
-		f.Bindings = append(f.Bindings, b)
-	}
+	f.Bindings = d.allBindings()
 	d.mu.Unlock()
 	f.Holders = d.Holders()
 	return f
@@ -114,8 +116,8 @@ func (d *Device) Holders() (list []devmem.Holder) {
 	return list
 }
 
-// bindingStats returns the counters of all bindings that are not done. Under mu.
-func (d *Device) bindingStats() (all []devmem.BindingStats) {
+// allBindings returns the bindings that are not done. Under mu.
+func (d *Device) allBindings() (all []diagnosis.Binding) {
 	var pages map[uint32]uint64
 	if !d.closing {
 		pages, _ = d.netdev.inflight(d.index)
@@ -130,25 +132,10 @@ func (d *Device) bindingStats() (all []devmem.BindingStats) {
 			s.Held = min(int(b.held.Load()), out)
 			s.Posted = out - s.Held
 		}
-		all = append(all, s)
+		all = append(all, diagnosis.Binding{BindingStats: s, Buffer: b.buf, Queues: b.queues})
 	}
-	slices.SortFunc(all, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b diagnosis.Binding) int { return cmp.Compare(a.ID, b.ID) })
 	return all
-}
-
-// boundTo returns the counters of a buffer's bindings that are not done. Under mu.
-func (d *Device) boundTo(buf *buffer) []devmem.BindingStats {
-	return slices.DeleteFunc(d.bindingStats(), func(st devmem.BindingStats) bool {
-		v, ok := d.binds.Load(st.ID)
-		return !ok || v.(*binding).buf != buf
-	})
-}
-
-// noTXBinding returns the error for a send from a binding that does not exist.
-func (d *Device) noTXBinding(id uint32) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return diagnosis.NoTXBinding(id, d.bindingStats())
 }
 
 // count returns how many tokens the connection's user holds, by the id of the binding.

@@ -13,9 +13,9 @@ import (
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)
-	fd, _ := c.s.use()
-	syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1<<20)
-	c.s.unuse()
+	testkit.OK(t, c.s.on(func(fd int) error {
+		return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1<<20)
+	}))
 	for sent < 8<<20 && !full(t, c) {
 		n := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 64 << 10}}))(t)
 		sent += n

@@ -76,7 +76,18 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
-		c, err := l.accept()
+		var s *sock
+		err := l.s.on(func(listener int) error {
+			fd, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			if err == nil {
+				s, err = l.d.poll.newSock(fd)
+			}
+			return os.NewSyscallError("accept", err)
+		})
+		var c *Conn
+		if err == nil {
+			c, err = l.d.newConn(s)
+		}
 		switch {
 		case err == nil:
 			return c, nil
@@ -90,22 +101,6 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		case <-l.s.closed:
 		}
 	}
-}
-
-func (l *Listener) accept() (*Conn, error) {
-	fd := -1
-	err := l.s.on(func(listener int) (err error) {
-		fd, _, err = unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		return os.NewSyscallError("accept", err)
-	})
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.d.poll.newSock(fd)
-	if err != nil {
-		return nil, err
-	}
-	return l.d.newConn(s)
 }
 
 // Addr implements net.Listener.

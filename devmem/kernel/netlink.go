@@ -159,20 +159,6 @@ func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) e
 	})
 }
 
-// queueOf returns the receive queue that a NAPI instance serves; -1 if unknown.
-func (g *genl) queueOf(ifindex int, napi uint32) int {
-	queue := -1
-	err := g.eachQueue(ifindex, func(id int, _, by uint32) {
-		if by == napi {
-			queue = id
-		}
-	})
-	if err != nil {
-		return -1
-	}
-	return queue
-}
-
 // inflight counts the pages of each binding that are out of its page pools: posted, queued, held,
 // or in a cache.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {

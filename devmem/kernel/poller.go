@@ -20,8 +20,7 @@ type poller struct {
 	done chan struct{}
 
 	mu    sync.Mutex
-	socks map[int32]*sock
-	next  int32
+	socks map[int32]*sock // by descriptor
 }
 
 func newPoller() (*poller, error) {
@@ -57,7 +56,8 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			if s := p.socks[e.Fd]; s != nil { // nil: the socket was closed meanwhile
+			// nil: the socket was closed meanwhile. If another one has its descriptor now, that one tries again in vain.
+			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
 		}
@@ -83,7 +83,6 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 // sock is a non-blocking socket. Its descriptor is closed when no call uses it.
 type sock struct {
 	p      *poller
-	id     int32
 	closed chan struct{}
 	// A value in rsig, wsig or esig means that reads, writes or reads of completions should try again.
 	rsig, wsig, esig chan struct{}
@@ -99,13 +98,9 @@ func (p *poller) newSock(fd int) (*sock, error) {
 		rsig: make(chan struct{}, 1), wsig: make(chan struct{}, 1), esig: make(chan struct{}, 1),
 	}
 	p.mu.Lock()
-	for s.id == 0 || p.socks[s.id] != nil {
-		p.next++
-		s.id = p.next
-	}
-	p.socks[s.id] = s
+	p.socks[int32(fd)] = s
 	p.mu.Unlock()
-	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: s.id}
+	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}
 	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -132,27 +127,14 @@ func signal(c chan struct{}) {
 	}
 }
 
-// use returns the descriptor for one system call, after which the caller calls unuse. If ok is false,
-// the socket is closed, and the caller must not call unuse.
-func (s *sock) use() (fd int, ok bool) {
-	s.mu.RLock()
-	if s.fd < 0 {
-		s.mu.RUnlock()
-		return -1, false
-	}
-	return s.fd, true
-}
-
-func (s *sock) unuse() { s.mu.RUnlock() }
-
-// on calls f with the descriptor, which stays open meanwhile. f must not wait.
+// on calls f with the descriptor, which stays open meanwhile, unless the socket is closed. f must not wait.
 func (s *sock) on(f func(fd int) error) error {
-	fd, ok := s.use()
-	if !ok {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.fd < 0 {
 		return net.ErrClosed
 	}
-	defer s.unuse()
-	return f(fd)
+	return f(s.fd)
 }
 
 // close wakes all waiting calls, and closes the descriptor when the calls on it have returned.
@@ -171,7 +153,7 @@ func (s *sock) close() error {
 func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()
-	delete(s.p.socks, s.id)
+	delete(s.p.socks, int32(s.fd))
 	s.p.mu.Unlock()
 	s.fd = -1
 }

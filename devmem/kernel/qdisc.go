@@ -34,13 +34,6 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// dropQueued makes the queueing disciplines of a network interface drop their packets: it replaces the
-// disciplines, and then restores the default. If a discipline is not the kernel's default, it returns
-// errOwnQdisc, because it could not restore that discipline.
-func dropQueued(ifindex int) error {
-	return withRoutes(func(ask asker) error { return replaceQdisc(ask, ifindex) })
-}
-
 // tcmsg returns an rtnetlink request of this kind about an interface's queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
@@ -50,7 +43,9 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
-// replaceQdisc is dropQueued on a netlink socket.
+// replaceQdisc makes the queueing disciplines of a network interface drop their packets: it replaces
+// the disciplines, and then restores the default. If a discipline is not the kernel's default, it
+// returns errOwnQdisc, because it could not restore that discipline.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -104,37 +99,16 @@ func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 			continue
 		}
 		q := qdisc{place: place{handle: u(m.Data[8:]), parent: u(m.Data[12:])}}
-		if err := q.parse(m.Data[tcmsgLen:]); err != nil {
+		ad, err := netlink.NewAttributeDecoder(m.Data[tcmsgLen:])
+		if err == nil {
+			fields{tcaKind: &q.kind, tcaStats2: fields{
+				tcaStatsBasic: start{&q.gone}, tcaStatsQueue: start{&q.waiting}}}.decode(ad)
+			err = ad.Err()
+		}
+		if err != nil {
 			return nil, fmt.Errorf("list queueing disciplines: %w", err)
 		}
 		all = append(all, q)
 	}
 	return all, nil
-}
-
-// parse reads the attributes of a discipline.
-func (q *qdisc) parse(attrs []byte) error {
-	ad, err := netlink.NewAttributeDecoder(attrs)
-	if err != nil {
-		return err
-	}
-	for ad.Next() {
-		switch ad.Type() {
-		case tcaKind:
-			q.kind = ad.String()
-		case tcaStats2:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					switch b := ad.Bytes(); {
-					case ad.Type() == tcaStatsBasic && len(b) >= 8:
-						q.gone = binary.NativeEndian.Uint64(b)
-					case ad.Type() == tcaStatsQueue && len(b) >= 4:
-						q.waiting = binary.NativeEndian.Uint32(b)
-					}
-				}
-				return nil
-			})
-		}
-	}
-	return ad.Err()
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 	err = c.attempt(op, c.s.rsig, c.rd.Wait(), func(fd int) error {
 		var nc int
 		var err error
-		n, nc, _, err = recvmsg(fd, b, control, flags|unix.MSG_DONTWAIT)
+		n, nc, err = recvmsg(fd, b, control, flags|unix.MSG_DONTWAIT)
 		switch {
 		case err == syscall.EAGAIN && !wait:
 			return errNoWait
@@ -95,12 +96,13 @@ func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
 		return 0, c.opError("dontneed", syscall.EINVAL)
 	}
-	fd, ok := c.s.use()
-	if !ok {
+	err = c.s.on(func(fd int) (err error) {
+		c.tokens.returned(ranges)
+		freed, err = dontNeed(fd, ranges)
+		return err
+	})
+	if err == net.ErrClosed {
 		return 0, nil // Close has returned all tokens
 	}
-	defer c.s.unuse()
-	c.tokens.returned(ranges)
-	freed, err = dontNeed(fd, ranges)
 	return freed, c.opError("dontneed", err)
 }

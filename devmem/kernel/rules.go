@@ -172,9 +172,6 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
-		return fail(err)
-	}
 	n, err := d.queues()
 	if err == nil {
 		err = devmembase.CheckFlow(f, n, slices.Collect(maps.Values(d.flows))...)
@@ -275,9 +272,6 @@ func (d *Device) SetRSS(n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	fail := func(err error) error { return fmt.Errorf("%s: rss over %d queues: %w", d.name, n, err) }
-	if err := d.use(); err != nil {
-		return fail(err)
-	}
 	all, err := d.queues()
 	if err != nil {
 		return fail(err)

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -23,7 +22,7 @@ const maxPieces = 9
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	b := c.d.txBinding(binding)
 	if b == nil {
-		return 0, c.opError("send", c.d.noTXBinding(binding))
+		return 0, c.opError("send", c.d.facts().NoTXBinding(binding))
 	}
 	rest, err := b.buf.Inside(ranges)
 	if err != nil {
@@ -136,7 +135,7 @@ func (c *Conn) optmemFull(fd int) error {
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
-		_, nc, _, err := recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		_, nc, err := recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if err != nil {
 			break // EAGAIN: empty
 		}
@@ -164,13 +163,14 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	defer d.Set(time.Time{})
 	end := d.Wait()
 	for {
-		fd, ok := c.s.use()
-		if !ok {
-			return 0, 0, c.opError("completion", net.ErrClosed)
+		var over error
+		if err := c.s.on(func(fd int) error {
+			over = c.over(fd) // before the error queue is read: the end of the connection completes all sends
+			c.reap(fd)
+			return nil
+		}); err != nil {
+			return 0, 0, c.opError("completion", err)
 		}
-		over := c.over(fd) // before the error queue is read: the end of the connection completes all sends
-		c.reap(fd)
-		c.s.unuse()
 		r, ok, none := c.sends.take()
 		switch {
 		case ok:

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -65,7 +66,11 @@ func (s *segments) add(i *unix.TCPInfo) {
 
 // nicCounters reads the kernel's counters. Unavailable ones are 0.
 func (d *Device) nicCounters() nicCounters {
-	n, _ := linkCounters(d.index)
+	var n nicCounters
+	if link, err := rtnl.LinkByIndex(d.index); err == nil {
+		st := link.Stats // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
+		n = nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}
+	}
 	// Drivers report the same drops in several counters, so use the largest one. Some drivers use
 	// none of the standard counters.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
@@ -75,17 +80,6 @@ func (d *Device) nicCounters() nicCounters {
 		n.nicDrops = max(n.nicDrops, drops)
 	}
 	return n
-}
-
-// linkCounters returns rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
-// (include/uapi/linux/if_link.h).
-func linkCounters(index int) (nicCounters, error) {
-	link, err := rtnl.LinkByIndex(index)
-	if err != nil {
-		return nicCounters{}, err
-	}
-	st := link.Stats
-	return nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}, nil
 }
 
 // From include/uapi/linux/ethtool.h.
@@ -159,7 +153,7 @@ func (d *Device) Stats() devmem.Stats {
 	}
 	n := d.count.since(now)
 	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
-	st.Bindings = d.bindingStats()
+	st.Bindings = diagnosis.Stats(d.allBindings())
 	return st
 }
 

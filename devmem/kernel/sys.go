@@ -63,7 +63,7 @@ func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 }
 
 // recvmsg receives n bytes, into b or in device memory, and nc bytes of control messages.
-func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error) {
+func recvmsg(fd int, b, control []byte, flags int) (n, nc int, err error) {
 	var m unix.Msghdr
 	var v unix.Iovec
 	if len(b) > 0 {
@@ -81,9 +81,9 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error
 		return n, e
 	})
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, err
 	}
-	return n, min(int(m.Controllen), len(control)), int(m.Flags), nil
+	return n, min(int(m.Controllen), len(control)), nil
 }
 
 // dontNeed calls setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed

@@ -17,16 +17,15 @@ type buffer struct {
 	d   *Device
 	mem []byte
 
-	bound  int // under d.mu
-	closed bool
+	closed bool // under d.mu
 }
 
 // Close implements devmem.Buffer.
 func (b *buffer) Close() error {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	if b.bound > 0 {
-		return b.InUse(b.d.bindingStats(func(o *binding) bool { return o.buf == b }))
+	if err := devmembase.InUse(b, b.d.allBindings()); err != nil {
+		return err
 	}
 	b.closed = true
 	return nil
@@ -64,50 +63,54 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	gone   bool
 	// Receive: the free pages; for each page, how many queued chunks and how many tokens hold it.
 	free         []uint32
 	queued, held []uint32
-	nq, nh       int           // pages in connections' queues; pages that only tokens hold
 	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
 	sends        int           // transmit: calls of SendDevmem in progress
 }
 
-// bind makes a binding of a buffer, without pages. Under d.mu.
-func (d *Device) bind(b devmem.Buffer, tx bool, queues []int) (*binding, error) {
-	x, ok := b.(*buffer)
-	if !ok || x.d != d {
-		return nil, fmt.Errorf("bind: the buffer is another device's: %w", syscall.EINVAL)
+// buffer returns b as a *buffer, or an error if it cannot be bound. Under d.mu.
+func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
+	if err := d.use(); err != nil {
+		return nil, err
 	}
-	if x.closed {
+	x, ok := b.(*buffer)
+	switch {
+	case !ok || x.d != d:
+		return nil, fmt.Errorf("bind: the buffer is another device's: %w", syscall.EINVAL)
+	case x.closed:
 		return nil, fmt.Errorf("bind: the buffer is closed: %w", syscall.EBADF)
 	}
+	return x, nil
+}
+
+// bind makes a binding of a buffer, without pages. Under d.mu.
+func (b *buffer) bind(tx bool, queues []int) *binding {
+	d := b.d
 	d.lastID++
-	n := &binding{d: d, id: d.lastID, buf: x, tx: tx, queues: queues, done: make(chan struct{})}
-	x.bound++
+	n := &binding{d: d, id: d.lastID, buf: b, tx: tx, queues: queues, done: make(chan struct{})}
 	d.bindings[n.id] = n
-	return n, nil
+	return n
 }
 
 // BindTX implements devmem.Device.
 func (d *Device) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
-		return nil, err
-	}
-	x, err := d.bind(b, true, nil)
+	x, err := d.buffer(b)
 	if err != nil {
 		return nil, err
 	}
-	return x, nil
+	return x.bind(true, nil), nil
 }
 
 // BindRX implements devmem.Device.
 func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
+	buf, err := d.buffer(b)
+	if err != nil {
 		return nil, err
 	}
 	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
@@ -115,22 +118,11 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	if err := devmembase.CheckQueues(queues, len(d.queues), bound); err != nil {
 		return nil, fmt.Errorf("bind: %w", err)
 	}
-	memory := map[uint32]*devmembase.Region{}
-	for id, o := range d.bindings {
-		if !o.tx {
-			memory[id] = &o.buf.Region
-		}
+	if err := buf.CheckRX(len(queues), minPages, d.allBindings()); err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
 	}
-	if x, ok := b.(*buffer); ok && !x.closed {
-		if err := x.CheckRX(len(queues), minPages, memory); err != nil {
-			return nil, fmt.Errorf("bind: %w", err)
-		}
-	}
-	x, err := d.bind(b, false, queues)
-	if err != nil {
-		return nil, err
-	}
-	pages := x.buf.Pages()
+	x := buf.bind(false, queues)
+	pages := buf.Pages()
 	x.queued, x.held = make([]uint32, pages), make([]uint32, pages)
 	for i := range pages {
 		x.free = append(x.free, uint32(pages-1-i))
@@ -159,8 +151,7 @@ func (b *binding) Close() error {
 	b.mu.Lock()
 	b.closed = true
 	b.wake()
-	b.mu.Unlock()
-	b.settle()
+	b.unlock()
 	return nil
 }
 
@@ -172,42 +163,42 @@ func (b *binding) wake() {
 	}
 }
 
-// settle ends the binding if it is closed and nothing uses its memory.
-func (b *binding) settle() {
+// unlock unlocks b.mu, and ends the binding if it is closed and nothing uses its memory.
+func (b *binding) unlock() {
+	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
+	b.mu.Unlock()
+	if !idle {
+		return
+	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed && !b.gone && b.nq == 0 && b.nh == 0 && b.sends == 0 {
-		b.gone = true
-		b.buf.bound--
+	if b.d.bindings[b.id] == b { // the first call
 		delete(b.d.bindings, b.id)
 		close(b.done)
 	}
 }
 
-// take returns up to n pages for payload. If none is free, it returns a channel to wait for; closed
-// means that the binding is closed.
-func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{}, closed bool) {
+// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the
+// binding is closed.
+func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return pages, nil, true
-	}
-	if len(b.free) == 0 {
+	switch {
+	case b.closed:
+		return nil, nil
+	case len(b.free) == 0:
 		if b.room == nil {
 			b.room = make(chan struct{})
 		}
-		return pages, b.room, false
+		return nil, b.room
 	}
-	for range min(n, len(b.free)) {
-		k := len(b.free) - 1
-		pages = append(pages, b.free[k])
-		b.queued[b.free[k]]++
-		b.free = b.free[:k]
-		b.nq++
+	k := max(len(b.free)-n, 0)
+	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
+	slices.Reverse(pages) // the last free page is taken first
+	for _, p := range pages {
+		b.queued[p]++
 	}
-	return pages, nil, false
+	return pages, nil
 }
 
 // page returns a page's memory.
@@ -217,41 +208,35 @@ func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSiz
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held[i]++; b.held[i] == 1 && b.queued[i] == 0 {
-		b.nh++
-	}
+	b.held[i]++
 }
 
 // unhold drops a token's reference to a page, unqueue drops a queue's.
-func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
+func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
-func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
+func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
 
-func (b *binding) drop(i uint32, from, other []uint32, n *int) {
+func (b *binding) drop(i uint32, refs []uint32) {
 	b.mu.Lock()
-	from[i]--
-	switch {
-	case from[i] > 0:
-	case other[i] > 0 && n == &b.nq: // only tokens hold it now
-		b.nq--
-		b.nh++
-	case other[i] > 0: // the page is still in a queue
-	default:
-		*n--
+	defer b.unlock()
+	if refs[i]--; b.queued[i] == 0 && b.held[i] == 0 {
 		b.free = append(b.free, i)
 		b.wake()
 	}
-	idle := b.closed && b.nq == 0 && b.nh == 0
-	b.mu.Unlock()
-	if idle {
-		b.settle()
-	}
 }
 
-// stats returns the binding's counters. Under d.mu.
-func (b *binding) stats() devmem.BindingStats {
+// facts returns the binding and its counters. Under d.mu.
+func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
-		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}
+	s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(), Posted: len(b.free),
+		Sends: b.sends}
+	for i := range b.queued {
+		if b.queued[i] > 0 {
+			s.Queued++
+		} else if b.held[i] > 0 {
+			s.Held++
+		}
+	}
+	return diagnosis.Binding{Buffer: b.buf, Queues: b.queues, BindingStats: s}
 }

@@ -1,6 +1,8 @@
 package plain
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -139,56 +141,31 @@ func release(list []chunk) {
 	}
 }
 
-// fill waits until the socket has bytes, and reads some of them to where the rules steer them.
+// readable waits until the socket has bytes, or has ended.
+func (c *conn) readable() (failed error) {
+	err := c.raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		failed = os.NewSyscallError("recvfrom", e) // the socket reports it only once
+		return e != unix.EAGAIN && e != unix.EINTR
+	})
+	return cmp.Or(err, failed)
+}
+
+// fill waits until the socket has bytes, and reads some of them to where the rules steer them. It takes
+// pages after the wait: a connection that waits must hold none.
 func (c *conn) fill() (list []chunk, err error) {
-	var pages []uint32
 	for {
-		var b *binding
-		var room <-chan struct{}
-		n := 0
-		failed := error(nil)
-		err := c.raw.Read(func(fd uintptr) bool {
-			// Wait for bytes, or the end, before taking pages: a connection that waits must hold
-			// none.
-			var one [1]byte
-			_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if e == unix.EAGAIN || e == unix.EINTR {
-				return false
-			} else if e != nil { // the socket reports it only once
-				failed = os.NewSyscallError("recvfrom", e)
-				return true
-			}
-			pages, room = pages[:0], nil
-			var to [][]byte
-			if b = c.d.steered(c.src, c.dst); b != nil {
-				var closed bool
-				if pages, room, closed = b.take(pages, batch); closed {
-					b = nil
-				} else if room != nil {
-					return true
-				}
-				for _, p := range pages {
-					to = append(to, b.page(p))
-				}
-			}
-			var host []byte
-			if b == nil {
-				host = make([]byte, linearMax)
-				to = [][]byte{host}
-			}
-			if n, e = unix.Readv(int(fd), to); e != nil {
-				n = 0
-				failed = os.NewSyscallError("readv", e)
-			}
-			if b == nil && n > 0 {
-				list = append(list, chunk{n: n, host: append([]byte(nil), host[:n]...)})
-			}
-			return true
-		})
-		switch {
-		case err != nil:
+		if err := c.readable(); err != nil {
 			return nil, err
-		case room != nil: // a NIC without buffers drops, and TCP retransmits
+		}
+		var pages []uint32
+		var room <-chan struct{}
+		b := c.d.steered(c.src, c.dst)
+		if b != nil {
+			pages, room = b.take(batch)
+		}
+		if room != nil { // a NIC without buffers drops, and TCP retransmits
 			c.d.drops.Add(1)
 			select {
 			case <-room:
@@ -197,20 +174,34 @@ func (c *conn) fill() (list []chunk, err error) {
 			}
 			continue
 		}
-		left := n
+		var to [][]byte
 		for _, p := range pages {
-			k := min(left, devmem.PageSize)
+			to = append(to, b.page(p))
+		}
+		var host []byte
+		if pages == nil { // not steered, or the binding is closed
+			host = make([]byte, linearMax)
+			to = [][]byte{host}
+		}
+		n := 0
+		if e := c.raw.Control(func(fd uintptr) { n, err = unix.Readv(int(fd), to) }); e != nil || err != nil {
+			n, err = 0, cmp.Or(e, os.NewSyscallError("readv", err))
+		} else if n == 0 {
+			err = io.EOF
+		}
+		if pages == nil && n > 0 {
+			list = append(list, chunk{n: n, host: bytes.Clone(host[:n])})
+		}
+		for _, p := range pages {
+			k := min(n, devmem.PageSize)
 			if k == 0 {
 				b.unqueue(p)
 				continue
 			}
 			list = append(list, chunk{b: b, page: p, n: k})
-			left -= k
+			n -= k
 		}
-		if failed == nil && n == 0 {
-			failed = io.EOF
-		}
-		return list, failed
+		return list, err
 	}
 }
 
@@ -218,39 +209,30 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// available returns nil if data can be received now; otherwise the reason: EAGAIN if it is only not
-// there yet. Under c.mu.
-func (c *conn) available(op string) error {
-	switch {
-	case c.closed:
-		return c.wrap(op, net.ErrClosed)
-	case devmembase.IsClosed(c.readDeadline.Wait()):
-		return c.wrap(op, os.ErrDeadlineExceeded)
-	case c.first < len(c.queue):
-		return nil
-	case c.err != nil:
-		return c.wrap(op, c.err)
-	}
-	return syscall.EAGAIN
-}
-
-// await waits until data can be received. If it returns nil, it holds c.mu.
+// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
+// EAGAIN, unwrapped, if data is only not there yet.
 func (c *conn) await(op string, dontWait bool) error {
-	c.mu.Lock()
 	for {
-		err := c.available(op)
-		if err == nil {
+		c.mu.Lock()
+		news, err := c.news, c.err
+		switch {
+		case c.closed:
+			err = net.ErrClosed
+		case devmembase.IsClosed(c.readDeadline.Wait()):
+			err = os.ErrDeadlineExceeded
+		case c.first < len(c.queue):
 			return nil
 		}
-		news := c.news
 		c.mu.Unlock()
-		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // available returns it unwrapped
-			return err
+		if err == nil && dontWait {
+			return syscall.EAGAIN
 		}
-		if err := c.watch(op).Wait(news, c.ended, c.readDeadline.Wait()); err != nil {
+		if err == nil {
+			err = c.watch(op).Wait(news, c.ended, c.readDeadline.Wait())
+		}
+		if err != nil {
 			return c.wrap(op, err)
 		}
-		c.mu.Lock()
 	}
 }
 

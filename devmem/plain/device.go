@@ -201,7 +201,7 @@ func (d *Device) Stats() devmem.Stats {
 		}
 		s.Queues = append(s.Queues, q)
 	}
-	s.Bindings = d.bindingStats(func(*binding) bool { return true })
+	s.Bindings = diagnosis.Stats(d.allBindings())
 	return s
 }
 

@@ -49,9 +49,7 @@ func (c *conn) facts() diagnosis.Connection {
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.rules))
-	for _, b := range d.bindings {
-		f.Bindings = append(f.Bindings, diagnosis.Binding{BindingStats: b.stats(), Queues: b.queues})
-	}
+	f.Bindings = d.allBindings()
 	d.mu.Unlock()
 	for _, end := range d.ends.All() {
 		c, ok := end.(*conn)
@@ -73,19 +71,10 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// bindingStats returns the counters of the bindings that are not done and that match. Under d.mu.
-func (d *Device) bindingStats(match func(b *binding) bool) (all []devmem.BindingStats) {
+// allBindings returns the bindings that are not done. Under d.mu.
+func (d *Device) allBindings() (all []diagnosis.Binding) {
 	for _, id := range slices.Sorted(maps.Keys(d.bindings)) {
-		if b := d.bindings[id]; match(b) {
-			all = append(all, b.stats())
-		}
+		all = append(all, d.bindings[id].facts())
 	}
 	return all
-}
-
-// noTXBinding returns the error for a send from a binding that does not exist.
-func (d *Device) noTXBinding(id uint32) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return diagnosis.NoTXBinding(id, d.bindingStats(func(*binding) bool { return true }))
 }

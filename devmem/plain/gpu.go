@@ -23,7 +23,8 @@ func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
 	}
-	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, fmt.Errorf("gpu of %#x bytes: %w", size, os.NewSyscallError("mmap", err))
 	}

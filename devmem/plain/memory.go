@@ -48,63 +48,45 @@ func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 // type.
 const step = 1 << 20
 
-// part is a range of a buffer, or host memory, that a worker processes piece by piece.
-type part struct {
-	w         worker
-	gpu       int
-	pos, left uint64
-	now       []byte // the next bytes, which are contiguous
-}
+// memory returns up to n bytes from pos on: fewer if fewer are contiguous, at least one.
+type memory func(pos, n uint64) ([]byte, error)
 
-// open returns [off, off+n) of a buffer as a part.
-func (w worker) open(b devmem.Buffer, off, n uint64) (part, error) {
-	pos, err := devmembase.Inside(b, off, n)
-	return part{w: w, gpu: b.GPU(), pos: pos, left: n}, err
-}
-
-// look returns the next contiguous bytes; none if the whole part was skipped.
-func (p *part) look() ([]byte, error) {
-	if len(p.now) > 0 || p.left == 0 {
-		return p.now, nil
+// memoryOf returns the memory of a buffer from off on.
+func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
+	return func(pos, n uint64) ([]byte, error) {
+		pos += b.Offset() + off
+		part, err := w.bytes(b.GPU(), pos, n)
+		if err == nil && len(part) == 0 {
+			err = fmt.Errorf("%#x of gpu %d: no memory is there: %w", pos, b.GPU(), syscall.EFAULT)
+		}
+		return part, err
 	}
-	b, err := p.w.bytes(p.gpu, p.pos, p.left)
-	if err == nil && len(b) == 0 {
-		err = fmt.Errorf("%#x of gpu %d: no memory is there: %w", p.pos, p.gpu, syscall.EFAULT)
-	}
-	p.now = b
-	return b, err
 }
 
-// skip skips n of the next bytes.
-func (p *part) skip(n int) {
-	p.now, p.pos, p.left = p.now[n:], p.pos+uint64(n), p.left-uint64(n)
-}
+// host returns host memory as a memory.
+func host(b []byte) memory { return func(pos, n uint64) ([]byte, error) { return b[pos:][:n], nil } }
 
-// pairs calls f with pieces of equal length of both parts, until dst ends, and counts the bytes.
-func pairs(ctx context.Context, dst, src *part, count *atomic.Uint64, f func(dst, src []byte)) error {
-	for dst.left > 0 {
+// pairs calls f with pieces of equal length of dst and src, n bytes in all, and counts the bytes.
+func pairs(ctx context.Context, dst, src memory, n uint64, count *atomic.Uint64, f func(dst, src []byte)) error {
+	for pos := uint64(0); pos < n; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		to, err := dst.look()
+		to, err := dst(pos, n-pos)
 		if err != nil {
 			return err
 		}
-		from, err := src.look()
+		from, err := src(pos, n-pos)
 		if err != nil {
 			return err
 		}
-		n := min(len(to), len(from), step)
-		f(to[:n], from[:n])
-		count.Add(uint64(n))
-		dst.skip(n)
-		src.skip(n)
+		k := min(len(to), len(from), step)
+		f(to[:k], from[:k])
+		count.Add(uint64(k))
+		pos += uint64(k)
 	}
 	return nil
 }
-
-// host returns host memory as a part.
-func host(b []byte) part { return part{now: b, left: uint64(len(b))} }
 
 func move(dst, src []byte) { copy(dst, src) }
 
@@ -113,12 +95,7 @@ func (w worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from de
 	count *atomic.Uint64) error {
 	for i := range from.Len() {
 		r := from.At(i)
-		src, err := w.open(b, r.Off, r.Len)
-		if err != nil {
-			return err
-		}
-		to := host(dst[:r.Len])
-		if err := pairs(ctx, &to, &src, count, move); err != nil {
+		if err := pairs(ctx, host(dst), w.memoryOf(b, r.Off), r.Len, count, move); err != nil {
 			return err
 		}
 		dst = dst[r.Len:]
@@ -128,12 +105,7 @@ func (w worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from de
 
 // FromHost implements devmembase.Worker.
 func (w worker) FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error {
-	dst, err := w.open(b, off, uint64(len(src)))
-	if err != nil {
-		return err
-	}
-	from := host(src)
-	return pairs(ctx, &dst, &from, count, move)
+	return pairs(ctx, w.memoryOf(b, off), host(src), uint64(len(src)), count, move)
 }
 
 // Within implements devmembase.Worker.
@@ -144,15 +116,7 @@ func (w worker) Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffe
 		f = func(dst, src []byte) { elements.Add(elements.Type(t), dst, src) }
 	}
 	for i, v := range moves {
-		to, err := w.open(dst, v.Dst, v.Len)
-		if err != nil {
-			return fmt.Errorf("move %d: %w", i, err)
-		}
-		from, err := w.open(src, v.Src, v.Len)
-		if err != nil {
-			return fmt.Errorf("move %d: %w", i, err)
-		}
-		if err := pairs(ctx, &to, &from, count, f); err != nil {
+		if err := pairs(ctx, w.memoryOf(dst, v.Dst), w.memoryOf(src, v.Src), v.Len, count, f); err != nil {
 			return fmt.Errorf("move %d: %w", i, err)
 		}
 	}

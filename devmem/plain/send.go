@@ -1,6 +1,7 @@
 package plain
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -19,7 +20,6 @@ import (
 type sends struct {
 	mu     sync.Mutex
 	total  uint64   // bytes written to the socket
-	next   uint32   // number of the next call
 	done   uint32   // calls before this number were reported as complete
 	ends   []uint64 // stream positions of the ends of the calls from number done on
 	failed error    // the socket's error
@@ -54,7 +54,6 @@ func (c *conn) wrote(n int, err error, call bool) {
 	s.total += uint64(n)
 	if call && n > 0 {
 		s.ends = append(s.ends, s.total)
-		s.next++
 	}
 	if err != nil && !passing(err) {
 		s.failed = err
@@ -73,7 +72,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	b := c.d.bindings[id]
 	c.d.mu.Unlock()
 	if b == nil || !b.tx || !b.begin() {
-		return 0, c.wrap("send", c.d.noTXBinding(id))
+		return 0, c.wrap("send", c.d.facts().NoTXBinding(id))
 	}
 	defer b.end()
 	if ranges, err = b.buf.Inside(ranges); err != nil {
@@ -108,12 +107,8 @@ func (b *binding) begin() bool {
 // end ends a send, whose bytes the socket has copied.
 func (b *binding) end() {
 	b.mu.Lock()
+	defer b.unlock()
 	b.sends--
-	idle := b.closed && b.sends == 0
-	b.mu.Unlock()
-	if idle {
-		b.settle()
-	}
 }
 
 // unacknowledged returns how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
@@ -172,33 +167,30 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 
 // complete returns the calls whose bytes were acknowledged, or the error of a failed connection.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
-	waiting, reset := uint64(c.unacknowledged()), error(nil)
+	waiting := uint64(c.unacknowledged())
+	var reset error
 	if waiting > 0 {
-		reset = c.reset()
+		reset = c.wrap("send", c.reset())
 	}
 	c.mu.Lock()
 	closed, bad := c.closed, c.err
 	c.mu.Unlock()
+	if errors.Is(bad, io.EOF) {
+		bad = nil
+	}
 	s := &c.sends
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if closed {
 		return 0, 0, false, c.wrap("read completion", net.ErrClosed)
 	}
-	failed := s.failed
-	if failed == nil && bad != nil && !errors.Is(bad, io.EOF) {
-		failed = bad
-	}
-	if failed == nil && reset != nil {
-		failed = c.wrap("send", reset)
-		s.failed = failed
-	}
+	s.failed = cmp.Or(s.failed, bad, reset)
 	n := 0
-	for n < len(s.ends) && (failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
+	for n < len(s.ends) && (s.failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
 		n++
 	}
 	if n == 0 {
-		return 0, 0, false, failed
+		return 0, 0, false, s.failed
 	}
 	lo = s.done
 	s.done += uint32(n)

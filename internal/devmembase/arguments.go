@@ -43,18 +43,23 @@ func (r *Region) Size() uint64 { return r.size }
 // Pages returns the number of pages.
 func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 
-// InUse returns the error of closing a bound buffer; bound has the buffer's bindings that are not
-// done.
-func (r *Region) InUse(bound []devmem.BindingStats) error {
-	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", r.off, r.size, r.gpu, diagnosis.InUse(bound))
+// InUse returns an error if a buffer that is to be closed is bound; all has the device's bindings that
+// are not done.
+func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
+	bound := slices.DeleteFunc(all, func(x diagnosis.Binding) bool { return x.Buffer != b })
+	if len(bound) == 0 {
+		return nil
+	}
+	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
 // CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
-// at least minPages pages; memory has the regions of the device's receive bindings, by binding id.
-func (r *Region) CheckRX(queues, minPages int, memory map[uint32]*Region) error {
-	for id, o := range memory {
-		if o.gpu == r.gpu && r.off < o.off+o.size && o.off < r.off+r.size {
-			return fmt.Errorf("binding %d receives into the same memory: %w", id, syscall.EBUSY)
+// at least minPages pages; all has the device's bindings that are not done.
+func (r *Region) CheckRX(queues, minPages int, all []diagnosis.Binding) error {
+	for _, o := range all {
+		off := o.Buffer.Offset()
+		if !o.TX && o.Buffer.GPU() == r.gpu && r.off < off+o.Buffer.Size() && off < r.off+r.size {
+			return fmt.Errorf("binding %d receives into the same memory: %w", o.ID, syscall.EBUSY)
 		}
 	}
 	if r.Pages() < minPages*queues {

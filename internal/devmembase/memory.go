@@ -1,6 +1,7 @@
 package devmembase
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -9,8 +10,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Worker works on a GPU's memory. Its methods check that the memory is inside of its buffer, and add
-// the number of processed bytes to count.
+// Worker works on a GPU's memory. Memory has checked that all pieces are inside of their buffers.
+// The methods add the number of processed bytes to count.
 type Worker interface {
 	// ToHost copies pieces of a buffer to dst, one after another; dst is as long as all pieces together.
 	ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error
@@ -49,78 +50,92 @@ func (p *Pieces) At(i int) devmem.Range {
 	return devmem.Range{Off: p.each.Off + uint64(i)*p.each.Stride, Len: uint64(p.each.Len)}
 }
 
-// Inside returns the offset in the GPU's memory of [off, off+n) of a buffer; EFAULT: the range is not in the buffer.
-func Inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
+// inside returns EFAULT unless [off, off+n) is in a buffer.
+func inside(b devmem.Buffer, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
-		return 0, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
+		return fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
 	}
-	return b.Offset() + off, nil
+	return nil
 }
 
-// named adds the name of an operation to the operation's error.
-func named(name string, err error) error {
+// Named adds the name of an operation to the operation's error, which may be nil.
+func Named(name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
 
+// toHost copies pieces of a buffer to dst.
+func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error {
+	for i := range from.Len() {
+		r := from.At(i)
+		if err := inside(b, r.Off, r.Len); err != nil {
+			return err
+		}
+	}
+	return m.w.ToHost(ctx, dst, b, from, count)
+}
+
 // Look implements devmem.Memory.
 func (m *Memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
 	err := devmem.CheckRanges(len(dst), ranges)
 	if err == nil {
-		err = m.w.ToHost(ctx, dst, b, Pieces{ranges: ranges}, &m.looked)
+		err = m.toHost(ctx, dst, b, Pieces{ranges: ranges}, &m.looked)
 	}
-	return named("look", err)
+	return Named("look", err)
 }
 
 // LookEach implements devmem.Memory.
 func (m *Memory) LookEach(ctx context.Context, dst []byte, b devmem.Buffer, s devmem.Strided) error {
 	err := s.Check(len(dst))
 	if err == nil {
-		err = m.w.ToHost(ctx, dst, b, Pieces{each: s}, &m.looked)
+		err = m.toHost(ctx, dst, b, Pieces{each: s}, &m.looked)
 	}
-	return named("look", err)
+	return Named("look", err)
 }
 
 // Get implements devmem.Memory.
 func (m *Memory) Get(ctx context.Context, dst []byte, b devmem.Buffer, off uint64) error {
-	return named("get", m.w.ToHost(ctx, dst, b, Pieces{each: devmem.Strided{Off: off, Len: len(dst), Count: 1}}, &m.got))
+	return Named("get", m.toHost(ctx, dst, b, Pieces{each: devmem.Strided{Off: off, Len: len(dst), Count: 1}}, &m.got))
 }
 
 // Put implements devmem.Memory.
 func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
-	return named("put", m.w.FromHost(ctx, b, off, src, &m.put))
+	err := inside(b, off, uint64(len(src)))
+	if err == nil {
+		err = m.w.FromHost(ctx, b, off, src, &m.put)
+	}
+	return Named("put", err)
 }
 
 // Gather implements devmem.Memory.
 func (m *Memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []devmem.Move) error {
-	err := together(dst, src)
-	if err == nil {
-		err = m.w.Within(ctx, 0, dst, src, moves, &m.gathered)
-	}
-	return named("gather", err)
+	return Named("gather", m.within(ctx, 0, dst, src, moves, &m.gathered))
 }
 
 // Reduce implements devmem.Memory.
 func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
 	srcOff uint64, n uint64) error {
-	err := together(dst, src)
+	err := t.Check(dstOff, srcOff, n)
 	if err == nil {
-		err = t.Check(dstOff, srcOff, n)
+		err = m.within(ctx, t, dst, src, []devmem.Move{{Src: srcOff, Dst: dstOff, Len: n * t.Size()}}, &m.reduced)
 	}
-	if err == nil {
-		err = m.w.Within(ctx, t, dst, src, []devmem.Move{{Src: srcOff, Dst: dstOff, Len: n * t.Size()}}, &m.reduced)
-	}
-	return named("reduce", err)
+	return Named("reduce", err)
 }
 
-// together returns an error if two buffers are not on one GPU.
-func together(dst, src devmem.Buffer) error {
+// within makes moves between two buffers, which must be on one GPU.
+func (m *Memory) within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move,
+	count *atomic.Uint64) error {
 	if dst.GPU() != src.GPU() {
 		return fmt.Errorf("of gpu %d and of gpu %d: %w", dst.GPU(), src.GPU(), syscall.EXDEV)
 	}
-	return nil
+	for i, v := range moves {
+		if err := cmp.Or(inside(dst, v.Dst, v.Len), inside(src, v.Src, v.Len)); err != nil {
+			return fmt.Errorf("move %d: %w", i, err)
+		}
+	}
+	return m.w.Within(ctx, t, dst, src, moves, count)
 }
 
 // Stats implements devmem.Memory.

@@ -42,10 +42,19 @@ type Device struct {
 	Holders  []Holder // connections that hold tokens
 }
 
-// Binding is a binding and its receive queues.
+// Binding is a binding that is not done, its buffer, and its receive queues.
 type Binding struct {
 	devmem.BindingStats
+	Buffer devmem.Buffer
 	Queues []int
+}
+
+// Stats returns the counters of bindings.
+func Stats(all []Binding) (list []devmem.BindingStats) {
+	for _, b := range all {
+		list = append(list, b.BindingStats)
+	}
+	return list
 }
 
 // Holder is a connection that holds tokens of a binding.

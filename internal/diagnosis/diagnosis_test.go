@@ -86,23 +86,25 @@ func TestStallNamesTheMistake(t *testing.T) {
 
 // What a message lists is bounded, and what it names is right.
 func TestIDsNameThemselves(t *testing.T) {
-	all := []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}}
-	var many []devmem.BindingStats
+	var all, many Device
+	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {
+		all.Bindings = append(all.Bindings, Binding{BindingStats: b})
+	}
 	for i := range 100 {
-		many = append(many, devmem.BindingStats{ID: uint32(i + 1)})
+		many.Bindings = append(many.Bindings, Binding{BindingStats: devmem.BindingStats{ID: uint32(i + 1)}})
 	}
 	for _, c := range []struct {
 		want string
 		err  error
 	}{
-		{"binding 5: there is no such TX binding; open ones: 7 (rx), 8 (tx): invalid argument", NoTXBinding(5, all)},
-		{"binding 5: there is no such TX binding; none is open: invalid argument", NoTXBinding(5, nil)},
+		{"binding 5: there is no such TX binding; open ones: 7 (rx), 8 (tx): invalid argument", all.NoTXBinding(5)},
+		{"binding 5: there is no such TX binding; none is open: invalid argument", Device{}.NoTXBinding(5)},
 		{"binding 7 is for receive, and SendDevmem wants one of BindTX; open ones: 7 (rx), 8 (tx): invalid a",
-			NoTXBinding(7, all)},
+			all.NoTXBinding(7)},
 		{"binding 9 is closed, with 3 sends under way: its memory is in use until Done: invalid argument",
-			NoTXBinding(9, all)},
-		{"16 (rx), 84 more: invalid argument", NoTXBinding(500, many)},
-		{"in use by binding 8 (open), binding 9 (3 sends under way): close its bindings and wait", InUse(all[1:])},
+			all.NoTXBinding(9)},
+		{"16 (rx), 84 more: invalid argument", many.NoTXBinding(500)},
+		{"in use by binding 8 (open), binding 9 (3 sends under way): close its bindings and wait", InUse(all.Bindings[1:])},
 		{"flow 4: there is no such rule; there are 2, 3: no such file", NoFlow(4, []devmem.FlowID{3, 2})},
 		{"flow 4: there is no such rule; there is none: no such file", NoFlow(4, nil)},
 	} {
@@ -110,7 +112,7 @@ func TestIDsNameThemselves(t *testing.T) {
 			t.Errorf("%v\nand not: %s", c.err, c.want)
 		}
 	}
-	if !errors.Is(NoTXBinding(5, all), syscall.EINVAL) || !errors.Is(InUse(all), syscall.EBUSY) ||
+	if !errors.Is(all.NoTXBinding(5), syscall.EINVAL) || !errors.Is(InUse(all.Bindings), syscall.EBUSY) ||
 		!errors.Is(NoFlow(1, nil), syscall.ENOENT) {
 		t.Error("another errno")
 	}

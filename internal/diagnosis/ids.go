@@ -13,25 +13,25 @@ import (
 const maxNamed = 16
 
 // NoTXBinding returns the error of a send from a transmit binding that does not exist: EINVAL, with
-// an explanation of the id. all has the device's bindings.
-func NoTXBinding(id uint32, all []devmem.BindingStats) error {
-	for _, b := range all {
+// an explanation of the id.
+func (d Device) NoTXBinding(id uint32) error {
+	for _, b := range d.Bindings {
 		switch {
 		case b.ID != id:
 			continue
 		case b.Closed && b.TX:
 			return fmt.Errorf("binding %d is closed%s: %w", id, underWay(b.Sends), syscall.EINVAL)
 		case !b.TX:
-			return fmt.Errorf("binding %d is for receive, and SendDevmem wants one of BindTX%s: %w", id, list(all),
+			return fmt.Errorf("binding %d is for receive, and SendDevmem wants one of BindTX%s: %w", id, list(d.Bindings),
 				syscall.EINVAL)
 		}
 	}
-	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(all), syscall.EINVAL)
+	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(d.Bindings), syscall.EINVAL)
 }
 
 // InUse returns the error of closing a bound buffer: EBUSY. bound has the buffer's bindings that are
 // not done.
-func InUse(bound []devmem.BindingStats) error {
+func InUse(bound []Binding) error {
 	var words []string
 	for _, b := range bound {
 		state := "open"
@@ -56,7 +56,7 @@ func underWay(sends int) string {
 }
 
 // list returns a phrase with the open bindings.
-func list(all []devmem.BindingStats) string {
+func list(all []Binding) string {
 	var words []string
 	for _, b := range all {
 		kind := "rx"

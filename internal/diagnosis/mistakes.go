@@ -24,7 +24,10 @@ type mistake struct {
 // Addresses and bindings of the examples.
 var (
 	examplePeer     = netip.MustParseAddrPort("10.0.0.2:5202")
-	exampleBindings = []devmem.BindingStats{{ID: 1}, {ID: 2, TX: true}}
+	exampleBindings = []Binding{
+		{BindingStats: devmem.BindingStats{ID: 1}}, {BindingStats: devmem.BindingStats{ID: 2, TX: true}},
+	}
+	exampleSends = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
 )
 
 // mistakes is the table. The first row that fits names the mistake, so the order counts.
@@ -36,7 +39,7 @@ var mistakes = []mistake{
 			"NIC's queues."},
 	{Name: "pool too big", Errors: []string{PastEnd(16 << 20), "ends past the 0x3e80000 bytes (62 MiB) that there are"},
 		Do: "Register less, or give the GPU more (`--gpu-memory`)."},
-	{Name: "wrong binding id", Errors: []string{NoTXBinding(3, exampleBindings).Error()},
+	{Name: "wrong binding id", Errors: []string{Device{Bindings: exampleBindings}.NoTXBinding(3).Error()},
 		Do: "Send from the id of a binding of BindTX. Ids of other bindings give `binding 1 is for receive` or `binding 2 " +
 			"is closed`."},
 	{Name: "tokens never returned",
@@ -95,7 +98,7 @@ var mistakes = []mistake{
 		Errors: []string{"in use: ...process 1234 (...) has it, and a device is one program's: end it, or wait for its end"},
 		Do:     "End the first program; it may be killed."},
 	{Name: "freed buffer in flight",
-		Errors: []string{"close: " + InUse([]devmem.BindingStats{{ID: 1, TX: true, Sends: 24}}).Error()},
+		Errors: []string{"close: " + InUse(exampleSends).Error()},
 		Do: "Close the binding and wait for its Done, or read all completions, before you free the memory or write to it. " +
 			"Then the peer receives what the memory held when it was sent."},
 }

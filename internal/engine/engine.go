@@ -134,10 +134,7 @@ func (w *worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from d
 	}
 	for i := range from.Len() {
 		r := from.At(i)
-		gpuOff, err := devmembase.Inside(b, r.Off, r.Len)
-		if err != nil {
-			return err
-		}
+		gpuOff := b.Offset() + r.Off
 		for r.Len > 0 {
 			if s.n == maxEntries || s.used == staging {
 				if err := flush(); err != nil {
@@ -154,16 +151,12 @@ func (w *worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from d
 
 // FromHost implements devmembase.Worker.
 func (w *worker) FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error {
-	gpuOff, err := devmembase.Inside(b, off, uint64(len(src)))
-	if err != nil {
-		return err
-	}
 	s, err := w.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { w.slots <- s }()
-	for len(src) > 0 {
+	for gpuOff := b.Offset() + off; len(src) > 0; {
 		n := copy(s.data, src)
 		s.add(s.dataIOVA, gpuOff, n)
 		if err := w.do(ctx, s, control.JobFromGuest, b.GPU(), 0, count); err != nil {
@@ -186,15 +179,8 @@ func (w *worker) Within(ctx context.Context, t devmem.Type, dst, src devmem.Buff
 		return err
 	}
 	defer func() { w.slots <- s }()
-	for i, v := range moves {
-		to, err := devmembase.Inside(dst, v.Dst, v.Len)
-		if err != nil {
-			return fmt.Errorf("move %d: %w", i, err)
-		}
-		from, err := devmembase.Inside(src, v.Src, v.Len)
-		if err != nil {
-			return fmt.Errorf("move %d: %w", i, err)
-		}
+	for _, v := range moves {
+		from, to := src.Offset()+v.Src, dst.Offset()+v.Dst
 		for v.Len > 0 {
 			if s.n == maxEntries {
 				if err := w.do(ctx, s, op, dst.GPU(), t, count); err != nil {
