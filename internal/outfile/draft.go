@@ -27,15 +27,8 @@ type Draft struct {
 // NewDraft makes a draft, in the directory of the file. If the file system supports files without a
 // name (open(2), O_TMPFILE), the draft has none yet: then it ends with the process, even if that is
 // killed. Errors name the file and advise what to do.
-func NewDraft(name string) (*Draft, error) {
-	d, err := newDraft(name)
-	if err != nil {
-		return nil, Explain(name, err)
-	}
-	return d, nil
-}
-
-func newDraft(name string) (*Draft, error) {
+func NewDraft(name string) (_ *Draft, err error) {
+	defer func() { err = Explain(name, err) }()
 	to, err := filepath.Abs(name)
 	if err != nil {
 		return nil, err

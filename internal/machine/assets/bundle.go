@@ -167,11 +167,3 @@ func (b *Bundle) finish(ctx context.Context, root string) error {
 	}
 	return os.WriteFile(filepath.Join(root, b.Mark), nil, 0o644)
 }
-
-// Loader is the path of glibc's loader in a tree of packages, and Libraries the directory of its
-// libraries.
-// With these two the tree's programs run on a machine with any libc.
-const (
-	Loader    = loader
-	Libraries = "usr/lib/x86_64-linux-gnu"
-)

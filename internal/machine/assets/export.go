@@ -118,8 +118,8 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 // loads, directly or indirectly, and firmware.
 func qemuFiles(root string) ([]string, error) {
 	const program = "usr/bin/qemu-system-x86_64"
-	list := []string{loader, program}
-	seen := map[string]bool{path.Base(loader): true}
+	list := []string{Loader, program}
+	seen := map[string]bool{path.Base(Loader): true}
 	// glibc loads libgcc_s itself when a thread ends.
 	more := []string{"libgcc_s.so.1"}
 	for queue := []string{program}; len(queue) > 0; queue = queue[1:] {

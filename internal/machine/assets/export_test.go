@@ -37,7 +37,7 @@ func fakeTrees() map[string]string {
 	modules := "usr/lib/modules/" + kernelRelease
 	return map[string]string{
 		"qemu/usr/bin/qemu-system-x86_64":           elfFile,
-		"qemu/" + loader:                            "#!/bin/sh\necho QEMU emulator version 11.1.2\n",
+		"qemu/" + Loader:                            "#!/bin/sh\necho QEMU emulator version 11.1.2\n",
 		"qemu/" + Libraries + "/libgcc_s.so.1.real": elfFile,
 		"qemu/usr/share/seabios/bios-256k.bin":      "bios",
 		"qemu/usr/share/qemu/pvh.bin":               "pvh",

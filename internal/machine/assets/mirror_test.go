@@ -62,7 +62,7 @@ func fakeKernel(version string) []fake {
 // fakeQEMUPackage returns QEMU's package, whose loader is a script that prints the version.
 func fakeQEMUPackage(version string) fake {
 	return fake{"qemu-system-x86", version, "", map[string]string{
-		loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
+		Loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
 		"usr/bin/qemu-system-x86_64": "x", "usr/share/qemu/x": "x", "usr/share/seabios/x": "x"}}
 }
 

@@ -21,7 +21,7 @@ func marked(t *testing.T) (o Options, tree, started string) {
 	o, started = fakeCache(t), filepath.Join(t.TempDir(), "started")
 	list := fakePackages[roleQEMU]
 	tree = filepath.Join(roleQEMU, treeKey(list[0].Version, list))
-	write(t, filepath.Join(o.CacheDir, tree, loader), "#!/bin/sh\n: > "+started+"\necho QEMU emulator version 11.1.2\n")
+	write(t, filepath.Join(o.CacheDir, tree, Loader), "#!/bin/sh\n: > "+started+"\necho QEMU emulator version 11.1.2\n")
 	write(t, filepath.Join(o.CacheDir, tree, compiler), "")
 	write(t, filepath.Join(o.CacheDir, guestImage), "")
 	return o, tree, started
@@ -65,7 +65,7 @@ func refuses(t *testing.T, o Options, name, why, started string) {
 // places are the paths of a marked cache that another user could control.
 func places(tree string) []string {
 	return []string{"", "resolved.json", "qemu", "tmp", tree, filepath.Join(tree, "usr"), filepath.Join(tree, Libraries),
-		filepath.Join(tree, loader), filepath.Join(tree, "usr/bin/qemu-system-x86_64"),
+		filepath.Join(tree, Loader), filepath.Join(tree, "usr/bin/qemu-system-x86_64"),
 		filepath.Join(tree, "usr/share/qemu"), filepath.Join(tree, Libraries, "libgcc_s.so.1.real"),
 		filepath.Join(tree, filepath.Dir(compiler)), filepath.Join(tree, compiler), guestImage}
 }

@@ -87,29 +87,33 @@ func treeKey(version string, list []Package) string {
 	return strings.NewReplacer(":", "_", "/", "_").Replace(version) + "-" + hex.EncodeToString(sum[:6])
 }
 
-// loader is glibc's loader, which runs a tree's programs on a machine with another libc.
-const loader = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+// Libraries is the directory of the libraries in a tree of packages, and Loader the path of glibc's
+// loader there. With these two the tree's programs run on a machine with any libc.
+const (
+	Libraries = "usr/lib/x86_64-linux-gnu"
+	Loader    = Libraries + "/ld-linux-x86-64.so.2"
+)
 
 // binaryOf returns the QEMU in an unpacked tree.
 func binaryOf(root string) (Binary, error) {
 	b := Binary{Source: SourceCache}
-	for _, need := range []string{loader, "usr/bin/qemu-system-x86_64", "usr/share/qemu", "usr/share/seabios"} {
+	for _, need := range []string{Loader, "usr/bin/qemu-system-x86_64", "usr/share/qemu", "usr/share/seabios"} {
 		if _, err := os.Stat(filepath.Join(root, need)); err != nil {
 			return b, fmt.Errorf("QEMU's packages lack %s: %w", need, err)
 		}
 	}
 	var libs []string
-	for _, d := range []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"} {
+	for _, d := range []string{Libraries, "lib/x86_64-linux-gnu"} {
 		if st, err := os.Stat(filepath.Join(root, d)); err == nil && st.IsDir() {
 			libs = append(libs, filepath.Join(root, d))
 		}
 	}
 	b.Args = []string{
-		filepath.Join(root, loader), "--library-path", strings.Join(libs, ":"),
+		filepath.Join(root, Loader), "--library-path", strings.Join(libs, ":"),
 		filepath.Join(root, "usr/bin/qemu-system-x86_64"),
 		"-L", filepath.Join(root, "usr/share/qemu"), "-L", filepath.Join(root, "usr/share/seabios"),
 	}
-	b.Env = []string{"QEMU_MODULE_DIR=" + filepath.Join(root, "usr/lib/x86_64-linux-gnu/qemu")}
+	b.Env = []string{"QEMU_MODULE_DIR=" + filepath.Join(root, Libraries, "qemu")}
 	return b, nil
 }
 
