@@ -37,6 +37,9 @@ type guest struct {
 
 	bufs []virtq.Buf // receive buffers; the index is the buffer's cookie
 	used []virtq.Used
+
+	dst    *stretch // where received buffers are posted again; nil: where they were
+	newest uint64   // with dst: the address of the frame that arrived last
 }
 
 // newGuest attaches a frontend with ram bytes of memory to a port, and starts its rings.
@@ -186,6 +189,10 @@ func (g *guest) take(q, n int) (frames int, err error) {
 	for _, u := range g.used[:frames] {
 		if int(u.Len) != n {
 			return frames, fmt.Errorf("a frame of %d bytes arrived as %d", n, u.Len)
+		}
+		if g.dst != nil {
+			b := &g.bufs[u.Cookie]
+			g.newest, b.Addr = b.Addr, g.dst.next(uint64(b.Len))
 		}
 		if err := g.repost(q, u.Cookie); err != nil {
 			return frames, err

@@ -135,12 +135,12 @@ func TestColdFlowsAreChecked(t *testing.T) {
 		testkit.OK(t, c.rounds(1))
 		testkit.Equal(t, "frames", testkit.Must(c.take())(t), 1)
 		testkit.OK(t, c.arrived())
-		seen[c.newest] = true
+		seen[c.guests[1].newest] = true
 	}
 	if len(seen) < leastPart/coldFrame/2 {
 		t.Errorf("frames came to %d places", len(seen))
 	}
-	clear(c.guests[1].ram[c.newest:][:4096])
+	clear(c.guests[1].ram[c.guests[1].newest:][:4096])
 	testkit.ErrorSays(t, c.arrived(), "is not there")
 }
 
