@@ -65,8 +65,8 @@ type shape struct {
 }
 
 // newNetwork makes a network and starts its workers.
-func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
-	n = new(network)
+func newNetwork(s shape, log *slog.Logger) (_ *network, err error) {
+	n := new(network)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -83,7 +83,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		if err != nil {
 			return nil, err
 		}
-		n.undo.Add(g.close)
+		n.undo.Add(g.undo.All)
 		n.guests = append(n.guests, g)
 	}
 	a, receivers := n.guests[0], n.guests[1:]
