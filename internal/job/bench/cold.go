@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 )
 
@@ -28,10 +27,8 @@ func (s *stretch) next(n uint64) (addr uint64) {
 // that no cache has the bytes to copy. One goroutine drives both ends and does the worker's rounds.
 type coldFlow struct {
 	*network
-	src, dst stretch
-	newest   uint64 // address of the frame that arrived last
-	payload  int
-	run      runFunc
+	payload int
+	run     runFunc
 }
 
 // newColdFlow makes a flow from size bytes of memory to size bytes of memory.
@@ -43,7 +40,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 	}
 	c.endWorkers()
 	pattern := bytes.Repeat([]byte{1, 2, 3, 5, 7, 11, 13}, 4096)
-	for i, m := range []*stretch{&c.src, &c.dst} {
+	for i, m := range []**stretch{&c.flows[0].src, &c.guests[1].dst} {
 		addr, b, err := c.guests[i].alloc(size)
 		if err != nil {
 			return nil, errors.Join(err, c.close())
@@ -52,54 +49,18 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 			b = b[copy(b, pattern):]
 		}
 		clear(b) // allocates the pages
-		*m = stretch{base: addr, size: uint64(size)}
+		*m = &stretch{base: addr, size: uint64(size)}
 	}
 	c.payload = coldFrame - tcpHeader
-	c.run = byRounds(c, c.batch, c.payload)
+	c.run = byRounds(c.network, c.batch, c.payload)
 	return c, nil
-}
-
-func (c *coldFlow) send(frames int) error {
-	l := c.flows[0]
-	for range frames {
-		l.tx[1].Addr = c.src.next(coldFrame)
-		if err := l.from.rings[1].Add(l.tx, nil, 0); err != nil {
-			return err
-		}
-	}
-	l.out += frames
-	l.from.publish(1)
-	return nil
-}
-
-func (c *coldFlow) take() (frames int, err error) {
-	l := c.flows[0]
-	g := l.to
-	if frames, err = g.rings[0].Poll(g.used); err != nil {
-		return 0, err
-	}
-	for _, u := range g.used[:frames] {
-		b := &g.bufs[u.Cookie]
-		if int(u.Len) != c.length {
-			return frames, fmt.Errorf("a frame of %d bytes arrived as %d", c.length, u.Len)
-		}
-		c.newest = b.Addr
-		b.Addr = c.dst.next(uint64(b.Len))
-		if err := g.repost(0, u.Cookie); err != nil {
-			return frames, err
-		}
-	}
-	g.publish(0)
-	k, err := l.from.sent(0)
-	l.out -= k
-	return frames, err
 }
 
 // arrived returns an error unless the last received frame has the payload of the last sent frame.
 func (c *coldFlow) arrived() error {
 	l := c.flows[0]
 	sent := l.from.ram[l.tx[1].Addr:][:c.payload]
-	if !bytes.Equal(l.to.ram[c.newest:][netHeader+tcpHeader:][:c.payload], sent) {
+	if !bytes.Equal(l.to.ram[l.to.newest:][netHeader+tcpHeader:][:c.payload], sent) {
 		return errors.New("what was sent is not there")
 	}
 	return nil
@@ -108,7 +69,7 @@ func (c *coldFlow) arrived() error {
 // warm sends frames until the device, which has a mapping of its own, has touched all of the memory
 // too.
 func (c *coldFlow) warm(ctx context.Context) error {
-	for sent := uint64(0); sent < 2*c.src.size; {
+	for sent := uint64(0); sent < 2*c.flows[0].src.size; {
 		w, err := c.run(ctx, MinTime)
 		if err != nil {
 			return err

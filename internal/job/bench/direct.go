@@ -157,7 +157,7 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 	tx := []driver.TxFrame{frame.transmitted()}
 	tx[0].GSOType, tx[0].GSOSize = splitter.GSOTCPv4, le.Uint16(frame.head[4:])
 	tx[0].Device = []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}
-	r.counted = func() uint64 { return deviceBytes(l.Port(1)) }
+	r.counted = func() uint64 { return counters(l.Port(1)).Rx.DeviceBytes }
 	r.ours = (&direct{a, b, tx, uint64(f.source), s.came}).measure
 	return nil
 }

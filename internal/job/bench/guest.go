@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/nic/virtio"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/undo"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -32,32 +33,36 @@ type guest struct {
 	ram   []byte
 	next  int
 	rings []*virtq.Driver
-	fds   []int // descriptors of eventfds and of memory
 	kicks []int
+	undo  undo.Stack // releases the memory, the connection and the eventfds
 
 	bufs []virtq.Buf // receive buffers; the index is the buffer's cookie
 	used []virtq.Used
+
+	dst    *stretch // where received buffers are posted again; nil: where they were
+	newest uint64   // with dst: the address of the frame that arrived last
 }
 
 // newGuest attaches a frontend with ram bytes of memory to a port, and starts its rings.
-func newGuest(port *lab.Port, ram int) (g *guest, err error) {
-	g = &guest{port: port, dev: port.Device().(*virtio.Device), used: make([]virtq.Used, ringSize)}
+func newGuest(port *lab.Port, ram int) (_ *guest, err error) {
+	g := &guest{port: port, dev: port.Device().(*virtio.Device), used: make([]virtq.Used, ringSize)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("%s: %w", port.Name, err), g.close())
+			err = errors.Join(fmt.Errorf("%s: %w", port.Name, err), g.undo.All())
 		}
 	}()
 	var fd int
 	if fd, g.ram, err = mapped(ram); err != nil {
 		return nil, err
 	}
-	g.fds = append(g.fds, fd)
+	g.undo.Add(func() error { return errors.Join(unix.Munmap(g.ram), unix.Close(fd)) })
 	backend, frontend, err := scm.Pair()
 	if err != nil {
 		return nil, err
 	}
 	port.Connected(backend)
 	g.front = vhostuser.NewFrontend(frontend)
+	g.undo.Add(g.front.Close)
 	if _, _, err = g.front.Negotiate(features,
 		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots)); err != nil {
 		return nil, err
@@ -71,19 +76,6 @@ func newGuest(port *lab.Port, ram int) (g *guest, err error) {
 		}
 	}
 	return g, nil
-}
-
-func (g *guest) close() (err error) {
-	if g.front != nil {
-		err = g.front.Close()
-	}
-	if g.ram != nil {
-		err = errors.Join(err, unix.Munmap(g.ram))
-	}
-	for _, fd := range g.fds {
-		err = errors.Join(err, unix.Close(fd))
-	}
-	return err
 }
 
 // alloc returns n bytes of the guest's memory, in pages that nothing else uses.
@@ -117,7 +109,7 @@ func (g *guest) start(i int) error {
 		if fds[k], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 			return fmt.Errorf("eventfd: %w", err)
 		}
-		g.fds = append(g.fds, fds[k])
+		g.undo.Add(func() error { return unix.Close(fds[k]) })
 	}
 	g.rings, g.kicks = append(g.rings, d), append(g.kicks, fds[0])
 	if err := g.front.SetEnable(i, true); err != nil {
@@ -186,6 +178,10 @@ func (g *guest) take(q, n int) (frames int, err error) {
 	for _, u := range g.used[:frames] {
 		if int(u.Len) != n {
 			return frames, fmt.Errorf("a frame of %d bytes arrived as %d", n, u.Len)
+		}
+		if g.dst != nil {
+			b := &g.bufs[u.Cookie]
+			g.newest, b.Addr = b.Addr, g.dst.next(uint64(b.Len))
 		}
 		if err := g.repost(q, u.Cookie); err != nil {
 			return frames, err

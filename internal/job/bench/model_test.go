@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -135,12 +136,12 @@ func TestColdFlowsAreChecked(t *testing.T) {
 		testkit.OK(t, c.rounds(1))
 		testkit.Equal(t, "frames", testkit.Must(c.take())(t), 1)
 		testkit.OK(t, c.arrived())
-		seen[c.newest] = true
+		seen[c.guests[1].newest] = true
 	}
 	if len(seen) < leastPart/coldFrame/2 {
 		t.Errorf("frames came to %d places", len(seen))
 	}
-	clear(c.guests[1].ram[c.newest:][:4096])
+	clear(c.guests[1].ram[c.guests[1].newest:][:4096])
 	testkit.ErrorSays(t, c.arrived(), "is not there")
 }
 
@@ -197,4 +198,10 @@ func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	rep.Rows[0].Processors, rep.CacheBytes = 1.8, 2<<20
 	testkit.Equal(t, "busy", says("quiet machine"), true)
 	testkit.Equal(t, "short", says("too short"), true)
+}
+
+// A network whose guests' memory cannot be mapped is an error, and nothing is left of it.
+func TestNetworkWithoutMemory(t *testing.T) {
+	s := shape{ports: 2, queues: 1, frame: 64, mtu: jumboMTU, ram: 1 << 60}
+	testkit.ErrorSays(t, testkit.Err(newNetwork(s, slog.New(slog.DiscardHandler))), "mapping a memfd")
 }

@@ -39,7 +39,8 @@ type flow struct {
 	from, to           *guest
 	fromQueue, toQueue int
 	tx                 []virtq.Buf
-	out                int // frames sent whose transmit buffers have not come back
+	src                *stretch // where the payload of the next frame lies; nil: all frames have the same
+	out                int      // frames sent whose transmit buffers have not come back
 }
 
 // network is vnic's side: ports of a lab, and flows between them.
@@ -64,8 +65,8 @@ type shape struct {
 }
 
 // newNetwork makes a network and starts its workers.
-func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
-	n = new(network)
+func newNetwork(s shape, log *slog.Logger) (_ *network, err error) {
+	n := new(network)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -82,7 +83,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		if err != nil {
 			return nil, err
 		}
-		n.undo.Add(g.close)
+		n.undo.Add(g.undo.All)
 		n.guests = append(n.guests, g)
 	}
 	a, receivers := n.guests[0], n.guests[1:]
@@ -190,6 +191,9 @@ func (n *network) close() error {
 func (n *network) sendOn(l *flow, frames int) error {
 	ring := 2*l.fromQueue + 1
 	for range frames {
+		if l.src != nil {
+			l.tx[1].Addr = l.src.next(coldFrame)
+		}
 		if err := l.from.rings[ring].Add(l.tx, nil, 0); err != nil {
 			return err
 		}
@@ -263,7 +267,7 @@ func (n *network) rounds(frames int) error {
 // received returns how many payload bytes the NICs have written to the receivers' memory.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
-		sum += hostBytes(g.port)
+		sum += counters(g.port).Rx.HostBytes
 	}
 	return sum
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
@@ -79,16 +80,10 @@ func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	return s, nil
 }
 
-// deviceBytes and hostBytes return how many payload bytes a port's NIC has written to GPU memory, and to host memory.
-// Retransmitted payload counts each time.
-func deviceBytes(p *lab.Port) uint64 {
+// counters returns the counters of a port's NIC. Retransmitted payload counts each time.
+func counters(p *lab.Port) control.PortCounters {
 	c, _ := p.NIC().PortCounters()
-	return c.Rx.DeviceBytes
-}
-
-func hostBytes(p *lab.Port) uint64 {
-	c, _ := p.NIC().PortCounters()
-	return c.Rx.HostBytes
+	return c
 }
 
 // transfer returns a run that calls send for one chunk after the other, for a time, and receive for
@@ -197,7 +192,7 @@ func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Option
 		}
 		return nil
 	}
-	r.ours, r.counted, r.atLeast = transfer(send, receive), func() uint64 { return deviceBytes(l.Port(1)) }, true
+	r.ours, r.counted, r.atLeast = transfer(send, receive), func() uint64 { return counters(l.Port(1)).Rx.DeviceBytes }, true
 	return nil
 }
 
@@ -256,12 +251,11 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 			return err
 		}
 		r.ours, r.yardstick, r.atLeast = ours.stream(out), theirs.stream(out), true
-		r.counted = func() uint64 { return hostBytes(l.Port(0)) }
-		if out {
-			r.counted = func() uint64 {
-				c, _ := l.Port(0).NIC().PortCounters()
-				return c.Tx.HostBytes
+		r.counted = func() uint64 {
+			if out {
+				return counters(l.Port(0)).Tx.HostBytes
 			}
+			return counters(l.Port(0)).Rx.HostBytes
 		}
 		return nil
 	}
@@ -270,14 +264,6 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 // ends has the two ends of a connection: near, of the guest or the connecting socket, and far,
 // which the listener accepted.
 type ends struct{ near, far net.Conn }
-
-// stream returns a run that sends from near to far (out), or from far to near.
-func (e *ends) stream(out bool) runFunc {
-	if out {
-		return stream(e.near, e.far)
-	}
-	return stream(e.far, e.near)
-}
 
 // overLoopback connects a socket of this machine to a listener of this machine.
 func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
@@ -313,8 +299,12 @@ func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (n
 	return e, nil
 }
 
-// stream returns a run that sends from one connection's end to the other.
-func stream(from, to net.Conn) runFunc {
+// stream returns a run that sends from near to far (out), or from far to near.
+func (e *ends) stream(out bool) runFunc {
+	from, to := e.near, e.far
+	if !out {
+		from, to = to, from
+	}
 	data, into := make([]byte, chunkLen), make([]byte, chunkLen)
 	f := transfer(func() error { _, err := from.Write(data); return err },
 		func(n int) error { _, err := io.ReadFull(to, into[:n]); return err })

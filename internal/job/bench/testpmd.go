@@ -229,7 +229,7 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 	}
 	r.counted = func() (n uint64) {
 		for _, p := range l.Ports() {
-			n += hostBytes(p)
+			n += counters(p).Rx.HostBytes
 		}
 		return n
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/trusted"
 )
 
@@ -72,18 +73,15 @@ func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
 		// A process in another PID namespace may have an id that no process has here, so sweep also
 		// checks that nobody listens at the socket. A process that is about to listen is alive.
-		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(connects(within(d, name)), unix.ECONNREFUSED) {
-			_ = unix.Unlinkat(int(d.Fd()), name, 0)
+		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			removeStale(d, name)
 		}
 	}
 }
 
-// connects returns nil if a process listens at a socket. It does not wait.
-func connects(path string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return err
+// removeStale removes a socket at which no process listens.
+func removeStale(d *os.File, name string) {
+	if _, err := sockfile.Listening(within(d, name)); errors.Is(err, unix.ECONNREFUSED) {
+		_ = unix.Unlinkat(int(d.Fd()), name, 0)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }

@@ -198,9 +198,7 @@ func (s *Server) listenIn(path string) error {
 	sweep(d)
 	name := socketName()
 	address := within(d, name)
-	if errors.Is(connects(address), unix.ECONNREFUSED) { // an earlier process with this process's number left it
-		_ = unix.Unlinkat(int(d.Fd()), name, 0)
-	}
+	removeStale(d, name) // an earlier process with this process's number may have left it
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
