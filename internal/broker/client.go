@@ -195,12 +195,15 @@ func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 	return c, err
 }
 
-// OldMemory reports whether a process has mapped memfds whose names begin with Config.Memory, but not the memfd of
-// the descriptor pidfd.
-func (k *Client) OldMemory(pid int, pidfd *os.File) bool {
+// OldMemory reports whether a process has mapped memfds whose names begin with prefix, which is also Config.Memory,
+// but not the memfd memory. The broker looks, or this process if k is nil.
+func (k *Client) OldMemory(pid int, memory *os.File, prefix string) bool {
 	var st unix.Stat_t
-	if pidfd == nil || unix.Fstat(int(pidfd.Fd()), &st) != nil {
+	if memory == nil || unix.Fstat(int(memory.Fd()), &st) != nil {
 		return false
+	}
+	if k == nil {
+		return oldMemory(pid, uint64(st.Dev), st.Ino, prefix)
 	}
 	old, err := opOldMemory.quick(k, mappedFile{int64(pid), uint64(st.Dev), st.Ino})
 	return err == nil && old

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -155,6 +156,19 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 		d.Guests = append(d.Guests, g)
 	}
 	return d
+}
+
+// AllNICs yields the NICs of all guests, in the order of their ports. The loop may change them.
+func (d *Description) AllNICs() iter.Seq[*NIC] {
+	return func(yield func(*NIC) bool) {
+		for i := range d.Guests {
+			for j := range d.Guests[i].NICs {
+				if !yield(&d.Guests[i].NICs[j]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // DefaultStorm is a value for Options.Storm that only a faulty guest exceeds.

@@ -174,20 +174,16 @@ func (q *queueLimit) Set(s string) error {
 
 // Impair sets the impairment of every port's link.
 func (d *Description) Impair(im Impairment) {
-	for g := range d.Guests {
-		for n := range d.Guests[g].NICs {
-			d.Guests[g].NICs[n].Link.Up = im
-		}
+	for n := range d.AllNICs() {
+		n.Link.Up = im
 	}
 	d.Sow(im.Seed)
 }
 
 // Sow sets the seed of port i's link to seed + i.
 func (d *Description) Sow(seed uint64) {
-	for g := range d.Guests {
-		for n := range d.Guests[g].NICs {
-			d.Guests[g].NICs[n].Link.Up.Seed = seed
-			seed++
-		}
+	for n := range d.AllNICs() {
+		n.Link.Up.Seed = seed
+		seed++
 	}
 }

@@ -125,10 +125,8 @@ func (o *Options) describeLab() lab.Description {
 // last possible port downwards.
 func (o *Options) freeMAC(i int) wire.MAC {
 	given := make(map[wire.MAC]bool)
-	for _, g := range o.Lab.Guests {
-		for _, n := range g.NICs {
-			given[n.MAC] = true
-		}
+	for n := range o.Lab.AllNICs() {
+		given[n.MAC] = true
 	}
 	for k := lab.MaxPorts - 1; ; k-- { // there are at most MaxPorts ports, these included
 		if m := lab.MAC(k); !given[m] {

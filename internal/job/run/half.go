@@ -94,17 +94,15 @@ func (o *Options) checkHalf() error {
 
 // checkOwn returns an error if a NIC of the lab file has an address or a MAC that the vnics use for their own ports.
 func (o *Options) checkOwn() error {
-	for _, g := range o.Lab.Guests {
-		for _, n := range g.NICs {
-			for i := range 2 {
-				switch {
-				case n.Addr4.IsValid() && n.Addr4.Overlaps(hostAddr(i)):
-					return fmt.Errorf("--guest %s: NIC %s is in %v, and the two hosts meet in %v: give it another ipv4", o.Half,
-						n.Name, n.Addr4.Masked(), hostAddr(i).Masked())
-				case n.MAC == lab.MAC(hostMAC+i):
-					return fmt.Errorf("--guest %s: NIC %s has the mac %v, which is a host's own: give it another", o.Half, n.Name,
-						net.HardwareAddr(n.MAC[:]))
-				}
+	for n := range o.Lab.AllNICs() {
+		for i := range 2 {
+			switch {
+			case n.Addr4.IsValid() && n.Addr4.Overlaps(hostAddr(i)):
+				return fmt.Errorf("--guest %s: NIC %s is in %v, and the two hosts meet in %v: give it another ipv4", o.Half,
+					n.Name, n.Addr4.Masked(), hostAddr(i).Masked())
+			case n.MAC == lab.MAC(hostMAC+i):
+				return fmt.Errorf("--guest %s: NIC %s has the mac %v, which is a host's own: give it another", o.Half, n.Name,
+					net.HardwareAddr(n.MAC[:]))
 			}
 		}
 	}

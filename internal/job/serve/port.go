@@ -96,9 +96,12 @@ func (p *port) begins(pid int) {
 	p.peer.Store(int64(pid))
 }
 
+// connected notes that a process has connected. It warns if the process is a QEMU that outlived an earlier vnic: this
+// vnic's NIC cannot reach the GPU memory that the QEMU has mapped. A QEMU that has just been started connects before
+// it maps anything.
 func (p *port) connected(pid int) {
 	p.note(p.Name, "process %d connected", pid)
-	if g := p.GPU(); g != nil && p.hasOldGPU(pid, g.File) {
+	if g := p.GPU(); g != nil && p.outside.OldMemory(pid, g.File, lab.GPUFilePrefix) {
 		p.note(p.Name,
 			"warning: process %d has the GPU memory of an earlier vnic, not that of this one, and nothing tells its guest: "+
 				"payload "+

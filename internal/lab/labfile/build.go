@@ -56,8 +56,8 @@ func (l *Lab) gpus() (n int) {
 // Lossy reports whether any link may lose, hold back, duplicate or corrupt segments
 // (wire.Impairment.Lossy).
 func (l *Lab) Lossy() bool {
-	for _, g := range l.Guests {
-		if slices.ContainsFunc(g.NICs, func(n lab.NIC) bool { return n.Link.Up.Lossy() }) {
+	for n := range l.AllNICs() {
+		if n.Link.Up.Lossy() {
 			return true
 		}
 	}
@@ -332,11 +332,9 @@ func (b *builder) names(c *lab.Change) error {
 const maxScript = 24 * time.Hour
 
 func (b *builder) find(name string) *lab.NIC {
-	for i := range b.out.Guests {
-		for j := range b.out.Guests[i].NICs {
-			if n := &b.out.Guests[i].NICs[j]; n.Name == name {
-				return n
-			}
+	for n := range b.out.AllNICs() {
+		if n.Name == name {
+			return n
 		}
 	}
 	return nil
