@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -41,24 +42,28 @@ func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.Pack
 		return
 	}
 	pkt.NICID, pkt.NetworkProtocolNumber = ether.NIC, proto
-	switch p := g.ns.NetworkProtocolInstance(proto).(type) {
-	case stack.RejectIPv4WithHandler:
+	if proto == header.IPv4ProtocolNumber {
 		if !parse.IPv4(pkt) || !parse.ICMPv4(pkt) {
 			return
 		}
-		why := stack.RejectIPv4WithICMPAdminProhibited
-		if !g.o.NAT {
-			why = stack.RejectIPv4WithICMPNetUnreachable
-		}
-		p.SendRejectionError(pkt, why, false)
+	} else if _, _, _, _, ok := parse.IPv6(pkt); !ok || !parse.ICMPv6(pkt) {
+		return
+	}
+	why4, why6 := stack.RejectIPv4WithICMPAdminProhibited, stack.RejectIPv6WithICMPAdminProhibited
+	if !g.o.NAT {
+		why4, why6 = stack.RejectIPv4WithICMPNetUnreachable, stack.RejectIPv6WithICMPNoRoute
+	}
+	g.reject(pkt, why4, why6, false)
+}
+
+// reject answers a packet with an ICMP error: why4 for an IPv4 packet, why6 for an IPv6 one. input
+// reports whether netstack has delivered the packet.
+func (g *Gateway) reject(pkt *stack.PacketBuffer, why4 stack.RejectIPv4WithICMPType,
+	why6 stack.RejectIPv6WithICMPType, input bool) {
+	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {
+	case stack.RejectIPv4WithHandler:
+		p.SendRejectionError(pkt, why4, input)
 	case stack.RejectIPv6WithHandler:
-		if _, _, _, _, ok := parse.IPv6(pkt); !ok || !parse.ICMPv6(pkt) {
-			return
-		}
-		why := stack.RejectIPv6WithICMPAdminProhibited
-		if !g.o.NAT {
-			why = stack.RejectIPv6WithICMPNoRoute
-		}
-		p.SendRejectionError(pkt, why, false)
+		p.SendRejectionError(pkt, why6, input)
 	}
 }

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -89,11 +91,7 @@ func (q *inbox) lane(from uint32) *lane {
 	l := q.lanes[from]
 	if l == nil {
 		if len(q.lanes) >= wire.MaxPorts {
-			for serial, old := range q.lanes {
-				if old.idle {
-					delete(q.lanes, serial)
-				}
-			}
+			maps.DeleteFunc(q.lanes, func(_ uint32, old *lane) bool { return old.idle })
 		}
 		l = &lane{in: q, idle: true}
 		l.Init(l)
@@ -217,10 +215,7 @@ func (q *inbox) take(into []arrived) []arrived {
 func (q *inbox) close() {
 	q.closed.Store(true)
 	q.mu.Lock()
-	lanes := make([]*lane, 0, len(q.lanes))
-	for _, l := range q.lanes {
-		lanes = append(lanes, l)
-	}
+	lanes := slices.Collect(maps.Values(q.lanes))
 	q.mu.Unlock()
 	for _, l := range lanes {
 		l.Lock()

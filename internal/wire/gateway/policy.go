@@ -55,37 +55,38 @@ func (r Rule) String() string {
 }
 
 // builtin are the prefixes that a Policy refuses by default. No flag allows the reserved ones.
-var builtin = parseBuiltin([]struct {
-	prefix string
-	rule   Rule
-	why    string
-}{
-	{"0.0.0.0/8", RuleReserved, "this network (RFC 1122, 3.2.1.3); Linux takes 0.0.0.0 for its loopback"},
-	{"224.0.0.0/4", RuleReserved, "multicast (RFC 5771)"},
-	{"240.0.0.0/4", RuleReserved, "reserved (RFC 1112, 4), and broadcast"},
-	{"::/128", RuleReserved, "unspecified (RFC 4291, 2.5.2); Linux takes it for its loopback"},
-	{"ff00::/8", RuleReserved, "multicast (RFC 4291, 2.7)"},
+var builtin = []refuses{
+	// this network (RFC 1122, 3.2.1.3); Linux takes 0.0.0.0 for its loopback
+	{netip.MustParsePrefix("0.0.0.0/8"), RuleReserved},
+	{netip.MustParsePrefix("224.0.0.0/4"), RuleReserved}, // multicast (RFC 5771)
+	{netip.MustParsePrefix("240.0.0.0/4"), RuleReserved}, // reserved (RFC 1112, 4), and broadcast
+	// unspecified (RFC 4291, 2.5.2); Linux takes it for its loopback
+	{netip.MustParsePrefix("::/128"), RuleReserved},
+	{netip.MustParsePrefix("ff00::/8"), RuleReserved}, // multicast (RFC 4291, 2.7)
 
-	{"169.254.0.0/16", RuleLinkLocal, "link-local (RFC 3927); most clouds' services for their hosts"},
-	{"fe80::/10", RuleLinkLocal, "link-local (RFC 4291, 2.5.6)"},
+	// link-local (RFC 3927); most clouds' services for their hosts
+	{netip.MustParsePrefix("169.254.0.0/16"), RuleLinkLocal},
+	{netip.MustParsePrefix("fe80::/10"), RuleLinkLocal}, // link-local (RFC 4291, 2.5.6)
 
-	{"169.254.169.254/32", RuleMetadata, "AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Linode, OpenStack"},
-	{"169.254.169.253/32", RuleMetadata, "AWS: DNS"},
-	{"169.254.169.123/32", RuleMetadata, "AWS: time"},
-	{"169.254.170.2/32", RuleMetadata, "AWS: credentials of ECS tasks"},
-	{"169.254.170.23/32", RuleMetadata, "AWS: credentials of EKS pods"},
-	{"169.254.0.23/32", RuleMetadata, "Tencent: metadata.tencentyun.com"},
-	{"169.254.42.42/32", RuleMetadata, "Scaleway"},
-	{"fd00:ec2::/32", RuleMetadata, "AWS: metadata ::254, DNS ::253, time ::123, EKS ::23"},
-	{"fd20:ce::254/128", RuleMetadata, "Google: metadata"},
-	{"fd00:c1::a9fe:a9fe/128", RuleMetadata, "Oracle: metadata"},
-	{"fd00:a9fe:a9fe::1/128", RuleMetadata, "Linode: metadata"},
-	{"fd00:42::42/128", RuleMetadata, "Scaleway: metadata"},
-	{"fe80::a9fe:a9fe/128", RuleMetadata, "OpenStack: metadata"},
-	{"100.100.100.200/32", RuleMetadata, "Alibaba: metadata"},
-	{"168.63.129.16/32", RuleMetadata, "Azure: WireServer, DNS, DHCP"},
-	{"192.0.0.192/32", RuleMetadata, "Oracle: metadata of its classic hosts"},
-})
+	// AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Linode, OpenStack
+	{netip.MustParsePrefix("169.254.169.254/32"), RuleMetadata},
+	{netip.MustParsePrefix("169.254.169.253/32"), RuleMetadata}, // AWS: DNS
+	{netip.MustParsePrefix("169.254.169.123/32"), RuleMetadata}, // AWS: time
+	{netip.MustParsePrefix("169.254.170.2/32"), RuleMetadata},   // AWS: credentials of ECS tasks
+	{netip.MustParsePrefix("169.254.170.23/32"), RuleMetadata},  // AWS: credentials of EKS pods
+	{netip.MustParsePrefix("169.254.0.23/32"), RuleMetadata},    // Tencent: metadata.tencentyun.com
+	{netip.MustParsePrefix("169.254.42.42/32"), RuleMetadata},   // Scaleway
+	// AWS: metadata ::254, DNS ::253, time ::123, EKS ::23
+	{netip.MustParsePrefix("fd00:ec2::/32"), RuleMetadata},
+	{netip.MustParsePrefix("fd20:ce::254/128"), RuleMetadata},       // Google: metadata
+	{netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), RuleMetadata}, // Oracle: metadata
+	{netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), RuleMetadata},  // Linode: metadata
+	{netip.MustParsePrefix("fd00:42::42/128"), RuleMetadata},        // Scaleway: metadata
+	{netip.MustParsePrefix("fe80::a9fe:a9fe/128"), RuleMetadata},    // OpenStack: metadata
+	{netip.MustParsePrefix("100.100.100.200/32"), RuleMetadata},     // Alibaba: metadata
+	{netip.MustParsePrefix("168.63.129.16/32"), RuleMetadata},       // Azure: WireServer, DNS, DHCP
+	{netip.MustParsePrefix("192.0.0.192/32"), RuleMetadata},         // Oracle: metadata of its classic hosts
+}
 
 // refuses is a prefix with the rule that refuses it; RuleNone: it is allowed.
 type refuses struct {
@@ -93,26 +94,8 @@ type refuses struct {
 	rule   Rule
 }
 
-func parseBuiltin(list []struct {
-	prefix string
-	rule   Rule
-	why    string
-}) (out []refuses) {
-	for _, l := range list {
-		out = append(out, refuses{netip.MustParsePrefix(l.prefix), l.rule})
-	}
-	return out
-}
-
 // reserved reports whether an address is reserved, so that no flag allows it.
-func reserved(a netip.Addr) bool {
-	for _, b := range builtin {
-		if b.rule == RuleReserved && b.prefix.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
+func reserved(a netip.Addr) bool { return Reserved(netip.PrefixFrom(a, a.BitLen())) }
 
 // Reserved reports whether all of a network is reserved, so that no flag allows it.
 func Reserved(p netip.Prefix) bool {

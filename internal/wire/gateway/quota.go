@@ -111,28 +111,19 @@ func newQuota(all int, c *counters) *quota {
 // take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The
 // caller returns the entry by give. If another owner takes its place before, the quota calls end,
 // and counts the entry as evicted.
-func (q *quota) take(o owner, end func()) *entry {
-	return q.add(&entry{q: q, owner: o, end: end}, func() (from owner, ok bool) { return q.shares.giver(o) })
-}
+func (q *quota) take(o owner, end func()) *entry { return q.takeRanked(o, end, nil) }
 
 // takeRanked is take for entries that may end at any time: if no other owner has to give up an
-// entry, owner o gives up its own entry of the lowest rank.
+// entry, owner o gives up its own entry of the lowest rank. If rank is nil, o is refused instead.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
-	return q.add(&entry{q: q, owner: o, end: end, rank: rank}, func() (from owner, ok bool) {
-		if from, ok = q.shares.giver(o); ok {
-			return from, true
-		}
-		return o, len(q.shares.by[o]) > 0
-	})
-}
-
-// add adds an entry. If the table is full, the owner that giver returns loses one; nil: giver
-// returned none.
-func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
+	e := &entry{q: q, owner: o, end: end, rank: rank}
 	var old *entry
 	q.mu.Lock()
 	if q.shares.n >= q.shares.all {
-		from, ok := giver()
+		from, ok := q.shares.giver(o)
+		if !ok && rank != nil && len(q.shares.by[o]) > 0 {
+			from, ok = o, true
+		}
 		if !ok {
 			q.mu.Unlock()
 			q.refused.Add(1)
@@ -140,8 +131,8 @@ func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 		}
 		old = q.shares.remove(from, first(q.shares.by[from]))
 	}
-	q.shares.add(e.owner, e)
-	e.nth = len(q.shares.by[e.owner])
+	q.shares.add(o, e)
+	e.nth = len(q.shares.by[o])
 	q.mu.Unlock()
 	if old != nil {
 		q.evicted.Add(1)

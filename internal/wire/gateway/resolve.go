@@ -28,13 +28,16 @@ const resolvConf = "/etc/resolv.conf"
 var errNotTheAnswer = errors.New("not an answer to this question")
 
 // hostResolvers returns the machine's current resolvers.
-func hostResolvers() []netip.AddrPort {
+func hostResolvers() []netip.AddrPort { return fromResolvConf(readResolvers) }
+
+// fromResolvConf returns what read finds in this machine's resolv.conf; nil: there is no such file.
+func fromResolvConf[T any](read func(io.Reader) []T) []T {
 	f, err := os.Open(resolvConf)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	return readResolvers(f)
+	return read(f)
 }
 
 // readResolvers reads resolv.conf(5).

@@ -3,20 +3,12 @@ package gateway
 import (
 	"bufio"
 	"io"
-	"os"
 	"strings"
 )
 
 // hostSearch reads the domains by which this machine completes names. The gateway calls it once,
 // when it starts.
-func hostSearch() []string {
-	f, err := os.Open(resolvConf)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	return readSearch(f)
-}
+func hostSearch() []string { return fromResolvConf(readSearch) }
 
 // readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves
 // out words that are not domain names, and domains beyond maxSearch and maxSearchLen.

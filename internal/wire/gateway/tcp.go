@@ -57,7 +57,7 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	}
 	var a asked
 	from := g.port.sender()
-	if p.isPending(id) {
+	if p.asked(id).entry != nil {
 		return true // it is pending already
 	}
 	if !g.dns.serves(to) {
@@ -88,15 +88,8 @@ func (p *pending) end(id stack.TransportEndpointID) {
 	a.entry.give()
 }
 
-// isPending reports whether a connection is pending. Only segment adds one.
-func (p *pending) isPending(id stack.TransportEndpointID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, known := p.ids[id]
-	return known
-}
-
-// asked returns the state of a pending connection.
+// asked returns the state of a pending connection; entry is nil if none is pending. Only segment
+// adds one.
 func (p *pending) asked(id stack.TransportEndpointID) asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()

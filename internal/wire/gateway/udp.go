@@ -111,13 +111,7 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 // prohibit reports to the sender of a packet that the Policy refuses it (RFC 1812, 5.2.7.1; RFC
 // 4443, 3.1).
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
-	if !g.allowsError(g.port.sender()) {
-		return
-	}
-	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {
-	case stack.RejectIPv4WithHandler:
-		p.SendRejectionError(pkt, stack.RejectIPv4WithICMPAdminProhibited, true)
-	case stack.RejectIPv6WithHandler:
-		p.SendRejectionError(pkt, stack.RejectIPv6WithICMPAdminProhibited, true)
+	if g.allowsError(g.port.sender()) {
+		g.reject(pkt, stack.RejectIPv4WithICMPAdminProhibited, stack.RejectIPv6WithICMPAdminProhibited, true)
 	}
 }

@@ -19,16 +19,16 @@
 // Incoming frames may have any source MAC except MACs of this switch's ports (wire.Switch.Owner). A
 // frame from a gateway's MAC, or from one that a guest uses beside its NIC's own (--allow-mac), is
 // dropped: two labs may both have a gateway. A frame from a NIC's own MAC has come back through a
-// loop, or another machine has, or has made up, the same MAC: it is dropped and counted, and 8 of
-// them in 10 seconds close the uplink, with one log line. There is no spanning tree: guests'
-// broadcasts close two uplinks that lead to one network. Broadcasts and multicasts of others that
-// circulate in such a loop are limited by Options.Storm, and counted and logged as storm; frames to
-// a machine from which no port has got a frame circulate without a limit. Frames from an uplink may
-// leave by another one. Machines behind an uplink are trusted like neighbors in a network: their IP
-// addresses are not checked. A VXLAN peer is identified by its IP address alone, because its port
-// is a hash of the flow (RFC 7348, 5), and addresses can be forged. A listening TCP socket accepts
-// whoever connects first; a log line says so if it is not on loopback. An inner VLAN tag is kept
-// (RFC 7348, 6.1, leaves that to configuration), if the outer packet has room for it.
+// loop, or another machine uses the same MAC. It is dropped and counted, and 8 such frames in 10
+// seconds close the uplink, with one log line. There is no spanning tree: guests' broadcasts close
+// two uplinks that lead to one network. Broadcasts and multicasts of other machines circulate in
+// such a loop. Options.Storm limits them; frames beyond the limit are counted and logged as storm.
+// Frames to a MAC that the switch has not learned circulate without a limit. Frames from an uplink
+// may leave by another one. Machines behind an uplink are trusted like neighbors in a network:
+// their IP addresses are not checked. A VXLAN peer is identified by its IP address alone, because
+// its port is a hash of the flow (RFC 7348, 5), and addresses can be forged. A listening TCP socket
+// accepts whoever connects first; a log line says so if it is not on loopback. An inner VLAN tag is
+// kept (RFC 7348, 6.1, leaves that to configuration), if the outer packet has room for it.
 //
 // Nothing waits. An outgoing frame is copied into one of 512 buffers (fewer if frames are long: at
 // most 8 MiB, and at least 64), which one goroutine sends. With n active ports each may use one
