@@ -5,7 +5,7 @@
 #
 # for those who work on it (CONTRIBUTING.md):
 #
-#   make check      before every commit: lint, and the tests that boot nothing and take no seconds
+#   make check      before every commit: lint of what differs from HEAD, and the tests that take no seconds
 #   make race       all tests that boot nothing, with the race detector
 #   make test-all   every script, tests in their long form, new inputs for fuzz targets: hours; PART=3 is one part of it
 #   make parts      the parts of test-all, at most 25 minutes each
@@ -114,10 +114,14 @@ bin/fetch: $(SRC) internal/machine/assets/versions.lock
 	@GOGC=400 $(WITH) go build runtime
 	$(BUILD) -o $@ ./internal/machine/assets/cmd/fetch
 
+# The packages that differ from HEAD, or all if none does. CI runs the linter over all.
+CHANGED = $(or $(sort $(patsubst %/,./%,$(dir $(wildcard $(filter-out tools/%,$(shell \
+          git diff --name-only HEAD -- '*.go'; git ls-files -o --exclude-standard '*.go')))))),./...)
+
 # Linter and tests build on the same compiled packages. Then the linter takes the processor time that the tests leave.
 check: $(GUEST)
 	@$(HASTE) $(WITH) go list -p $(CPUS) -test -export ./... > /dev/null
-	@tools/beside '$(MAKE) --no-print-directory lint' '$(MAKE) --no-print-directory short'
+	@tools/beside '$(MAKE) --no-print-directory lint LINT="$(CHANGED)"' '$(MAKE) --no-print-directory short'
 
 # Guests boot when nothing else runs: they emulate two processors on two.
 test: build
@@ -137,12 +141,13 @@ parts:
 	@tools/parts list
 
 # The linter runs for half a minute, and takes two to compile. go vet is one of the linter's.
+LINT ?= ./...
 lint:
 	$(WITH) go mod tidy -diff
 	$(WITH) go vet -C tools ./...
 	$(HASTE) $(WITH) go build -C tools -p $(CPUS) -ldflags='-s -w' -o ../bin/ \
 		github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	$(WITH) bin/golangci-lint run --allow-parallel-runners ./...
+	$(WITH) bin/golangci-lint run --allow-parallel-runners $(LINT)
 	tools/apidiff
 
 # lint has vetted what is tested, and without debug information it links faster.
