@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer
-// hears nothing any more, and the guest goes on, as does the stream over its other NIC.
+// A NIC of the kernel's own driver is removed during a stream over it: its interface vanishes, its
+// peer receives nothing more, and the guest continues, as does the stream over its other NIC.
 func TestStockDriverLosesItsNIC(t *testing.T) {
 	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// options are a short run of guests in this process.
+// options returns the options of a short run of guests in this process.
 func options(size uint64) Options {
 	o := Defaults()
 	o.Size, o.GPUMemory, o.Seed, o.InProc = size, 32<<20, 1, true
@@ -25,7 +25,7 @@ func options(size uint64) Options {
 	return o
 }
 
-// do runs with o, and holds the report against its schema too.
+// do runs with o, and validates the report against its schema.
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -121,7 +121,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 			t.Errorf("%d of %d", done, total)
 		}
 		if done < last {
-			back++ // the second mode begins again
+			back++ // the second mode starts at 0 again
 		}
 		last = done
 	}
@@ -160,7 +160,8 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	}
 }
 
-// The negative control: the same bytes arrive, and the counters say that they went through host memory.
+// The negative control: the same bytes arrive, and the counters show that they went through host
+// memory.
 //
 // Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
@@ -181,7 +182,7 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	}
 }
 
-// A connection that is cut in the middle ends in an error that shows both ends' TCP state.
+// A connection that is cut in the middle ends with an error that shows both ends' TCP states.
 func TestStallShowsBothTCPStates(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
@@ -191,7 +192,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
-				l.streams[0].opt.StallSecs = 1 // from here on: all before it comes to an end
+				l.streams[0].opt.StallSecs = 1 // only from this moment: everything before must have time to end
 				testkit.NoError(t, l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link()))
 			}
 		}
@@ -203,7 +204,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		testkit.ErrorSays(t, err, "mode "+mode, "no progress for 1s", "\nsender A:   ESTABLISHED",
 			"\nreceiver B: ESTABLISHED")
 	}
-	do(t, options(1<<20)) // and the next run works
+	do(t, options(1<<20)) // a run after it works
 }
 
 func TestConnectionThatCannotBeMade(t *testing.T) {
@@ -213,7 +214,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
-			l.streams[0].opt.StallSecs = 1 // from here on
+			l.streams[0].opt.StallSecs = 1 // only from this moment
 			_ = l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link())
 		}
 	}
@@ -221,7 +222,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	testkit.ErrorSays(t, err, "connect: guest ", "not done after 1s")
 }
 
-// interrupted runs with o, which interrupts itself, and holds that nothing comes of it.
+// interrupted runs with o and interrupts the run; it requires the interruption's error, and that
+// nothing is left.
 func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func())) {
 	testkit.LeavesNothing(t)
 	gone := errors.New("gone away")
@@ -288,7 +290,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	}
 }
 
-// Of rails all NICs that transfer have theirs.
+// With --keep counters.json has the counters of the NICs of all rails.
 func TestKeepKeepsCountersOfRails(t *testing.T) {
 	o := railsOptions(t, 2, "")
 	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}

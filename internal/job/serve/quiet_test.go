@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What is said of one port is bounded, by notes and log alike; of another all is said, and what was
-// left out is counted.
+// The number of lines about one port is bounded, in notes and log together; all lines about another
+// port appear, and the lines left out are counted.
 func TestQuiet(t *testing.T) {
 	var output bytes.Buffer
 	q := newQuiet()
