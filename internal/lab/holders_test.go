@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Whoever runs a port's stack is asked; one that does not answer in time is left alone for a while.
+// Holders asks the owner of a port's stack; after one question without an answer in time it does
+// not ask again for a while.
 func TestHoldersAreAsked(t *testing.T) {
 	p := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0)
 	if _, known := p.Holders(t.Context()); known {
