@@ -381,7 +381,7 @@ type process struct {
 	ended     chan error
 }
 
-// output is what a process has written so far; writes wake those that wait for changed.
+// output is what a process has written so far; each write signals changed.
 type output struct {
 	mu      *sync.Mutex
 	changed *sync.Cond

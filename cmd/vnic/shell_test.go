@@ -261,7 +261,7 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	})
 }
 
-// Invariant: vnic boot: --timeout ends the guests, and names those that still ran.
+// Invariant: vnic boot: --timeout ends the guests, and names the guests that still ran.
 func TestTimeLimit(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"boot --offline --guests 2 --timeout 10s -- sleep 100000",

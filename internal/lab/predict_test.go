@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// MaxMin solves the textbook's example: three transfers over two links with rates 1 and 2, of which
-// one crosses both links.
+// MaxMin solves the textbook's example: three transfers over two links with rates 1 and 2. One
+// transfer crosses both links.
 func TestMaxMin(t *testing.T) {
 	one, two, unknown := &Edge{Name: "one", Rate: 1}, &Edge{Name: "two", Rate: 2}, &Edge{Name: "unknown"}
 	rates, limits := MaxMin([]map[*Edge]float64{{one: 1, two: 1}, {one: 1}, {two: 1, unknown: 5}, {unknown: 1}, {two: 0}})

@@ -56,7 +56,7 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 	}
 }
 
-// Broadcast frames from an uplink are limited by the same storm bound as those of the lab's ports.
+// The storm bound of the lab's ports also applies to broadcast frames from an uplink.
 func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The factors from algbw to busbw are those of nccl-tests (PERFORMANCE.md), and equal the bytes
-// that the busiest rank of a ring sends, divided by the operation's bytes: algbw is bytes by time,
-// busbw is the bytes of the busiest link by time.
+// The factors from algbw to busbw equal nccl-tests' factors (PERFORMANCE.md). Each is also the
+// quotient of the bytes that a ring's busiest rank sends and the operation's bytes: algbw is the
+// operation's bytes by time, busbw is the busiest link's bytes by time.
 func TestBusBandwidthIsTheBusiestLinks(t *testing.T) {
 	factors := map[string]func(n float64) float64{
 		"all_reduce":     func(n float64) float64 { return 2 * (n - 1) / n },

@@ -94,8 +94,7 @@ func TestARunThatCountersDenyFails(t *testing.T) {
 	}
 }
 
-// The plain loop, a yardstick, is checked too: its driver's end reports a frame of which a byte is
-// missing.
+// The plain loop, a yardstick, is checked too: its driver's end reports a frame that lacks a byte.
 func TestPlainLoopIsChecked(t *testing.T) {
 	f := &frame{head: make([]byte, 66), payload: bytes.Repeat([]byte{7}, 100)}
 	p := testkit.Must(newPlainSide(f, 4))(t)

@@ -92,8 +92,8 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, top), "d")
 }
 
-// writeDir removes the temporary directories of killed processes, and keeps those of living
-// processes and of other targets.
+// writeDir removes the temporary directories of killed processes, and keeps temporary
+// directories of living processes and of other targets.
 func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")

@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// hosts are two hosts, of which one runs guest a of a lab and the other guest b; a stream joins
-// them.
+// hosts are two hosts: one runs guest a of a lab, the other guest b. A stream joins them.
 type hosts struct {
 	t    *testing.T
 	file string

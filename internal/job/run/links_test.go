@@ -111,8 +111,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	validReport(t, rep)
 }
 
-// Each guest's copies have the factor of its own stack, for the bytes that it sends and for those
-// that it receives.
+// Each guest's copies have the factor of its own stack, for sent and for received bytes.
 func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	o := Defaults()
 	o.NIC, o.Rails = "gve,virtio", 2

@@ -108,9 +108,9 @@ func flags(o *Options) string {
 // sender's timer may fire. For emulated guests there is no such bound.
 const again = 64 << 10
 
-// unproved lists the conditions of a run's proof that do not hold: those of the report's own check,
-// and those that follow from the options. Without loss, the bytes sent beyond the payload are
-// exactly those that the sender's NIC counted as retransmitted.
+// unproved lists the conditions of a run's proof that do not hold: the conditions of the report's
+// own check, and further ones that follow from the options. Without loss, the bytes sent beyond the
+// payload must equal the bytes that the sender's NIC counted as retransmitted.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

@@ -128,7 +128,7 @@ func TestWrongDigestIsFound(t *testing.T) {
 	}
 }
 
-// The kinds of digests in each mode and round are those that the schema documents.
+// Each mode and round has the kinds of digests that the schema documents.
 func TestDigestKinds(t *testing.T) {
 	for _, kind := range []string{DigestPieces, DigestSHA256} {
 		t.Run(kind, func(t *testing.T) {

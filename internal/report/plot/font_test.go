@@ -25,7 +25,7 @@ var ranges = [][2]rune{
 	{'∂', '∂'}, {'∆', '∏'}, {'∑', '−'}, {'√', '∞'}, {'∩', '∫'}, {'≈', '≈'}, {'≠', '≥'},
 }
 
-// The embedded glyphs equal those that another library reads from the fonts' files. With -update
+// The embedded glyphs equal the glyphs that another library reads from the fonts' files. With -update
 // the test writes them.
 func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	f := fonts{Regular: readFont(t, liberationsansregular.TTF), Bold: readFont(t, liberationsansbold.TTF)}

@@ -17,7 +17,7 @@ func expectations(t *testing.T) *Expectations {
 	return testkit.Must(Parse("f", []byte(sound), suite(), nil))(t)
 }
 
-// matching returns a run whose results are those that sound expects.
+// matching returns a run with the results that sound expects.
 func matching() results.Run {
 	cases := func(list ...any) (cases []results.Case) {
 		for i := 0; i < len(list); i += 2 {
@@ -182,7 +182,7 @@ func TestUnknownIsNotJudged(t *testing.T) {
 	}
 }
 
-// The note of a new failure says whether the expectation comes from a run or from the sources.
+// The note of a new failure names the origin of the expectation: a run or the sources.
 func TestNoteSaysHowItIsKnown(t *testing.T) {
 	x, r := expectations(t), matching()
 	r.Programs[0].Cases[0].Result = ktap.Fail

@@ -179,7 +179,7 @@ func TestYardstick(t *testing.T) {
 }
 
 // JUnit's XML has failures exactly when the exit status is not 0, and the counts of a suite are
-// those of its cases.
+// the counts of its cases.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
