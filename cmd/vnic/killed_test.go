@@ -117,7 +117,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			const end = "vnic: sandbox: the process outside of the sandbox, which opens, connects and ends QEMUs for " +
 				"this one, has ended: signal: killed: start this vnic again, or give --sandbox off\n"
 			if !strings.HasSuffix(c.output.String(), end) {
-				t.Errorf("said: %s", &c.output)
+				t.Errorf("output: %s", &c.output)
 			}
 		})
 	}

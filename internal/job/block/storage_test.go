@@ -145,7 +145,7 @@ func TestSameBytes(t *testing.T) {
 	b := make([]byte, 3<<20+5)
 	gpumem.FillAt(b, 9, 0)
 	if !sameBytes(b, pattern(9)) || sameBytes(b, pattern(8)) {
-		t.Error("the pattern is not told from another one")
+		t.Error("the pattern is not distinguished from another one")
 	}
 	b[len(b)-1]++
 	if sameBytes(b, pattern(9)) {

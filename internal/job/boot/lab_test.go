@@ -158,7 +158,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			differs := "a: nic0-gpu1 nic1-gpu0: Linux in this guest refuses it: its CPU is none whose host bridges are known"
 			if s := output.String(); strings.Contains(s, differs) != (model == lab.GVE) ||
 				strings.Count(s, "Linux") != strings.Count(s, "-gpu1 ") {
-				t.Errorf("of Linux's verdicts it is said: %s", s)
+				t.Errorf("notes about Linux's verdicts: %s", s)
 			}
 			if s := output.String(); strings.Contains(s, "address-not-yours") {
 				t.Errorf("interfaces answer for each other: %s", s)

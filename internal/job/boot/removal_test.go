@@ -58,7 +58,7 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 	}
 	for _, want := range []string{"b.nic0: has been removed\n", "a.kernel.eth0 cannot be removed: it is on the root complex"} {
 		if !strings.Contains(output.String(), want) {
-			t.Errorf("not said: %q", want)
+			t.Errorf("no note %q", want)
 		}
 	}
 	if t.Failed() {

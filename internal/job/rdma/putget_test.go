@@ -82,7 +82,7 @@ func TestPutAndGet(t *testing.T) {
 				t.Error("nothing was sent again")
 			}
 			if calls < 4 {
-				t.Errorf("progress was said %d times", calls)
+				t.Errorf("progress was reported %d times", calls)
 			}
 			var table strings.Builder
 			testkit.OK(t, rep.Table(&table))

@@ -26,7 +26,7 @@ func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	for _, guest := range []string{"a", "b"} {
 		want := guest + ": nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS"
 		if !slices.Contains(notes, want) {
-			t.Errorf("not said: %q", want)
+			t.Errorf("no note %q", want)
 		}
 	}
 	if t.Failed() {

@@ -164,7 +164,7 @@ func TestEachFaultInProcess(t *testing.T) {
 			}
 			rep, nics, notes, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
 			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
-				t.Errorf("not said: %q; %q", want, notes)
+				t.Errorf("no note %q in %q", want, notes)
 			}
 			if want := f.ends[NICVirtio]; want != nil {
 				testkit.ErrorIs(t, err, ErrRemoved)
@@ -216,13 +216,13 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 						nics[1].Link().Counters(), nics[1].Faults())
 				}
 				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
-					t.Errorf("not said: %q", want)
+					t.Errorf("no note %q", want)
 				}
 				for _, set := range f.set {
 					where, set, _ := strings.Cut(set, " ")
 					if want := fmt.Sprintf("at %s: %s", where, set); f.ends[model] == nil && !slices.ContainsFunc(notes,
 						func(s string) bool { return strings.HasPrefix(s, want) }) {
-						t.Errorf("not said: %q", want)
+						t.Errorf("no note %q", want)
 					}
 				}
 			}
@@ -282,7 +282,7 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 				rep, _, notes, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
 				if rep != nil || err == nil || !slices.ContainsFunc(want,
 					func(w string) bool { return strings.Contains(err.Error(), w) }) {
-					t.Errorf("%v, want one of %q; said: %q", err, want, notes)
+					t.Errorf("%v, want one of %q; notes: %q", err, want, notes)
 				}
 			})
 		}

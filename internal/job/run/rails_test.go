@@ -280,7 +280,7 @@ func (s *stepper) during(running, excluded *atomic.Int32, f func() error) error 
 	running.Add(1)
 	defer running.Add(-1)
 	if excluded.Load() != 0 {
-		s.t.Error("one direction changes what is bound while the other transfers")
+		s.t.Error("one direction binds or unbinds queues while the other transfers")
 	}
 	return f()
 }

@@ -42,7 +42,7 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 			}
 			for _, want := range []string{"a.nic0: has been removed", "b.gpu1: has been removed"} {
 				if !slices.Contains(notes, want) {
-					t.Errorf("not said: %q; %q", want, notes)
+					t.Errorf("no note %q in %q", want, notes)
 				}
 			}
 		})

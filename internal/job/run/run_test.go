@@ -85,7 +85,7 @@ func TestBothModesMoveTheSameWayTwice(t *testing.T) {
 		}
 	}
 	if a.Runs[0].SHA256 == a.Runs[1].SHA256 {
-		t.Error("both modes have the same payload: what one left could pass for what the other sent")
+		t.Error("both modes have the same payload: bytes left from one mode could pass for bytes sent in the other")
 	}
 	o.Seed++
 	if c := do(t, o); c.Runs[0].SHA256 == a.Runs[0].SHA256 {

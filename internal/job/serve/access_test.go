@@ -58,7 +58,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	s.noted("hung up")
 	for len(s.notes) > 0 {
 		if n := <-s.notes; strings.Contains(n, "is refused") {
-			t.Error("told of again: ", n)
+			t.Error("noted again: ", n)
 		}
 	}
 }

@@ -371,10 +371,10 @@ func TestServingProcessIsHeld(t *testing.T) {
 			t.Errorf("%s: %d counted", mode, n)
 		}
 		if found := strings.Contains(p.output.String(), "socket, family 2"); found != (mode != broker.Off) {
-			t.Errorf("%s: said: %s", mode, p.output)
+			t.Errorf("%s: output: %s", mode, p.output)
 		}
 		if found := strings.Contains(p.output.String(), "openat of /etc/passwd, by Landlock"); found != (mode == broker.Log) {
-			t.Errorf("%s: said of Landlock: %s", mode, p.output)
+			t.Errorf("%s: Landlock in the output: %s", mode, p.output)
 		}
 	}
 }

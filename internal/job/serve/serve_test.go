@@ -278,7 +278,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 			t.Fatalf("%d have it", len(won))
 		}
 		if pid, err := sockfile.Listening(path); err != nil || pid != os.Getpid() {
-			t.Errorf("nobody is behind it: %d, %v", pid, err)
+			t.Errorf("no listener at the socket: %d, %v", pid, err)
 		}
 		testkit.OK(t, won[0].Close())
 		_, err := os.Lstat(path)
@@ -303,7 +303,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	stale(t, path) // another process's, with the same name
 	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("removed what is not ours: %v", err)
+		t.Errorf("another process's socket was removed: %v", err)
 	}
 	for path, want := range map[string]string{
 		dir + "/none/s": "no such file or directory: make its directory, or give another name",

@@ -38,7 +38,7 @@ func TestNames(t *testing.T) {
 			}
 			var line, column int
 			if n, _ := fmt.Sscanf(fmt.Sprint(err), "f:%d:%d:", &line, &column); refused && n != 2 {
-				t.Errorf("it is not said where: %v", err)
+				t.Errorf("the error has no line and column: %v", err)
 			}
 		}
 	}

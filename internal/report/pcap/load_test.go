@@ -62,7 +62,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	_ = r.Close() // the reader closes
 	testkit.OK(t, w.Close())
 	if err := c.Close(); err == nil || errors.Is(err, capture.ErrStuck) {
-		t.Errorf("the pipe broke, and the capture says %v", err)
+		t.Errorf("the pipe broke, and the capture returns %v", err)
 	}
 	_ = out.Close()
 	// The tap also sees flooded frames that find no receive buffer and count as not received.

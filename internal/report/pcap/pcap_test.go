@@ -76,6 +76,6 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	}
 	testkit.OK(t, w.Close())
 	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(notes) != 0 {
-		t.Errorf("%+v, told %d times more", r, len(notes))
+		t.Errorf("%+v, noted %d times more", r, len(notes))
 	}
 }

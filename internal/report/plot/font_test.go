@@ -36,7 +36,7 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 		testkit.OK(t, os.WriteFile("liberation.json", b, 0o644))
 	}
 	if !bytes.Equal(b, liberation) && !*update {
-		t.Fatal("liberation.json is not what the fonts say: go test ./internal/report/plot -update")
+		t.Fatal("liberation.json differs from the fonts: go test ./internal/report/plot -update")
 	}
 	if n := len(f.Regular.Glyphs); n < 500 || f.Regular.Kern["AV"] >= 0 ||
 		f.Bold.Glyphs["m"].Advance <= f.Bold.Glyphs["i"].Advance {

@@ -58,7 +58,7 @@ func TestLargestFlows(t *testing.T) {
 		testkit.Equal(t, "what is known of it", fmt.Sprintf("%+v", some.List[i].RX), fmt.Sprintf("%+v", all.List[i].RX))
 	}
 	if f := &some.List[0].TX[0]; f.Window == nil || *f.Window != 5 || f.InFlight != 100 {
-		t.Errorf("what the other direction says is not there: %+v", f)
+		t.Errorf("the values from the other direction are missing: %+v", f)
 	}
 	few := account(fullAccounts(1)[:1], nil, 1<<20)
 	testkit.Equal(t, "others of few", few.More, 0)

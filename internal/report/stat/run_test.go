@@ -86,7 +86,7 @@ func TestCountersOfARun(t *testing.T) {
 		t.Errorf("sent %d, received %d of device memory, %d of host memory; the run: %+v", sent, received, host, r)
 	}
 	if snap.Links != nil || snap.Scale != nil || strings.Contains(text, "vnic_lab") {
-		t.Errorf("links of a lab that nobody has described: %+v", snap.Links)
+		t.Errorf("links of a lab without described hardware: %+v", snap.Links)
 	}
 	checkFlows(t, snap.Flows, size)
 	checkPage(t, page)
@@ -113,7 +113,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 		t.Errorf("%+v", big)
 	}
 	if len(f.Hints) > 0 {
-		t.Errorf("of a good run it says %q", f.Hints)
+		t.Errorf("hints about a good run: %q", f.Hints)
 	}
 	var b strings.Builder
 	testkit.OK(t, stat.FlowTable(&b, f))
@@ -222,7 +222,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 			t.Errorf("the map has %d bytes that are held, of %d tokens: %+v", inMap, hold, memory)
 		}
 		if !strings.Contains(table, "  TOKENS HELD  ") {
-			t.Errorf("nothing is said of tokens: %s", table)
+			t.Errorf("the table has no tokens: %s", table)
 		}
 	}
 }

@@ -175,7 +175,7 @@ func TestUnknownIsNotJudged(t *testing.T) {
 		Name: "queues.py", Column: results.Unmodified, Only: []string{"get_*"},
 		Cases: []results.Case{{Name: "get_queues", Result: ktap.Pass}}}}}
 	if j := testkit.Must(Judge(&r))(t); !j.Judged || !j.Matches || j.Status() != 0 {
-		t.Errorf("a kernel that is known: %+v", j)
+		t.Errorf("a kernel with expectations: %+v", j)
 	}
 	if _, err := Of("gve", "6.12"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("%v", err)
