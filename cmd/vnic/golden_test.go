@@ -375,7 +375,7 @@ func (tr *transcript) clean(s string) string {
 // process is a background command.
 type process struct {
 	*exec.Cmd
-	gone      bool // under out.mu
+	gone      bool // guarded by out.mu
 	line      string
 	out, errs output
 	ended     chan error

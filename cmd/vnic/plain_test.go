@@ -102,7 +102,8 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns the uses of a command's streams in a function that are not listed above.
+// goesAround returns a function's uses of a command's streams that are not in printers, constants
+// or holders.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {

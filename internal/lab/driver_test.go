@@ -164,7 +164,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := split(func(g *Guest) { c.change(g); g.Driver = c.driver })
-			if c.driver == DriverVNICGPU { // with a node d.Check would refuse such GPUs
+			if c.driver == DriverVNICGPU { // Check refuses 4 KiB for a GPU that is a NUMA node
 				testkit.OK(t, d.Check())
 			}
 			tree, _, _ := d.Tree(0)

@@ -209,7 +209,7 @@ func TestPlay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l.Play(ctx, []Event{event(time.Hour, "link port0 loss=2%")}, tell)
-	testkit.Equal(t, "told", len(notes), 3)
+	testkit.Equal(t, "notes", len(notes), 3)
 }
 
 func FuzzParseChange(f *testing.F) {

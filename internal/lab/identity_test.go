@@ -109,7 +109,7 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	}
 }
 
-// TestTheNextGuestBeginsAnew: the lab forgets a guest's addresses when its connection ends.
+// TestTheNextGuestBeginsAnew: the lab forgets a guest's addresses when the guest's connection ends.
 func TestTheNextGuestBeginsAnew(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: &wire.Identity{Learn: true}}},

@@ -302,7 +302,7 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 		}
 		testkit.OK(t, x.run(ctx, stacks))
 		// A worker counts a packet only after the packet has arrived.
-		testkit.Eventually(t, "what links carried to be what was counted", func() bool {
+		testkit.Eventually(t, "links' payload to equal the flow counters", func() bool {
 			same := true
 			for i, p := range w.Ports() {
 				flow := testkit.Must(p.NIC().ReadFlowCounter(meters[i]))(t)

@@ -34,7 +34,7 @@ type verbs struct {
 
 const rdmaMemory = 8 << 20
 
-// newVerbs makes two of them, on links with impairment im.
+// newVerbs makes two guests with a queue pair to each other, on links with impairment im.
 func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]*verbs) {
 	t.Helper()
 	testkit.LeavesNothing(t)

@@ -54,8 +54,8 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	}
 }
 
-// In a guest without sockets each NIC has a switch of its own, below which are the GPUs that no
-// earlier NIC addresses.
+// In a guest without sockets each NIC has a switch of its own, and below it the GPUs that the NIC
+// addresses and no earlier NIC does.
 func TestGuestWithoutSocketsHasASwitchForEachNIC(t *testing.T) {
 	d := lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{0}},
 		{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: 4096}, {Memory: 4096}}}}}

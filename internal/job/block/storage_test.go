@@ -109,7 +109,7 @@ func TestOffsetBeyondMemory(t *testing.T) {
 	testkit.ErrorSays(t, err, "--size, --offset", "no memory")
 }
 
-// A run with one wrong result or counter fails the check.
+// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {

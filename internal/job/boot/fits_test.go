@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The expected sizes are those with which guests were booted.
+// Guests were booted with the sizes that the test expects.
 func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	const mb, image = uint64(1 << 20), uint64(13 << 20)
 	for _, c := range []struct {

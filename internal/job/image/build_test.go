@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// options returns the options for an image with a program and a kernel without modules.
+// options returns the options for an image of a program and a kernel without modules.
 func options(t *testing.T) BuildOptions {
 	t.Helper()
 	dir := t.TempDir()

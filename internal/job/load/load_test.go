@@ -242,7 +242,7 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// A run with one wrong result or counter fails the check.
+// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	no := false
 	good := Run{Mode: transfer.Devmem,

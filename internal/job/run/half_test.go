@@ -402,7 +402,7 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 }
 
 // A connection that hangs up, or sends no valid greeting, does not count as the other host: the
-// host keeps waiting for the one that it needs.
+// host keeps waiting for the other host.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	testkit.LeavesNothing(t)
 	up := t.TempDir() + "/up"

@@ -109,8 +109,8 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A fast host sends signs of life often enough for its own short timeout, and at least every two
-// seconds: so it does not time out at a slow host with a long one.
+// A host sends a sign of life ten times within its own timeout, and at least every two seconds. So
+// a slow host, whose timeout is long, does not seem dead to a fast host with a short timeout.
 func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	for silence, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second / 10, time.Hour: 2 * time.Second,
@@ -159,7 +159,7 @@ func TestPeerHangsUp(t *testing.T) {
 	x, y := call(t)
 	p := newPeer(x, "b", 400*time.Millisecond, new(atomic.Bool))
 	lines := bufio.NewScanner(y)
-	for i := range 3 * 10 { // the signs of life that p sends in three timeouts, ten in each
+	for i := range 3 * 10 { // the signs of life that p sends during three of its timeouts, ten in each
 		if !lines.Scan() {
 			t.Fatal(lines.Err())
 		}

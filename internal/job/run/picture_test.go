@@ -25,8 +25,8 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	return moved, lost
 }
 
-// The area below the lines of a picture equals the bytes that the NICs counted; bytes of the probe
-// before are not in it.
+// The area below the lines of a picture equals the bytes that the NICs counted; the bytes of the
+// probe before the transfer are not in it.
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
 func TestPictureIsWhatWasCounted(t *testing.T) {

@@ -169,8 +169,8 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 }
 
 // The negative controls of TestProof's own conditions: each report is good except for one field.
-// The conditions of the report's own check have their controls in TestCheckRefusesWhatIsNoProof;
-// "not bounced" belongs to these.
+// TestCheckRefusesWhatIsNoProof has the controls of the report's own check, to which "not bounced"
+// belongs.
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

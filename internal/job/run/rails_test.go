@@ -226,8 +226,8 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 
 // Rails between QEMU guests: each guest is booted once, and transfers on all its NICs at the same
 // time, in both directions and in several rounds; the two directions share GPUs. The second rail's
-// GPUs are behind ports that redirect, and only that rail's payload is in host memory. The row of a
-// rail has no processor time, as that is measured for a guest.
+// GPUs are behind ports that redirect, and only that rail's payload is in host memory. A rail's
+// report has no processor time, which is measured for whole guests.
 func TestRailsOfMachines(t *testing.T) {
 	testkit.Boots(t)
 	const guest = `
@@ -237,7 +237,7 @@ func TestRailsOfMachines(t *testing.T) {
     nics: [{name: nic0, below: sw0, model: %[1]s, gpus: [gpu0]},
       {name: nic1, below: sw1, model: %[2]s, mtu: 4000, gpus: [gpu1]}],
     gpus: [{name: gpu1, below: sw1, memory: %[4]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[3]s}]`
-	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // memory for rounds of 28 or 31 MiB
+	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // in which 28 or 31 MiB are transferred in a round
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {

@@ -146,7 +146,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 	}
 }
 
-// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
+// Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	o := options(2 << 20)
 	o.Audit = true
@@ -163,7 +163,7 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 // The negative control: the same bytes arrive, and the counters show that they went through host
 // memory.
 //
-// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
+// Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	o := options(2 << 20)
 	o.Modes = o.Modes[:1]
@@ -204,7 +204,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		testkit.ErrorSays(t, err, "mode "+mode, "no progress for 1s", "\nsender A:   ESTABLISHED",
 			"\nreceiver B: ESTABLISHED")
 	}
-	do(t, options(1<<20)) // a run after it works
+	do(t, options(1<<20)) // the next run works
 }
 
 func TestConnectionThatCannotBeMade(t *testing.T) {
@@ -235,7 +235,8 @@ func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func
 	}
 }
 
-// Invariant: vnic run: An interruption at any stage wins, and leaves nothing.
+// Invariant: vnic run: An interruption at any stage ends the run with the interruption as its
+// error, and leaves nothing.
 func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
 	for _, stage := range Stages {
 		t.Run(stage, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 )
 
 // A run fails with a fault that concerns the proof, and passes with the others, as docs/sabotage.md
-// says. Faults after which a transfer stalls only slowly are tested only if the test may take that
-// time.
+// says. Faults that only stall a transfer take long to notice; the test runs them only with
+// VNIC_LONG.
 //
 // Invariant: vnic run: The proof fails if the NIC is made to break what is being proved.
 func TestProofSeesSabotage(t *testing.T) {

@@ -44,8 +44,8 @@ func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)
 	return rep, err
 }
 
-// A wrong byte in the destination after the transfer is found by the comparison alone, if both
-// digests agree; and by the digests of either kind.
+// A wrong byte in the destination after the transfer is found by the comparison even if both
+// digests agree, and by the digests of either kind.
 //
 // Invariant: vnic run: Every byte of the destination is compared with what was sent.
 func TestWrongDestinationIsFound(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// as runs a process of another user that connects to a socket, and returns its errno.
+// as runs a process of another user, which connects to a socket, and returns the errno of connect.
 func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Errno {
 	t.Helper()
 	c := command(t, dir)

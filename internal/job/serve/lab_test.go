@@ -106,8 +106,8 @@ func TestLabIsServed(t *testing.T) {
 }
 
 // The gateway is on the network of the first rail: it resolves the names of guests there to the
-// addresses that their NICs have, forwards out of the lab, and leases no address to NICs of other
-// rails or to NICs with addresses in the file.
+// addresses of their NICs, forwards out of the lab, and leases no address to NICs of other rails,
+// and none of a family for which the file gives the NIC an address.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

@@ -59,8 +59,8 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		p.end()
 	}
 	o := Options{Paths: make([]string, 4), GPUMemory: most}
-	testkit.Equal(t, "what guests' RAM adds", o.MemoryMax(ram)-o.MemoryMax(0), uint64(4*ram))
+	testkit.Equal(t, "added by guests' RAM", o.MemoryMax(ram)-o.MemoryMax(0), uint64(4*ram))
 	with := o.MemoryMax(0)
 	o.Gateway = lab.GatewayOff
-	testkit.Equal(t, "what a gateway adds", with-o.MemoryMax(0), uint64(maxGateway))
+	testkit.Equal(t, "added by a gateway", with-o.MemoryMax(0), uint64(maxGateway))
 }

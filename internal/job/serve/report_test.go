@@ -80,8 +80,8 @@ func idsOf(args []string) (ids []string) {
 	return slices.Compact(ids) // net0 is both a chardev's and a netdev's id
 }
 
-// A machine's own -cpu stays instead of that of the boot arguments, and without QEMU in PATH the
-// command is "vnic qemu".
+// If the machine's arguments have -cpu, the command omits the -cpu of the boot arguments. Without
+// QEMU in PATH the command is "vnic qemu".
 func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := testkit.Must(lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}))(t)

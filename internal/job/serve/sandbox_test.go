@@ -54,7 +54,8 @@ type attempt struct {
 	Refused   bool
 }
 
-// attempts tries such actions in the process that maps guests' memory, when it is ready for QEMU.
+// attempts tries such actions in the process that maps guests' memory, before the first QEMU
+// connects.
 func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
@@ -379,8 +380,8 @@ func TestServingProcessIsHeld(t *testing.T) {
 	}
 }
 
-// BenchmarkSandbox measures what the sandbox costs guests that talk through a vnic serve: the
-// datapath's own system calls are reads and writes of eventfds, and ppoll.
+// BenchmarkSandbox measures what the sandbox costs guests that exchange data through a vnic serve,
+// whose data path makes few system calls: reads and writes of eventfds, and ppoll.
 func BenchmarkSandbox(b *testing.B) {
 	for _, mode := range []string{broker.Off, broker.On} {
 		b.Run(mode, func(b *testing.B) {

@@ -128,14 +128,14 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	s := serve(t, Options{Paths: paths, GPUMemory: 2 << 20})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
-		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the GPU's memory is recognized
+		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the NIC recognizes the GPU's memory
 			t.Error(err)
 		} else if err := buf.Close(); err != nil {
 			t.Error(err)
 		}
 		s.talk(a, b)
 	}
-	a := s.guest(0) // is there when it ends
+	a := s.guest(0) // this guest is connected while serve ends
 	s.end()
 	if err := a.Close(); err == nil {
 		t.Log("the guest's driver has not noticed the end")
@@ -400,7 +400,8 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// With 64 ports the memory of each port is small, also with a guest at each.
+// With 64 ports each port needs at most 2 MiB of memory, and the first and the last port exchange
+// data.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {

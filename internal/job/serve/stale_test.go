@@ -40,8 +40,8 @@ func survive(path string) error {
 	}
 }
 
-// A QEMU that outlives a vnic still maps that vnic's GPU memory: the next vnic warns of it, and
-// does not warn of a QEMU that maps its own memory.
+// A QEMU that outlives a vnic still maps that vnic's GPU memory: the next vnic warns when that QEMU
+// connects, but not when a QEMU connects that maps the next vnic's own memory.
 //
 // Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {

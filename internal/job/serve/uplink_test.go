@@ -26,9 +26,9 @@ func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 }
 
 // Two sandboxed vnic serve, each in a network namespace as on a machine of its own, are joined by a
-// virtual Ethernet cable and carry a transfer between their guests: by VXLAN, by a stream on which
-// one listens, and by taps in bridges that a VXLAN device of the kernel joins. No call that they
-// need is refused.
+// virtual Ethernet cable and carry a transfer between their guests: by VXLAN, by a stream for which
+// one of them listens, and by taps in bridges that a VXLAN device of the kernel joins. No call that
+// they need is refused.
 //
 // Invariant: uplink: Two confined vnics on two machines are one network.
 func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {

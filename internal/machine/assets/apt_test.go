@@ -84,7 +84,7 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 	testkit.ErrorIs(t, aptError("x", context.Canceled), context.Canceled, "a context's error")
 	unknown := &proc.ToolError{Name: "apt-get", Err: errors.New("exit status 100"),
 		Stderr: "Notice: x\nE: words of next year\n"}
-	testkit.Equal(t, "words that are not known", aptError("suite s", unknown).Error(),
+	testkit.Equal(t, "unknown words", aptError("suite s", unknown).Error(),
 		"suite s: apt-get: exit status 100: Notice: x; E: words of next year")
 }
 

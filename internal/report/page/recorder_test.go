@@ -113,7 +113,7 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	now += time.Minute
 	before := reads
 	r.look(false)
-	testkit.Equal(t, "what was due", reads-before, 1)
+	testkit.Equal(t, "readings that were due", reads-before, 1)
 }
 
 // What happened before the first lab opened is no sample.

@@ -47,7 +47,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		g.Go(func() error { return all[i].Exchange(t.Context(), all[(i+1)%guests], bytes) })
 	}
 	testkit.NoError(t, g.Wait())
-	testkit.Eventually(t, "packets in the pipe, and others for which it was full", func() bool { // the writer may be slow
+	testkit.Eventually(t, "captured packets, and missed ones as the pipe was full", func() bool { // the writer may be slow
 		s := c.Stats()
 		return s.Missed > 0 && s.Packets > 0
 	})

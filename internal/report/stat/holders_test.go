@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: page: No page waits for a guest that does not answer who holds its tokens, and such a
-// guest is asked only once at a time.
+// Invariant: page: No page waits for a guest that does not report the holders of its tokens, and
+// such a guest is asked only once at a time.
 func TestPageWaitsForNoGuest(t *testing.T) {
 	t.Setenv(EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(Start(Options{Command: "boot"}))(t)

@@ -55,7 +55,7 @@ func TestLargestFlows(t *testing.T) {
 	testkit.Equal(t, "others", some.More, len(all.List)-shownFlows)
 	for i := range some.List {
 		testkit.Equal(t, "flow", some.List[i].From, all.List[i].From)
-		testkit.Equal(t, "what is known of it", fmt.Sprintf("%+v", some.List[i].RX), fmt.Sprintf("%+v", all.List[i].RX))
+		testkit.Equal(t, "its receive side", fmt.Sprintf("%+v", some.List[i].RX), fmt.Sprintf("%+v", all.List[i].RX))
 	}
 	if f := &some.List[0].TX[0]; f.Window == nil || *f.Window != 5 || f.InFlight != 100 {
 		t.Errorf("the values from the other direction are missing: %+v", f)

@@ -194,7 +194,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 		var memory []stat.GPUMap
 		o.Stage = func(step run.Step) {
 			if step.Stage == "connect" { // memory is bound, and no payload has arrived
-				testkit.Eventually(t, "what is posted to be seen", func() bool { return stat.HasLooked(s) })
+				testkit.Eventually(t, "posted memory to be seen", func() bool { return stat.HasLooked(s) })
 			}
 			if step.Stage != "verify" {
 				return
@@ -258,7 +258,7 @@ func TestLinksOfARun(t *testing.T) {
 			return
 		}
 		seen++
-		testkit.Eventually(t, "links to have carried what queues count", func() bool {
+		testkit.Eventually(t, "links' payload to equal the queues' counts", func() bool {
 			snap, err := stat.Read(t.Context(), os.Getpid())
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -293,7 +293,7 @@ func TestLinksOfARun(t *testing.T) {
 		})
 	}
 	testkit.OK(t, testkit.Err(run.Do(t.Context(), o)))
-	testkit.Equal(t, "times that it was looked at", seen, 1)
+	testkit.Equal(t, "calls of Stage at verify", seen, 1)
 	if now := s.Snapshot(); now.Links != nil || now.Scale != nil {
 		t.Errorf("after the run: %+v", now)
 	}

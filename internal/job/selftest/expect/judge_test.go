@@ -219,8 +219,8 @@ func TestBehindTheYardstick(t *testing.T) {
 	testkit.Equal(t, "behind", fmt.Sprint(list), "[{x.py unmodified b fail} {x.py unmodified d xfail} "+
 		"{x.py unmodified e } {y.py unmodified a fail}]")
 	testkit.Equal(t, "a failure is bad", list[0].Bad(), true)
-	testkit.Equal(t, "what is expected to fail is", list[1].Bad(), false)
-	testkit.Equal(t, "what has no result is", list[2].Bad(), true)
+	testkit.Equal(t, "an expected failure is bad", list[1].Bad(), false)
+	testkit.Equal(t, "a case without a result is bad", list[2].Bad(), true)
 	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail))
 	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best result of the runs counts
 		testkit.Equal(t, "behind", fmt.Sprint(Behind(theirs, runs)), "[{x.py unmodified b skip} {x.py unmodified d xfail} "+

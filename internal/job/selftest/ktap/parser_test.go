@@ -251,7 +251,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	testkit.Equal(t, "lines of the noisy case", len(first.Diagnostics), MaxDiagnostics)
 	testkit.Equal(t, "its first", first.Diagnostics[0], "first")
 	testkit.Equal(t, "its last", first.Diagnostics[MaxDiagnostics-1], "999")
-	testkit.Equal(t, "those behind the gap begin with", first.Diagnostics[keepFirst], fmt.Sprint(1000-keepLast))
+	testkit.Equal(t, "the first line after the gap", first.Diagnostics[keepFirst], fmt.Sprint(1000-keepLast))
 	testkit.Equal(t, "its dropped lines", first.Dropped, 1001-MaxDiagnostics)
 	second := events[slices.IndexFunc(events, func(e Event) bool { return e.Kind == Ended && e.Case.Number == 2 })].Case
 	testkit.Equal(t, "a long line", second.Diagnostics[0], longest[:MaxLine-2]+" [...]")

@@ -106,7 +106,8 @@ func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
-// newTroubles returns such a run in which the kernel complains, and payload goes to host memory.
+// newTroubles returns a run of a kernel without expectations in which the kernel complains, and
+// payload goes to host memory.
 func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"

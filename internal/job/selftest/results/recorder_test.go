@@ -60,7 +60,8 @@ func TestOutputBecomesAProgram(t *testing.T) {
 	}
 }
 
-// If a machine dies in a case, that case and the later ones that did not run have a reason.
+// If a machine dies in a case, that case has the reason as its result, and the later cases are
+// listed as not run.
 func TestDeadMachineLeavesReasons(t *testing.T) {
 	r, pass := record(Options{Name: "stats.py", Column: Unmodified, Cases: []string{"a", "check_down", "c"}})
 	pass(0, "TAP version 13\n1..3\nok 1 stats.a\n")

@@ -50,7 +50,7 @@ func TestComplaintsAreFound(t *testing.T) {
 			testkit.Equal(t, fmt.Sprintf("%s in pieces of %d", name, piece), describe(list), got[name])
 		}
 	}
-	testkit.Equal(t, "complaints in what is harmless", got["harmless"], "")
+	testkit.Equal(t, "complaints in harmless text", got["harmless"], "")
 	golden.Check(t, "testdata/golden", got)
 }
 
@@ -108,7 +108,7 @@ func TestComplaintsAreKeptWithinBounds(t *testing.T) {
 	}
 	list, s := scan([]byte(b.String()), 1<<20)
 	testkit.Equal(t, "complaints", len(list), MaxSplats)
-	testkit.Equal(t, "complaints not told of", s.More, 5+10*MaxSplats)
+	testkit.Equal(t, "complaints left out", s.More, 5+10*MaxSplats)
 	testkit.Equal(t, "titles that are remembered", len(s.once), MaxSplats)
 	testkit.Equal(t, "lines", len(list[0].Lines), MaxLines)
 	testkit.Equal(t, "lines left out", list[0].Dropped, 9)
