@@ -105,9 +105,9 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		t.Error("others are said to be removed")
 	}
 	ends["nic0.1"] <- nil
-	testkit.Equal(t, "noted removal of", <-removals, "a.nic1")
+	testkit.Equal(t, "note about", <-removals, "a.nic1")
 	ends["gpu0.0"] <- errors.New("the guest did not release it")
-	testkit.Equal(t, "noted removal of", <-removals, "a.gpu0")
+	testkit.Equal(t, "note about", <-removals, "a.gpu0")
 	if notes["a.nic1"] != "has been removed" || notes["a.gpu0"] != "is still there: the guest did not release it" {
 		t.Errorf("%v", notes)
 	}

@@ -111,9 +111,9 @@ func TestTreesAreCompared(t *testing.T) {
 }
 
 // Programs find the devices of a lab file by their names, and the GPU that is nearest to each NIC.
-// Bytes sent over a rail arrive at that rail, in that GPU, and none of them lie in host memory. If
-// a guest has NICs of both models, rails join NICs of the same model; if the file has addresses for
-// a guest, its programs use these.
+// Bytes sent over a rail arrive at that rail, in that GPU, and none of them lie in host memory. In
+// the lab "mixed" each guest has NICs of both models, each rail joins a gve and a virtio NIC, and
+// programs use the addresses that the file has for the first rail.
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {

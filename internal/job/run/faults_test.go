@@ -86,8 +86,8 @@ func TestEveryFaultHasARow(t *testing.T) {
 	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(faults, ", "))
 }
 
-// faultyLab writes a lab file of two guests, with links and a script; each fault of unlimited
-// duration is ended by the script.
+// faultyLab writes a lab file of two equal guests with a NIC and a GPU each. links are settings of
+// both NICs' links; each entry of script is a time and a change.
 func faultyLab(t *testing.T, model string, links, script []string) string {
 	machine := `
     memory: 256M,
