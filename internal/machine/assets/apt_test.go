@@ -105,7 +105,8 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 	}
 }
 
-// Otherwise an interrupted fetch leaves apt's files in the user's directory for temporary files.
+// apt's temporary files are in the directory of its state: in the user's directory for temporary
+// files an interrupted fetch would leave them.
 func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
 	needsApt(t)
 	dir := t.TempDir()

@@ -152,7 +152,7 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	}
 }
 
-// For a QEMU that another program starts.
+// Netdev.Args returns the arguments for a QEMU that another program starts.
 func TestNetdevArgs(t *testing.T) {
 	for want, n := range map[string]Netdev{
 		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device " +
