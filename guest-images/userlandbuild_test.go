@@ -75,7 +75,7 @@ func TestUserlandIsBuiltOnce(t *testing.T) {
 	o.Offline = true
 	find()
 	testkit.Equal(t, "builds", string(testkit.Must(os.ReadFile(filepath.Join(dir, "builds")))(t)), "x\n")
-	testkit.Equal(t, "said", builds.Load(), int32(1))
+	testkit.Equal(t, "reported builds", builds.Load(), int32(1))
 	left := testkit.Must(os.ReadDir(filepath.Join(o.CacheDir, "programs")))(t)
 	testkit.Equal(t, "entries of the cache", len(left), 1)
 }

@@ -31,22 +31,22 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The golden files are what a user sees of vnic: help, messages, exit statuses, JSON, metrics,
-// printed flags, files. A test fails where one byte of that changes. To change it on purpose:
+// The golden files contain what a user sees of vnic: help, messages, exit statuses, JSON, metrics,
+// printed flags, files. A test fails if one byte of them changes. To change one on purpose:
 //
 //	go test ./cmd/vnic -run Golden -update
 //
 // and commit the changed golden file with a line in CHANGELOG.md.
 //
-// Each script collects a transcript of what its commands say, and compares it with the file
-// "golden" at its end. Only what differs from run to run or from machine to machine is replaced, by
-// a name in <angle brackets> or by $NAME.
+// Each script collects a transcript of its commands' output, and compares it with the file "golden"
+// at its end. Only text that differs from run to run or from machine to machine is replaced, by a
+// name in <angle brackets> or by $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
-	mask := unix.Umask(0o022) // modes of files are in the golden files
+	mask := unix.Umask(0o022) // the golden files contain modes of files
 	t.Cleanup(func() { unix.Umask(mask) })
-	if signal.Ignored(unix.SIGHUP) { // as under nohup(1): commands would ignore it, too
+	if signal.Ignored(unix.SIGHUP) { // for example under nohup(1): commands would inherit that
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, unix.SIGHUP)
 		t.Cleanup(func() { signal.Stop(hup) })
@@ -54,7 +54,7 @@ func TestGolden(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/golden", time.Minute, func(*testscript.Env) {}))
 }
 
-// TestGoldenOfGuests has what only a booted guest shows.
+// TestGoldenOfGuests compares output that only booted guests produce.
 func TestGoldenOfGuests(t *testing.T) {
 	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
@@ -68,8 +68,8 @@ func TestGoldenOfGuests(t *testing.T) {
 		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
-// TestGoldenDropReasons holds the names that stat, JSON and metrics give to the reasons of drops:
-// most cannot be provoked at will.
+// TestGoldenDropReasons compares the names of the drop reasons in stat, JSON and metrics: tests
+// cannot cause most of these drops.
 func TestGoldenDropReasons(t *testing.T) {
 	var names []string
 	for r := range wire.NumDropReasons {
@@ -87,12 +87,13 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams run the scripts in dir, in an environment that is the same everywhere. limit is what a
-// command may take, and what one in the background may take until it is ready.
+// goldenParams returns the parameters that run the scripts in dir, in an environment that is the
+// same on every machine. limit is the longest time for a command, and for a background command's
+// output that "begin" awaits.
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
-	dir, err := filepath.Abs(dir) // the working directory is a command's: see inProcess
+	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
-	// Not in $TMPDIR: its name shows in what is quoted, and in the directories of an image.
+	// Not in $TMPDIR: the path appears in quoted text, and in the directories of an image.
 	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, os.RemoveAll(work))
@@ -113,8 +114,8 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 			for name, value := range map[string]string{
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
-				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
-				// What scripts may set; nothing else of this process's environment reaches a command.
+				assets.EnvMirror: "http://127.0.0.1:9/none", // unreachable, so that nothing can be downloaded
+				// Scripts may set these variables; no other variable of this process reaches a command.
 				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
@@ -146,21 +147,21 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 
 type transcriptKey struct{}
 
-// transcript is what the commands of a script have said.
+// transcript collects the output of a script's commands.
 type transcript struct {
 	*testscript.TestScript
 	env     []string // names of the variables that commands get
 	limit   time.Duration
-	guests  bool // commands get as far as to boot some
+	guests  bool // commands may boot guests
 	text    []byte
 	running map[string]*process
-	values  map[string]string // what is replaced, and by what
-	pids    []int             // of all that ran in the background
+	values  map[string]string // replaced values and their replacements
+	pids    []int             // of all background commands
 
-	inherited []*os.File // of the next one
+	inherited []*os.File // descriptors for the next background command
 }
 
-// command makes a command in the script's environment.
+// command makes a command with the script's environment.
 func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	if len(args) == 0 {
 		tr.Fatalf("no command")
@@ -181,7 +182,7 @@ func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	return c
 }
 
-// environ is what a command gets: what is empty is not there at all.
+// environ returns the environment for commands, without the variables that are empty.
 func (tr *transcript) environ() []string {
 	list := []string{"PWD=" + tr.MkAbs(".")}
 	for _, name := range tr.env {
@@ -192,7 +193,7 @@ func (tr *transcript) environ() []string {
 	return list
 }
 
-// status is a process's as a shell has it.
+// status returns a process's exit status as a shell does: 128 + N after signal N.
 func status(c *exec.Cmd, err error) (int, error) {
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -205,7 +206,8 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// says runs a command to its end. One that gets as far as to have guests gives up its process's rights.
+// says runs a command to its end and adds its output. A command that opens a lab runs in a process
+// of its own, as it drops its process's privileges.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
@@ -218,14 +220,14 @@ func (tr *transcript) says(args []string) {
 	tr.add(line(args), s, out.String(), errs.String())
 }
 
-// helps says the help of every command. No line of one is too wide for a screen.
+// helps adds the help of every command, and fails if a line is too wide for a screen.
 func (tr *transcript) helps([]string) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		pos := len(tr.text)
 		tr.says(append(strings.Fields(c.CommandPath()), "--help"))
 		for l := range strings.Lines(string(tr.text[pos:])) {
-			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's texts
+			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra wrote the texts of completion
 				tr.Fatalf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
 			}
 		}
@@ -239,7 +241,7 @@ func (tr *transcript) helps([]string) {
 	walk(root)
 }
 
-// unread runs a command whose stdout nobody reads.
+// unread runs a command whose stdout is a pipe without a reader.
 func (tr *transcript) unread(args []string) {
 	r, w, err := os.Pipe()
 	tr.Check(err)
@@ -250,7 +252,7 @@ func (tr *transcript) unread(args []string) {
 	tr.add(line(args)+" | (nobody)", s, "", errs.String())
 }
 
-// run runs a command in a process of its own, and gives its status.
+// run runs a command in a process of its own, and returns its status.
 func (tr *transcript) run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), tr.limit)
 	defer cancel()
@@ -261,11 +263,12 @@ func (tr *transcript) run(args []string, stdout, stderr io.Writer) int {
 	return s
 }
 
-// thisProcess guards working directory and environment of the test's own process.
+// thisProcess guards the working directory and environment of the test's own process.
 var thisProcess sync.Mutex
 
-// inProcess runs vnic in this process, which costs a tenth of a process of its own. The scripts of a
-// test run at the same time, but one alone has the working directory and the environment.
+// inProcess runs vnic in this process, in a tenth of the time that a process of its own would need.
+// A test's scripts run concurrently, but only one at a time owns the working directory and the
+// environment.
 func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	thisProcess.Lock()
 	defer thisProcess.Unlock()
@@ -279,19 +282,20 @@ func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	defer func() {
 		setEnviron(was)
 		if err := os.Chdir(dir); err != nil {
-			panic(err) // no test goes on from a directory that is another's
+			panic(err) // no test may continue in another directory
 		}
 	}()
 	return realMain(ctx, args, stdout, stderr)
 }
 
-// setEnviron never takes away what stays: testscript looks programs up in PATH meanwhile.
+// setEnviron sets variables first and removes others afterwards, so that PATH always exists:
+// testscript looks up programs meanwhile.
 func setEnviron(list []string) {
 	set := map[string]bool{}
 	for _, v := range list {
 		name, value, _ := strings.Cut(v, "=")
 		set[name] = true
-		_ = os.Setenv(name, value) // it was there, or is a script's
+		_ = os.Setenv(name, value) // the name was valid before, or comes from a script
 	}
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); !set[name] {
@@ -300,7 +304,7 @@ func setEnviron(list []string) {
 	}
 }
 
-// line is a command as one would type it.
+// line returns a command as a user would type it.
 func line(args []string) string {
 	var words []string
 	for _, a := range args {
@@ -312,10 +316,10 @@ func line(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// add adds a command and what came of it.
+// add adds a command, its exit status and its output.
 func (tr *transcript) add(command string, status int, out, errs string) {
 	for _, pid := range tr.pids {
-		// Where one stands, and nowhere else: another number of a command may be the same.
+		// Only in the pid's position: another number in a command may be the same.
 		command = regexp.MustCompile(`^(vnic stat .*)\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "${1}PID")
 	}
 	var b strings.Builder
@@ -352,7 +356,7 @@ var varying = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^"]*"`), `"<time>"`},
 }
 
-// clean replaces what differs from run to run.
+// clean replaces text that differs from run to run.
 func (tr *transcript) clean(s string) string {
 	s = strings.ReplaceAll(s, tr.Getenv("WORK"), "$WORK")
 	for value, name := range tr.values {
@@ -368,16 +372,16 @@ func (tr *transcript) clean(s string) string {
 	return s
 }
 
-// process is a command in the background.
+// process is a background command.
 type process struct {
 	*exec.Cmd
-	gone      bool // under out.mu
+	gone      bool // guarded by out.mu
 	line      string
 	out, errs output
 	ended     chan error
 }
 
-// output is what a process has written so far.
+// output is what a process has written so far; each write signals changed.
 type output struct {
 	mu      *sync.Mutex
 	changed *sync.Cond
@@ -391,9 +395,9 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until something of
-// what it writes is as PATTERN says; stdout: until there is something there. NAME stands for its
-// number in later commands, as $NAME.
+// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until its output
+// matches PATTERN; if PATTERN is "stdout", until there is output on stdout. In later commands $NAME
+// is the command's pid.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -440,7 +444,7 @@ func (tr *transcript) begin(args []string) {
 	}
 }
 
-// end NAME [SIGNAL]: sends a process of begin a signal, and waits until it has ended.
+// end NAME [SIGNAL]: sends a background command a signal, and waits until it has ended.
 func (tr *transcript) end(args []string) {
 	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: end NAME [SIGNAL]")
@@ -499,7 +503,7 @@ func (tr *transcript) typed(args []string) {
 	}
 }
 
-// replace PATTERN TEXT: in the transcript. It must be there.
+// replace PATTERN TEXT: replaces PATTERN in the transcript, which must contain it.
 func (tr *transcript) replace(args []string) {
 	if len(args) != 2 {
 		tr.Fatalf("usage: replace PATTERN TEXT")
@@ -523,7 +527,7 @@ func (tr *transcript) sorted([]string) {
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 
-// scrape NAME PATTERN: those metrics of a process of begin whose names are as PATTERN says, without
+// scrape NAME PATTERN: adds the metrics of a background command whose names match PATTERN, without
 // values.
 func (tr *transcript) scrape(args []string) {
 	if len(args) != 2 || tr.running[args[0]] == nil {
@@ -532,11 +536,11 @@ func (tr *transcript) scrape(args []string) {
 	p, pattern := tr.running[args[0]], regexp.MustCompile("^(# (HELP|TYPE) )?("+args[1]+")")
 	p.errs.mu.Lock()
 	url := metricsURL.FindString(p.errs.b.String())
-	for ; url == "" && !p.gone; url = metricsURL.FindString(p.errs.b.String()) { // stdout may be seen before stderr
+	for ; url == "" && !p.gone; url = metricsURL.FindString(p.errs.b.String()) { // stdout may arrive before stderr
 		p.errs.changed.Wait()
 	}
 	p.errs.mu.Unlock()
-	client := http.Client{Timeout: tr.limit, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	client := http.Client{Timeout: tr.limit, Transport: &http.Transport{DisableKeepAlives: true}} // no proxy
 	resp, err := client.Get(url)
 	tr.Check(err)
 	body, err := io.ReadAll(resp.Body)
@@ -549,7 +553,7 @@ func (tr *transcript) scrape(args []string) {
 		if !pattern.MatchString(l) {
 			continue
 		}
-		if !strings.HasPrefix(l, "#") { // the value
+		if !strings.HasPrefix(l, "#") { // cut off the value
 			l = l[:strings.LastIndexByte(l, ' ')] + "\n"
 		}
 		b.WriteString(l)
@@ -557,7 +561,7 @@ func (tr *transcript) scrape(args []string) {
 	tr.append("> GET /metrics # " + args[1] + "\n= " + resp.Header.Get("Content-Type") + "\n" + b.String() + "\n")
 }
 
-// port NAME: a TCP port of 127.0.0.1 that is in use until the script ends.
+// port NAME: sets NAME to a TCP port of 127.0.0.1 that is in use until the script ends.
 func (tr *transcript) port(args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	tr.Check(err)
@@ -567,7 +571,7 @@ func (tr *transcript) port(args []string) {
 	tr.values[value] = "$" + args[0]
 }
 
-// socket NAME: a Unix socket that nobody listens at any more.
+// socket NAME: makes a Unix socket without a listener.
 func (tr *transcript) socket(args []string) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[0])})
 	tr.Check(err)
@@ -575,8 +579,8 @@ func (tr *transcript) socket(args []string) {
 	tr.Check(l.Close())
 }
 
-// inherit listening NAME, inherit connected: a Unix socket that the next process of begin has open,
-// from descriptor 3 on.
+// inherit listening NAME, inherit connected: opens a Unix socket that the next background command
+// inherits, from descriptor 3 on.
 func (tr *transcript) inherit(args []string) {
 	if len(args) == 2 && args[0] == "listening" {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[1])})
@@ -593,7 +597,7 @@ func (tr *transcript) inherit(args []string) {
 	tr.Defer(func() { _ = unix.Close(pair[1]) })
 }
 
-// sparse NAME SIZE: a file that takes up no room.
+// sparse NAME SIZE: makes a file that occupies no disk space.
 func (tr *transcript) sparse(args []string) {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	tr.Check(err)
@@ -601,7 +605,7 @@ func (tr *transcript) sparse(args []string) {
 	tr.Check(os.Truncate(tr.MkAbs(args[0]), n))
 }
 
-// files DIR: what is below it.
+// files DIR: adds a list of the files below DIR.
 func (tr *transcript) files(args []string) {
 	var b strings.Builder
 	root := tr.MkAbs(args[0])

@@ -20,14 +20,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// children are the processes that a process has started, each by a pidfd and by its command line.
+// children returns the processes that a process has started: their command lines by pidfd.
 func children(t *testing.T, pid int) map[int]string {
 	t.Helper()
 	found := map[int]string{}
 	for _, path := range testkit.Must(filepath.Glob("/proc/[0-9]*/stat"))(t) {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // proc_pid_stat(5): state, parent
 		if f[1] != strconv.Itoa(pid) {
@@ -46,7 +46,7 @@ func children(t *testing.T, pid int) map[int]string {
 	return found
 }
 
-// ends waits for the end of a process.
+// ends waits until a process ends; it returns false after testkit.Patience.
 func ends(t *testing.T, pidfd int) bool {
 	t.Helper()
 	for {
@@ -59,9 +59,9 @@ func ends(t *testing.T, pidfd int) bool {
 	}
 }
 
-// What a vnic has started ends when it is killed, in its sandbox too: the broker, and QEMUs. (Landlock's
-// scope of signals would keep the kernel from ending them.) And when its broker is killed, it ends by itself,
-// with all that it has started, and says so.
+// If a vnic is killed, in its sandbox too, the processes that it has started end: the broker, and
+// QEMUs. (Landlock's scope of signals would keep the kernel from ending them.) If its broker is
+// killed, the vnic ends by itself, with all processes that it has started, and says so.
 //
 // Invariant: sandbox: A killed vnic leaves no broker and no QEMU.
 // Invariant: sandbox: A vnic whose broker is killed ends and says so.
@@ -71,7 +71,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	for _, tt := range []struct {
-		name, ready string // what it says when all is there
+		name, ready string // the output when all processes have started
 		children    int
 		args        []string
 	}{
@@ -103,7 +103,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			c.leavesNothing("signal: killed")
 		})
 		if tt.name == "run" {
-			continue // as inproc, and as boot
+			continue // "inproc" and "boot" cover it
 		}
 		t.Run(tt.name+" without its broker", func(t *testing.T) {
 			needs(t)
@@ -117,11 +117,11 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			const end = "vnic: sandbox: the process outside of the sandbox, which opens, connects and ends QEMUs for " +
 				"this one, has ended: signal: killed: start this vnic again, or give --sandbox off\n"
 			if !strings.HasSuffix(c.output.String(), end) {
-				t.Errorf("said: %s", &c.output)
+				t.Errorf("output: %s", &c.output)
 			}
 		})
 	}
-	t.Run("all are told to end", func(t *testing.T) { // as by systemd
+	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all processes
 		c := startKillable(t, dir, "gateway ", []string{"serve", "--sandbox", "on", "--socket-path", t.TempDir() + "/s"})
 		for fd := range c.started {
 			testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0))
@@ -131,7 +131,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 	})
 }
 
-// killable is a vnic that is there for as long as nobody ends it.
+// killable is a vnic that runs until it is killed.
 type killable struct {
 	*exec.Cmd
 	t       *testing.T
@@ -156,7 +156,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of a vnic and of what it has started.
+// leavesNothing waits for the end of a vnic and of the processes that it has started.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A lab that wants more memory than there is, is refused with the sum, before anything is made.
+// A lab that needs more memory than this machine has is refused with the sum, before anything
+// starts.
 func TestLabThatWantsTooMuchMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "large.yaml")
 	testkit.OK(t, os.WriteFile(file, []byte("guests: {a: {memory: 3T, nics: [{name: n}], gpus: [{name: g, memory: 1T}]}}"),

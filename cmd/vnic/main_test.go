@@ -26,13 +26,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if broker.Is(os.Args) { // of a vnic serve that a test runs in its own process
+	if broker.Is(os.Args) { // the broker of a vnic serve that a test runs in this process
 		os.Exit(broker.Main())
 	}
 	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
 }
 
-// The scripts run the command itself. Its messages and exit statuses are in the golden files.
+// The scripts run the command itself. Golden files contain its messages and exit statuses.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/script", time.Minute, func(*testscript.Env) {}))
 }
@@ -65,7 +65,7 @@ func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	}
 }
 
-// noWriter takes nothing.
+// noWriter is a writer that returns err.
 type noWriter struct{ err error }
 
 func (w noWriter) Write([]byte) (int, error) { return 0, w.err }
@@ -91,7 +91,8 @@ func TestHelpThatNobodyReads(t *testing.T) {
 	}
 }
 
-// The first signal ends in good order, however often it comes at once; one that comes later means now.
+// The first signal ends vnic in good order, also if it is repeated at once; a signal that comes
+// later ends it immediately.
 func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -106,7 +107,7 @@ func TestSecondSignalMeansNow(t *testing.T) {
 		if context.Cause(ctx) != errInterrupted || !when.IsZero() {
 			t.Errorf("cause %v, gone at %v", context.Cause(ctx), when)
 		}
-		time.Sleep(impatience + time.Millisecond) // the bubble's clock
+		time.Sleep(impatience + time.Millisecond) // advances the clock of synctest
 		signals <- syscall.SIGINT
 		synctest.Wait()
 		if took := when.Sub(begin); took < impatience {
@@ -131,7 +132,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 	}
 }
 
-// Every command's help begins with examples that the command takes, and each flag says something.
+// Every command's help begins with examples that the command accepts, and describes each flag.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
 		"version"} {

@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A page says what the status of its command means, what it goes by, and what it leaves.
+// A manual page explains the exit status of its command, the environment variables that it reads,
+// and its files.
 func TestManPagesHaveTheSectionsThatReadersLookFor(t *testing.T) {
 	root := newRoot()
 	boot, _, err := root.Find([]string{"boot"})

@@ -19,13 +19,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printed is a vnic serve, and the commands that it has printed, by the lines above them.
+// printed is a vnic serve, and the commands that it has printed, by the title line above each.
 type printed struct {
 	*exec.Cmd
 	commands map[string]string
 }
 
-// serveAndRead starts one for some ports; env is that of whoever pastes, too.
+// serveAndRead starts a vnic serve with the given number of ports, in the environment env in which
+// its commands will run, too.
 func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...string) *printed {
 	t.Helper()
 	args = append([]string{"serve", "--socket-path", dir + "/s%d", "--ports", fmt.Sprint(ports)}, args...)
@@ -53,18 +54,19 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 	return nil
 }
 
-// What vnic serve prints is pasted, with an image that vnic image has written, on a machine without QEMU: one port's
-// command, and that of all ports in one guest, which has all its NICs up. The program leads no session: what a serial
-// line has not sent is lost when a session's leader ends (guest-images/internal/console).
+// The test runs the commands that vnic serve prints, with an image that vnic image has written, in
+// an environment without QEMU in PATH: the command for one port, and that for all ports in one
+// guest, in which all NICs are up. The program must not be a session leader: when a session leader
+// ends, the unsent output of a serial line is lost (guest-images/internal/console).
 //
-// Invariant: vnic serve: Flags that are printed can be pasted.
+// Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsBoot(t *testing.T) {
 	atNight(t)
 	cache := cacheWithQEMU(t)
 	vnic := testkit.Must(exec.LookPath("vnic"))(t)
 	for _, tt := range []struct {
 		nic   string
-		ports int // of virtio the last NIC is for devmem programs
+		ports int // with virtio the last NIC is for devmem programs
 		up    string
 	}{
 		{lab.GVE, 2, "10.118.110.1/24 10.118.110.2/24"},
@@ -73,7 +75,7 @@ func TestPrintedCommandsBoot(t *testing.T) {
 		t.Run(tt.nic, func(t *testing.T) {
 			dir := t.TempDir()
 			testkit.OK(t, os.Chmod(dir, 0o700))
-			bin := filepath.Join(dir, "bin") // PATH: no QEMU is there
+			bin := filepath.Join(dir, "bin") // the PATH, without QEMU
 			testkit.OK(t, errors.Join(os.Mkdir(bin, 0o755), os.Symlink(vnic, filepath.Join(bin, "vnic"))))
 			env := []string{"PATH=" + bin, "HOME=" + dir, assets.EnvCache + "=" + cache, "VNIC_RUNTIME_DIR=" + dir}
 			build := exec.Command("vnic", "image", "build", "--offline", "--cache", cache, "--nic", tt.nic, "-o", dir+"/image",

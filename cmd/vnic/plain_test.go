@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printers may be given a command's stdout or stderr, for the reason that is said. What else is to be printed goes
-// through show.Text, show.JSON or a note of a show.UI.
+// printers are the functions that may get a command's stdout or stderr, each with the reason. All
+// other output must go through show.Text, show.JSON or a note of a show.UI.
 var printers = map[string]string{
 	"show.Text":               "drops what a terminal obeys",
 	"show.JSON":               "escapes it",
@@ -44,7 +44,8 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants are the functions that print by fmt: what is theirs is a constant, a number, or the user's own word.
+// constants are the functions that print by fmt, with what they print: constants, numbers, or the
+// user's own words.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -55,7 +56,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders keep a stream without printing.
+// holders are the functions that keep a stream without printing, with the use of the stream.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -66,8 +67,8 @@ var holders = map[string]string{
 	"readerGone":         "its name",
 }
 
-// Invariant: vnic: What is printed and may be another's words goes through one filter: a print that goes around it is
-// found.
+// Invariant: vnic: Output that may contain a guest's or server's text goes through one filter: a
+// print around it is found.
 func TestEachPrintIsPlain(t *testing.T) {
 	fset := token.NewFileSet()
 	files := testkit.Must(filepath.Glob("*.go"))(t)
@@ -101,13 +102,14 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround finds what a function does with a command's streams that is not listed.
+// goesAround returns a function's uses of a command's streams that are not in printers, constants
+// or holders.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {
 		name = strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*") + "." + name
 	}
-	streams := map[string]bool{} // its variables
+	streams := map[string]bool{} // variables that hold a stream
 	stream := func(e ast.Expr) bool {
 		switch text := types.ExprString(e); {
 		case text == "os.Stdout", text == "os.Stderr", strings.HasSuffix(text, ".OutOrStdout()"),
@@ -125,7 +127,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 				call, ok := e.(*ast.CallExpr)
 				if stream(e) || ok && types.ExprString(call.Fun) == "results" {
 					streams[types.ExprString(n.Lhs[i])] = true
-					if _, variable := n.Lhs[i].(*ast.Ident); variable { // it is followed
+					if _, variable := n.Lhs[i].(*ast.Ident); variable { // uses of the variable are checked
 						calls[e], calls[n.Lhs[i]] = true, true
 					}
 				}
@@ -163,7 +165,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	return problems
 }
 
-// Negative control: prints that go around are found.
+// Negative control: prints around the filter are found.
 func TestPrintsThatGoAroundAreFound(t *testing.T) {
 	for body, want := range map[string]string{
 		"show.Text(c.OutOrStdout(), r.Table)":                          "",

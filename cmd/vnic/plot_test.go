@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// onWrite does something before the first byte is written.
+// onWrite calls do before it writes the first byte.
 type onWrite struct {
 	b  bytes.Buffer
 	do func()
@@ -24,7 +24,7 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// plotted runs a small run with --plot in a directory, and does something when the report is about to be printed.
+// plotted runs a small run with --plot in dir, and calls do just before the report is printed.
 func plotted(ctx context.Context, dir string, do func(), more ...string) (status int, out, errs string) {
 	w := onWrite{do: do}
 	var e bytes.Buffer
@@ -34,7 +34,8 @@ func plotted(ctx context.Context, dir string, do func(), more ...string) (status
 	return status, w.b.String(), e.String()
 }
 
-// The picture is written after the report, which is there when the picture cannot be.
+// The picture is written after the report: the report is printed also if the picture cannot be
+// written.
 func TestPictureThatCannotBeWritten(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := filepath.Join(t.TempDir(), "pictures")
@@ -46,7 +47,7 @@ func TestPictureThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A run that comes to nothing leaves the picture of another as it was, and no draft.
+// A run that fails leaves an older picture unchanged, and no temporary file.
 func TestPictureOfNoRun(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

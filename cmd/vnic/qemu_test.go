@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The cache's QEMU runs as one that is installed: its output, its complaints, its exit status.
+// The cache's QEMU runs like an installed one: with its output, errors and exit status.
 //
 // Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and has its own exit status.
 func TestQEMUOfTheCacheRuns(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	qemu := func(args ...string) *exec.Cmd {
 		c := exec.Command("vnic", append([]string{"qemu", "--offline", "--cache", cache, "--"}, args...)...)
-		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // is not asked
+		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // must not be used
 		return c
 	}
 	for _, tt := range []struct {
@@ -45,11 +45,12 @@ func TestQEMUOfTheCacheRuns(t *testing.T) {
 	}
 }
 
-// It takes the process's place, with its streams and signals; its tree of the cache is in use meanwhile.
+// QEMU replaces the vnic process, with its streams and signals; its tree in the cache is locked
+// meanwhile.
 func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	c := exec.Command("vnic", "qemu", "--offline", "--cache", cache, "--", "-M", "q35", "-display", "none", "-S", "-qmp",
-		"stdio", "-device", "virtio-net-pci") // with a BIOS and a boot ROM
+		"stdio", "-device", "virtio-net-pci") // needs a BIOS and a boot ROM
 	in := testkit.Must(c.StdinPipe())(t)
 	out := bufio.NewScanner(testkit.Must(c.StdoutPipe())(t))
 	testkit.OK(t, c.Start())

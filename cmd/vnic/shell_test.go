@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cacheWithQEMU is a cache with QEMU and a kernel; without one the test is skipped.
+// cacheWithQEMU returns a cache with QEMU and a kernel; if there is none the test is skipped.
 func cacheWithQEMU(t *testing.T) string {
 	t.Helper()
 	testkit.Boots(t)
@@ -37,7 +37,8 @@ func cacheWithQEMU(t *testing.T) string {
 	return dir
 }
 
-// atNight skips a test that is for make test-all: it boots guests, and others show most of what it does.
+// atNight skips a test that runs in make test-all only: it boots guests, and other tests cover most
+// of it.
 func atNight(t *testing.T) {
 	t.Helper()
 	if !testkit.Long() {
@@ -45,11 +46,11 @@ func atNight(t *testing.T) {
 	}
 }
 
-// screenOf is a vnic on a terminal.
+// screenOf is a vnic on a pseudoterminal.
 type screenOf struct {
 	*exec.Cmd
 	t      *testing.T
-	keys   *os.File // and what the terminal shows
+	keys   *os.File // written: typed keys; read: the terminal's output
 	tty    *os.File
 	before unix.Termios
 	seen   []byte
@@ -71,7 +72,7 @@ func startOnTerminal(t *testing.T, args ...string) *screenOf {
 	return s
 }
 
-// until reads the screen until it shows these words.
+// until reads the terminal's output until it contains words.
 func (s *screenOf) until(words string) {
 	s.t.Helper()
 	b := make([]byte, 4096)
@@ -88,7 +89,8 @@ func (s *screenOf) types(keys string) {
 	testkit.Must(s.keys.WriteString(keys))(s.t)
 }
 
-// ends waits for the end, and gives the exit status. The terminal is as it was.
+// ends waits for vnic's end, and returns the exit status. It checks that the terminal's settings
+// are as before.
 func (s *screenOf) ends() int {
 	s.t.Helper()
 	shown := make(chan []byte)
@@ -100,7 +102,7 @@ func (s *screenOf) ends() int {
 	if after := *testkit.Must(unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS))(s.t); after != s.before {
 		s.t.Errorf("the terminal is %+v, and was %+v", after, s.before)
 	}
-	testkit.OK(s.t, s.tty.Close()) // ReadAll ends
+	testkit.OK(s.t, s.tty.Close()) // this ends ReadAll
 	s.seen = append(s.seen, <-shown...)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -109,7 +111,7 @@ func (s *screenOf) ends() int {
 	return s.ProcessState.ExitCode()
 }
 
-// shows says how often the screen has shown something.
+// shows checks how often the terminal's output contains words.
 func (s *screenOf) shows(words string, times int) {
 	s.t.Helper()
 	if n := bytes.Count(s.seen, []byte(words)); n != times {
@@ -119,7 +121,7 @@ func (s *screenOf) shows(words string, times int) {
 
 const left = "\x1b[31mvnic:\x1b[0m left by Ctrl-] q\r\n"
 
-// What is typed while a guest boots is not shown with its progress, and reaches its shell.
+// Keys typed while a guest boots are not echoed into its progress line, and reach its shell.
 //
 // Invariant: vnic boot: Keys that are typed while a guest boots reach its program.
 func TestKeysTypedAheadReachTheShell(t *testing.T) {
@@ -162,7 +164,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 				testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0))
 			}
 		}
-		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than fits what is under way to the guest
+		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than the buffers on the way to the guest can hold
 		s.types("\x1dq")
 		testkit.Equal(t, "status", s.ends(), exitFailed)
 		s.shows(left, 1)
@@ -184,7 +186,8 @@ func TestGuestsCanBeLeft(t *testing.T) {
 	})
 }
 
-// run runs a vnic to its end, and calls saw with all that it has said on stderr, whenever it says something.
+// runAndSee runs a vnic to its end; for each write to stderr it calls saw with everything written
+// so far.
 func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)
@@ -215,9 +218,10 @@ func exitOf(c *exec.Cmd, err error) (int, error) {
 	return c.ProcessState.ExitCode(), nil
 }
 
-// Of several guests each end is said when it comes, and what becomes of the others is as --end says.
+// With several guests the end of each is reported at once, and --end decides whether the others
+// continue.
 //
-// Invariant: vnic boot: The end of one guest of several is said at once.
+// Invariant: vnic boot: The end of one guest of several is reported at once.
 func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	const first = "note: guest1 has ended: exit status 3; "
 	t.Run("all", func(t *testing.T) {
@@ -233,7 +237,7 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 			close(held)
 		}()
 		var once sync.Once
-		status, notes := runAndSee(t, func(notes string) { // guest0 goes on when guest1's end has been said
+		status, notes := runAndSee(t, func(notes string) { // guest0 continues when guest1's end has been reported
 			if strings.Contains(notes, first+"guest0 still runs\n") {
 				once.Do(func() {
 					if c := <-held; c != nil {
@@ -257,7 +261,7 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	})
 }
 
-// Invariant: vnic boot: --timeout ends the guests, and says which still ran.
+// Invariant: vnic boot: --timeout ends the guests, and names the guests that still ran.
 func TestTimeLimit(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"boot --offline --guests 2 --timeout 10s -- sleep 100000",
@@ -288,7 +292,7 @@ func TestTimeLimit(t *testing.T) {
 	})
 }
 
-// Scripts in languages of this machine run in a guest, with the library of their interpreter.
+// Scripts in languages of this machine run in a guest, with their interpreter and its library.
 func TestScriptsBringTheirInterpreters(t *testing.T) {
 	atNight(t)
 	for _, name := range []string{"python3", "/usr/bin/perl"} {

@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What systemd's unit starts takes its flags, by default and as its comments tell users to set them.
-// (test/17-install.sh has systemd check its directives, and how exposed it is; 28-unit.sh has one start it.)
+// vnic serve accepts the flags in systemd's unit, with the defaults and with the values that the
+// unit's comments propose. (test/17-install.sh lets systemd check the unit's directives and
+// exposure; in test/28-unit.sh systemd starts it.)
 func TestUnitStartsWhatServeTakes(t *testing.T) {
 	unit := string(testkit.Must(os.ReadFile("../../packaging/vnic@.service"))(t))
 	value := func(key string) string {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What of a lab file a use does nothing with is said.
+// A note names the parts of a lab file that a command does not use.
 func TestUseSaysWhatOfALabItLeavesOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests: {a: {sockets: [{name: s}],

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ran runs a command that ends at once, and gives its status and what it said.
+// ran runs a command in this process, and returns its status and output.
 func ran(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	status = realMain(context.Background(), args, &out, &errs)
@@ -56,7 +56,7 @@ func TestFlagAndCommandPrintTheSameVersion(t *testing.T) {
 	}
 }
 
-// A shell completes what flags of a set take, and no files for numbers.
+// A shell completes the values of flags with a fixed set, and no file names for numbers.
 func TestShellsCompleteValuesOfFlags(t *testing.T) {
 	seen := map[string]bool{}
 	var walk func(c *cobra.Command)

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkCarry is what a snapshot of all links costs where 250 ports with 4 queue pairs each have moved payload of
-// host memory and of a GPU.
+// BenchmarkCarry measures a snapshot of all links in a lab of 250 ports with 4 queue pairs each,
+// which have moved payload of host memory and of a GPU.
 func BenchmarkCarry(b *testing.B) {
 	var d Description
 	for i := range 50 {
@@ -30,7 +30,7 @@ func BenchmarkCarry(b *testing.B) {
 	for b.Loop() {
 		to := make(map[*Edge]Carried)
 		for _, p := range l.Ports() {
-			p.Carry(to) // reads, and finds nothing
+			p.Carry(to) // reads the port's counters, which are zero
 			var t nic.Traffic
 			t.Direct[p.GPUs[0].ID()] = 1 << 20
 			for range p.QueuePairs {

@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where
-// merges outlive their batch, and without, on links that lose and reorder too.
+// vnic's stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with
+// coalescing, also if the NIC holds merged packets beyond their batch, and without coalescing, also
+// on links that lose and reorder.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
@@ -94,7 +95,7 @@ func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 		_, n, _, err := c.RecvDevmem(frags, linear, 0)
 		testkit.OK(t, err)
 		var tokens []devmem.TokenRange
-		pos := 0 // in linear
+		pos := 0 // position in linear
 		for _, f := range frags[:n] {
 			if f.Kind != devmem.Dmabuf {
 				got = append(got, linear[pos:pos+int(f.Size)]...)

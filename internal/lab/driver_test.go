@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// split is a guest with a GPU beside its NIC below a switch, a, and one below another port of the socket, b; change may
-// change it.
+// split describes a guest with two GPUs: a is below the NIC's switch, b below another port of the
+// socket. change, if not nil, may change the guest.
 func split(change func(*Guest)) *Description {
 	g := Guest{Name: "g", Driver: DriverVNICGPU, Sockets: []Socket{{Name: "s"}},
 		Switches: []Switch{{Name: "x", Slot: Slot{Below: "s"}}},
@@ -23,7 +23,8 @@ func split(change func(*Guest)) *Description {
 	return &Description{Guests: []Guest{g}}
 }
 
-// Invariant: lab: A GPU is a NUMA node where the NIC is the kernel's and no driver has it, else a PCI device.
+// Invariant: lab: A GPU is a NUMA node if the NIC is the kernel's and the GPU has no driver of its
+// own, else a PCI device.
 func TestModelOfAGuestWithADriver(t *testing.T) {
 	for _, c := range []struct {
 		driver, model string
@@ -46,7 +47,7 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 		if len(info) != 1 || info[0].Attach != attach || hw.GPUs[0].Node != c.node || hw.Ports[0].Model.Node != c.node {
 			t.Errorf("%q with %s: %+v, a node: %v", c.driver, c.model, info, hw.GPUs[0].Node)
 		}
-		// Linux decides by the tree: QEMU shows it to the guest.
+		// With vnicgpu Linux decides by the PCI tree, so that QEMU must show the tree to the guest.
 		if hw.Bare != (c.driver != DriverVNICGPU) || (hw.Driver == DriverVNICGPU) != (c.driver == DriverVNICGPU) {
 			t.Errorf("%q with %s: driver %q, bare: %v", c.driver, c.model, hw.Driver, hw.Bare)
 		}
@@ -54,12 +55,12 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 	}
 }
 
-// Invariant: lab: With the driver vnicgpu a gve guest's GPU is what a PCI device may be: of any power of two from 4K,
-// hotplug below a port, and one that NICs of both models address.
+// Invariant: lab: With the driver vnicgpu the GPU of a gve guest may be what a PCI device may be:
+// of any power of two from 4K, hotplug below a port, and addressed by NICs of both models.
 func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Guest)
-		node   string // the error without the driver
+		node   string // the error without the driver; "": none
 		pci    string // the error with it; "": none
 	}{
 		"4 KiB":           {func(g *Guest) { g.GPUs[1].Memory = 4096 }, "not a multiple of 2M", ""},
@@ -94,7 +95,8 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	}
 }
 
-// What a script removes is hotplug if it is a PCI device, whatever the NIC.
+// A GPU or NIC that a script removes becomes hotplug if it is a PCI device, whatever the NIC's
+// model.
 func TestScriptRemovesAGPUOfADriver(t *testing.T) {
 	script := []Event{{Change: testkit.Must(ParseChange("gpu g.a remove"))(t)}}
 	for driver, want := range map[string]bool{DriverNode: false, DriverVNICGPU: true} {
@@ -133,8 +135,8 @@ func TestForwards(t *testing.T) {
 	}
 }
 
-// Invariant: lab: Linux with the driver vnicgpu allows what is below one switch, and all if a host bridge of the lab
-// forwards; it is never told of redirection.
+// Invariant: lab: With the driver vnicgpu Linux allows peer-to-peer below one switch, and between
+// all devices if a host bridge of the lab forwards; it sees no redirecting ports.
 func TestWhatLinuxSeesWithADriver(t *testing.T) {
 	const refuses = "Linux in this guest refuses it: "
 	const zen = "Linux in this guest allows it: its CPU is one whose host bridges forward"
@@ -162,7 +164,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := split(func(g *Guest) { c.change(g); g.Driver = c.driver })
-			if c.driver == DriverVNICGPU { // else Linux would have nodes
+			if c.driver == DriverVNICGPU { // Check refuses 4 KiB for a GPU that is a NUMA node
 				testkit.OK(t, d.Check())
 			}
 			tree, _, _ := d.Tree(0)
@@ -181,7 +183,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 			testkit.Equal(t, "differences", strings.Join(differences, "; "), c.differences)
 		})
 	}
-	// A guest without sockets has a switch for each NIC, which Linux sees as well.
+	// A guest without sockets has a switch for each NIC, and Linux sees these switches.
 	bare := &Description{Guests: []Guest{{Driver: DriverVNICGPU, NICs: []NIC{{Model: GVE, GPUs: []int{0}}, {Model: GVE}},
 		GPUs: []GPU{{Memory: 4096}, {Memory: 4096}}}}}
 	testkit.OK(t, bare.Check())

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// What is set is said again in the same words.
+// A link's setting is printed in the words in which it can be set.
 func TestLinkSettings(t *testing.T) {
 	for _, c := range []struct{ key, value, text string }{
 		{"loss", "1%", "1%"}, {"loss", "0.25", "25%"}, {"loss", "0", ""}, {"gemodel", "1%/20%", "1%/20%"},
@@ -59,7 +59,7 @@ func TestParseTime(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of faults in docs/lab-reference.md anew")
 
-// The table of docs/lab-reference.md is that of faults.
+// The table of faults in docs/lab-reference.md equals the one made from the list of faults.
 //
 //	go test ./internal/lab -run TestDocsHaveAllFaults -update
 func TestDocsHaveAllFaults(t *testing.T) {
@@ -85,7 +85,7 @@ func TestDocsHaveAllFaults(t *testing.T) {
 	}
 }
 
-// settings of a port's link, as they are on the wire.
+// lossOf returns the loss rate that a port's link applies.
 func lossOf(l *Lab, i int) float64 { return l.Port(i).desc.Link.Up.Loss }
 
 func TestApply(t *testing.T) {
@@ -98,7 +98,7 @@ func TestApply(t *testing.T) {
 		lossOf(l, 0) != 0 {
 		t.Errorf("%+v", im)
 	}
-	// All of it or nothing.
+	// A change is applied completely or not at all.
 	if err := l.Apply(Change{Kind: "link", Of: "port0", Set: [][2]string{{"loss", "1%"}, {"delay", "x"}}}); err == nil ||
 		lossOf(l, 0) != 0 {
 		t.Errorf("%v, loss %v", err, lossOf(l, 0))
@@ -106,7 +106,7 @@ func TestApply(t *testing.T) {
 	if err := apply("link nobody loss=1%"); err == nil || !strings.Contains(err.Error(), "there are port0, port1") {
 		t.Errorf("%v", err)
 	}
-	// A limit is of a queue, which a link with a rate has, as lab files have it: in whatever order they are said.
+	// A queue limit needs a link with a rate, as in lab files, in whatever order the two are given.
 	for _, s := range []string{"limit=256K", "loss=1% rate=0 limit=256K"} {
 		if err := apply("link port0 " + s); err == nil || !strings.Contains(err.Error(), "say rate, too") || lossOf(l, 0) != 0 {
 			t.Errorf("%s: %v, loss %v", s, err, lossOf(l, 0))
@@ -127,8 +127,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Faults of a NIC reach it, times the scale, within its bounds; what its model cannot do is refused, and nothing of
-// that change is made.
+// A NIC applies a fault's time times the scale, up to the fault's maximum; a change with a fault
+// that the NIC's model cannot inject is refused completely.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
@@ -183,8 +183,8 @@ func TestScaledLinks(t *testing.T) {
 	}
 }
 
-// A script's changes are made in their order, not before their times, times the scale. A change that fails is reported,
-// and the others are made.
+// A script's changes are applied in their order, and none before its time multiplied by the scale.
+// A change that fails is reported, and the later changes are applied.
 func TestPlay(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Scale = 10
@@ -209,7 +209,7 @@ func TestPlay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l.Play(ctx, []Event{event(time.Hour, "link port0 loss=2%")}, tell)
-	testkit.Equal(t, "told", len(notes), 3)
+	testkit.Equal(t, "notes", len(notes), 3)
 }
 
 func FuzzParseChange(f *testing.F) {

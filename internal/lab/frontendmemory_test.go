@@ -12,10 +12,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: lab: A frontend whose memory occupies more than it may loses its connection, and others go on.
+// Invariant: lab: A frontend whose memory occupies more than the limit loses its connection, and
+// others continue.
 func TestFrontendMemoryIsBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
-	const most = 1 << 30 // more than a guest in this process has
+	const most = 1 << 30 // more than the memory of a guest in this process
 	w := open(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio}, 0), lab.Options{FrontendMemory: most})
 	a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
 	p := w.Port(2)
@@ -53,6 +54,6 @@ func TestFrontendMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are counted without a bound", n)
 	}
 	testkit.OK(t, client.Close())
-	testkit.OK(t, <-done) // it was looked at, too, as its look began before the small one's: 132K of 1 GiB
+	testkit.OK(t, <-done) // its memory was counted, too, as it began before the small lab's: 132K of 1 GiB
 	testkit.OK(t, p.Space().Close())
 }

@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A guest reaches a server of the host by the gateway's address, and the host the guest by a
-// forward.
+// A guest reaches a server of the host by the gateway's address, and the host reaches the guest by
+// a forward.
 //
-// Invariant: lab: The gateway leads both ways.
+// Invariant: lab: Connections through the gateway work in both directions.
 func TestGatewayLeadsBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	host := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -45,7 +45,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	says(t, in, got)
 }
 
-// says has both ends of a connection say something, and closes it.
+// says makes both ends of a connection send something, and closes the connection.
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {
@@ -89,12 +89,12 @@ func TestParseForward(t *testing.T) {
 	}
 }
 
-// What a user says of the gateway: mistakes name the flag, and what it wants.
+// Mistakes in a user's gateway flags are errors that name the flag and its valid values.
 func TestGatewayFlags(t *testing.T) {
 	type flags = lab.GatewayFlags
 	for _, c := range []struct {
 		flags flags
-		wrong string // "": good
+		wrong string // part of the error; "": the flags are valid
 		nat   bool
 		ports string
 	}{

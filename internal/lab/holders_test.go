@@ -11,11 +11,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Whoever runs a port's stack is asked; one that does not answer in time is left alone for a while.
+// Holders asks the owner of a port's stack; after one question without an answer in time it does
+// not ask again for a while.
 func TestHoldersAreAsked(t *testing.T) {
 	p := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0)
 	if _, known := p.Holders(t.Context()); known {
-		t.Error("somebody knows")
+		t.Error("a port without a stack has holders")
 	}
 	want := []devmem.Holder{{Binding: 1, Local: netip.MustParseAddrPort("10.0.0.1:7"), Tokens: 3}}
 	p.SetHolders(func(context.Context) ([]devmem.Holder, error) { return want, nil })
@@ -36,7 +37,7 @@ func TestHoldersAreAsked(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, known := p.Holders(ctx); known {
-			t.Error("a guest that says nothing knows")
+			t.Error("a guest that does not answer has holders")
 		}
 	}
 	testkit.Equal(t, "questions", asked, 1)

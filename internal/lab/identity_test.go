@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// attachAs has a guest on a port whose driver has another MAC than the NIC.
+// attachAs connects a guest to a port; the guest's driver has another MAC than the NIC.
 func attachAs(t *testing.T, p *lab.Port, mac string) *labtest.Guest {
 	t.Helper()
 	client, server := testkit.SocketPair(t)
@@ -21,7 +21,7 @@ func attachAs(t *testing.T, p *lab.Port, mac string) *labtest.Guest {
 	return testkit.Must(labtest.New(client, mac, []netip.Prefix{p.Addr4, p.Addr6}))(t)
 }
 
-// notes are what a lab tells.
+// notes collects the notes of a lab.
 type notes struct {
 	mu  sync.Mutex
 	all []string
@@ -48,8 +48,8 @@ func (n *notes) has(parts ...string) bool {
 	return false
 }
 
-// refuses has a guest open a connection in vain, until a reason to drop has been counted at its
-// port.
+// refuses makes a guest try to open a connection until its port has counted a drop for the given
+// reason.
 func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.DropReason) {
 	t.Helper()
 	ctx := t.Context()
@@ -65,8 +65,9 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 	<-done
 }
 
-// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC unless others are allowed, and
-// never that of another port or the gateway. A refused frame is noted, with the flag that allows it.
+// TestPortsSendFromTheirOwnMAC: a port's frames must have its NIC's MAC unless others are allowed,
+// and never the MAC of another port or of the gateway. A refused frame is noted, with the flag that
+// would allow it.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"
@@ -108,7 +109,7 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	}
 }
 
-// TestTheNextGuestBeginsAnew: what a guest has learned and claimed ends with its connection.
+// TestTheNextGuestBeginsAnew: the lab forgets a guest's addresses when the guest's connection ends.
 func TestTheNextGuestBeginsAnew(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: &wire.Identity{Learn: true}}},
@@ -122,7 +123,7 @@ func TestTheNextGuestBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOthersAreTold: if a guest uses another's address, a note names the other guest.
+// TestAddressesOfOthersAreTold: if a guest uses another guest's address, a note names that guest.
 func TestAddressesOfOthersAreTold(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var seen notes

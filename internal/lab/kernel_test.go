@@ -22,7 +22,8 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// add makes a device of the kernel in this thread's network namespace, with addresses, and brings it up.
+// add creates a network device of the kernel in this thread's namespace, with addresses, and sets
+// it up.
 func add(t *testing.T, l netlink.Link, addrs ...string) {
 	t.Helper()
 	if err := netlink.LinkAdd(l); err != nil {
@@ -32,7 +33,7 @@ func add(t *testing.T, l netlink.Link, addrs ...string) {
 	raise(t, l.Attrs().Name, addrs...)
 }
 
-// raise brings a device up.
+// raise adds addresses to a device and sets it up.
 func raise(t *testing.T, name string, addrs ...string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -42,7 +43,7 @@ func raise(t *testing.T, name string, addrs ...string) {
 			addr, err = netlink.ParseAddr(a)
 		}
 		if err == nil {
-			addr.Flags = 2 // IFA_F_NODAD: of an IPv6 address it would take a second
+			addr.Flags = 2 // IFA_F_NODAD: duplicate detection of an IPv6 address would take a second
 			err = netlink.AddrAdd(l, addr)
 		}
 	}
@@ -52,9 +53,10 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// completes makes the kernel complete checksums before frames get to a device, as ethtool -K tx off
-// does. Else segments of its own TCP that come by VXLAN and veth have partial checksums inside, which
-// UDP sockets cannot see; on a wire there are none.
+// completes makes the kernel complete checksums before it passes frames to a device, as ethtool -K
+// tx off does. Otherwise segments of the kernel's own TCP in VXLAN over veth would have partial
+// inner checksums, which UDP sockets cannot recognize; on a real wire there are no partial
+// checksums.
 func completes(t *testing.T, device string) {
 	t.Helper()
 	c, err := genetlink.Dial(nil)
@@ -88,7 +90,7 @@ func completes(t *testing.T, device string) {
 	testkit.NoError(t, err)
 }
 
-// wired gives a network namespace whose device b is joined to our device a.
+// wired returns a network namespace whose device b is joined to device a of this one.
 func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	t.Helper()
 	there, tid := testkit.Elsewhere(t)
@@ -101,7 +103,7 @@ func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	return there
 }
 
-// echoes serves connections at an address of the kernel's: what comes goes back.
+// echoes starts a kernel TCP server at an address that returns all bytes it receives.
 func echoes(t *testing.T, where string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", where)
@@ -109,7 +111,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	var conns []net.Conn // accepting's
+	var conns []net.Conn // used by accepting only
 	var accepting, work sync.WaitGroup
 	accepting.Go(func() {
 		for {
@@ -121,7 +123,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 			work.Go(func() { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
 		}
 	})
-	t.Cleanup(func() { // a guest may have gone without a word
+	t.Cleanup(func() { // a guest may end without closing its connection
 		_ = l.Close()
 		accepting.Wait()
 		for _, c := range conns {
@@ -132,7 +134,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through has a guest send n bytes to an echo of the kernel's, and get them back.
+// through makes a guest send n bytes to an echo server of the kernel, and read them back.
 func through(t *testing.T, g *labtest.Guest, to netip.AddrPort, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
@@ -155,7 +157,7 @@ func through(t *testing.T, g *labtest.Guest, to netip.AddrPort, n int) {
 	}
 }
 
-// joined is a lab with one guest and an uplink.
+// joined opens a lab with an uplink and one guest, and returns the guest.
 func joined(t *testing.T, c uplink.Config) *labtest.Guest {
 	t.Helper()
 	c.Name = "up0"
@@ -166,14 +168,14 @@ func joined(t *testing.T, c uplink.Config) *labtest.Guest {
 	return g
 }
 
-// A guest reaches the kernel's TCP by the kernel's own VXLAN, over IPv4 and IPv6.
+// A guest reaches the kernel's TCP through the kernel's own VXLAN device, over IPv4 and IPv6.
 //
-// Invariant: uplink: VXLAN is the kernel's.
+// Invariant: uplink: VXLAN works with the kernel's VXLAN devices.
 func TestVXLANOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
 	}
-	// The underlay has room for the 50 or 70 bytes, and 4 of a tag.
+	// The underlay's MTU has room for the 50 or 70 bytes of VXLAN, and 4 of a VLAN tag.
 	there := wired(t, 1600, []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"192.0.2.2/24", "2001:db8::2/64"})
 	for i, ends := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
 		a, b := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
@@ -198,7 +200,7 @@ func TestVXLANOfTheKernel(t *testing.T) {
 	}
 }
 
-// Over an interface of MTU 1500 VXLAN carries 1450, or 1430 over IPv6.
+// Over an interface of MTU 1500 VXLAN carries packets of 1450 bytes, or of 1430 over IPv6.
 func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -231,9 +233,10 @@ func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	}
 }
 
-// A guest reaches the kernel's TCP by a tap that is in a bridge; the kernel leaves segmentation and checksums to us.
+// A guest reaches the kernel's TCP through a tap in a bridge; the kernel leaves segmentation and
+// checksums to vnic.
 //
-// Invariant: uplink: A tap leads to the kernel's bridges.
+// Invariant: uplink: A tap joins a lab to the kernel's bridges.
 func TestTapOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -247,7 +250,7 @@ func TestTapOfTheKernel(t *testing.T) {
 	dev := testkit.Must(netlink.LinkByName("tap0"))(t)
 	testkit.OK(t, netlink.LinkSetMaster(dev, br))
 	addr := echoes(t, "10.118.110.77:0")
-	for range 2 { // whom the device is closed by may open it again
+	for range 2 { // a tap can be opened again after it was closed
 		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), addr, 2_000_000) })
 	}
 	try := func(c uplink.Config, mtu int, want ...string) {

@@ -23,7 +23,7 @@ func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 	return w
 }
 
-// attach has a guest on a port.
+// attach connects a guest to a port.
 func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	t.Helper()
 	client, server := testkit.SocketPair(t)
@@ -66,9 +66,9 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 	}
 }
 
-// Close ends what is served.
+// Close ends the connections that ports serve.
 //
-// Invariant: lab: Close ends what is served, and services before ports.
+// Invariant: lab: Close ends the connections of ports, and closes services before ports.
 func TestCloseEndsConnections(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -88,7 +88,7 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-// closer notes that it was closed, while the ports were there.
+// closer is a service; its Close appends its name if ports and links still exist.
 type closer struct {
 	w      *lab.Lab
 	closed *[]string
@@ -102,7 +102,7 @@ func (c closer) Close() error {
 	return nil
 }
 
-// Invariant: lab: Close ends what is served, and services before ports.
+// Invariant: lab: Close ends the connections of ports, and closes services before ports.
 func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var closed []string
@@ -166,7 +166,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// Impaired links lose segments, and TCP makes up for it; others lose none.
+// Impaired links lose segments, and TCP sends them again; other links lose none.
 func TestImpairedLinksLose(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, loss := range []float64{0, 0.02} {
@@ -184,8 +184,8 @@ func TestImpairedLinksLose(t *testing.T) {
 	}
 }
 
-// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it
-// may address.
+// A guest may have NICs of both models, each with a GPU; a NIC gets only the GPUs that it may
+// address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)
 	two := lab.Guest{

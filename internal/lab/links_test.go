@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// linked are two guests, each with a NIC and two GPUs below a switch: payload of gpu0 is direct, that of gpu1 bounced.
+// linked describes two guests, each with a NIC and two GPUs: payload of gpu0 is direct, payload of
+// gpu1 is bounced.
 func linked() (d lab.Description) {
 	for _, name := range []string{"a", "b"} {
 		in := func(s string) string { return name + "." + s }
@@ -35,7 +36,8 @@ func linked() (d lab.Description) {
 	return d
 }
 
-// sendFrom sends n bytes from a buffer that is bound, or from host memory, and reads that they were acknowledged.
+// sendFrom sends n bytes from a binding, or from host memory if b is nil, and waits until the peer
+// has received all.
 func sendFrom(ctx context.Context, s *stack.Stack, from, to netip.AddrPort, b devmem.Binding, n int) error {
 	c, err := s.Dial(ctx, from, to)
 	if err != nil {
@@ -51,12 +53,13 @@ func sendFrom(ctx context.Context, s *stack.Stack, from, to netip.AddrPort, b de
 		err = errors.Join(err, c.CloseWrite())
 	}
 	if err == nil {
-		_, err = io.Copy(io.Discard, c) // until the peer, which has all of it, is done
+		_, err = io.Copy(io.Discard, c) // until the peer has received all bytes and closes
 	}
 	return err
 }
 
-// take receives from a listener's first connection until its end.
+// take accepts a listener's first connection and receives until its end; it returns the number of
+// bytes.
 func take(l devmem.Listener) (n int, err error) {
 	c, err := l.AcceptConn()
 	if err != nil {
@@ -85,7 +88,7 @@ func take(l devmem.Listener) (n int, err error) {
 	}
 }
 
-// linkedStacks are the stacks of both guests.
+// linkedStacks opens the stacks of both guests.
 func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	for i := range stacks {
 		n := testkit.Must(w.Port(i).InProcess(driver.Options{QueuePairs: 3}))(t)
@@ -96,7 +99,8 @@ func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	return stacks
 }
 
-// transferred sends n bytes from the GPU, or from host memory if it is -1, of one guest to the same of the other one.
+// transferred is a transfer of n bytes from memory of one guest to the same memory of the other:
+// GPU number gpu, or host memory if gpu is -1.
 type transferred struct {
 	from, gpu, n int
 	local, to    netip.AddrPort
@@ -104,7 +108,7 @@ type transferred struct {
 	listener     devmem.Listener
 }
 
-// prepare binds memory and listens. Local ports are 100 and so many.
+// prepare binds memory and listens at port 10 + gpu; the sender's port is 100 more.
 func (x *transferred) prepare(t *testing.T, w *lab.Lab, stacks [2]*stack.Stack) {
 	to := 1 - x.from
 	port := uint16(10 + x.gpu)
@@ -121,7 +125,7 @@ func (x *transferred) prepare(t *testing.T, w *lab.Lab, stacks [2]*stack.Stack) 
 	x.listener = testkit.Must(stacks[to].Listen(x.to))(t)
 }
 
-// run transfers and gives the first error.
+// run transfers and returns the errors of both ends.
 func (x *transferred) run(ctx context.Context, stacks [2]*stack.Stack) error {
 	sent := make(chan error, 1)
 	go func() { sent <- sendFrom(ctx, stacks[x.from], x.local, x.to, x.send, x.n) }()
@@ -134,7 +138,7 @@ func (x *transferred) run(ctx context.Context, stacks [2]*stack.Stack) error {
 
 func payload(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// carried is the payload of all edges by name.
+// carried returns the payload of all edges by name.
 func carried(ports ...*lab.Port) map[string]uint64 {
 	edges, m := make(map[*lab.Edge]lab.Carried), make(map[string]uint64)
 	for _, p := range ports {
@@ -146,10 +150,11 @@ func carried(ports ...*lab.Port) map[string]uint64 {
 	return m
 }
 
-// While connections transfer from both GPUs and from host memory, edges say no more than there is. At the end they say
-// what the queues do, to the byte.
+// While connections transfer from both GPUs and from host memory, no edge counts more payload than
+// can have crossed it. At the end the edges' counts equal the queues' counts, to the byte.
 //
-// Invariant: lab: What links have carried is what the queues of the NICs count, each byte on each link of its way.
+// Invariant: lab: The bytes counted on links equal the bytes that the NICs' queues count, each byte
+// on each link that it crosses.
 func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w, err := lab.Open(linked(), lab.Options{})
@@ -233,8 +238,9 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	}
 }
 
-// Host memory is where the file behind it says: with RAM of two sockets, a file each, payload of
-// the first's crosses the link between them to a NIC below the second.
+// Host memory belongs to the socket of the file behind it: if the RAM of two sockets is in one file
+// each, payload in the first socket's RAM crosses the link between the sockets on its way to a NIC
+// below the second.
 func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const n = 1 << 18
@@ -246,7 +252,7 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 		}
 		w := testkit.Must(lab.Open(d, lab.Options{}))(t)
 		ports, stacks := w.Ports(), linkedStacks(t, w)
-		if files == 2 { // that of the guest's driver is the first
+		if files == 2 { // the first file is the one that the guest's driver made
 			for _, p := range ports {
 				testkit.OK(t, p.Space().Add(dma.Map{IOVA: 1 << 46, Size: 1 << 20, FD: int(testkit.Memfd(t, 1<<20).Fd())}))
 			}
@@ -275,8 +281,8 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	}
 }
 
-// A connection that is alone on its NICs: the edges of its ways carry what its flow counters have, and besides only the
-// payload of frames that are not TCP's, as ARP.
+// With a single connection on its NICs, the edges of its paths carry the bytes of its flow
+// counters, and besides these only the payload of frames that are not TCP, such as ARP.
 func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for gpu := range 2 {
@@ -295,8 +301,8 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 			meters[i] = testkit.Must(w.Port(i).NIC().AddFlowCounter(f))(t)
 		}
 		testkit.OK(t, x.run(ctx, stacks))
-		// Workers count what they have sent after it has arrived.
-		testkit.Eventually(t, "what links carried to be what was counted", func() bool {
+		// A worker counts a packet only after the packet has arrived.
+		testkit.Eventually(t, "links' payload to equal the flow counters", func() bool {
 			same := true
 			for i, p := range w.Ports() {
 				flow := testkit.Must(p.NIC().ReadFlowCounter(meters[i]))(t)
@@ -330,7 +336,7 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	}
 }
 
-// Rates are written as their field writes them, by where the edge is.
+// An edge's rate is printed in bit/s for a NIC's Ethernet link, and in bytes/s for PCIe and memory.
 func TestRatesOfEdges(t *testing.T) {
 	for name, want := range map[string]string{"a.nic0 out": "200Gbit", "a.nic0 in": "200Gbit", "a.nic0 up": "25 GB/s",
 		"a.s0 memory": "25 GB/s"} {

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where a guest's kernel comes to another verdict is said once for all pairs of a kind, and of no others.
+// Differences groups the pairs for which Linux in the guest decides otherwise than the lab, one
+// text for each reason, and lists no other pairs.
 func TestDifferencesFromLinux(t *testing.T) {
 	slot := func(below string, redirect bool) Slot { return Slot{Below: below, Redirect: redirect} }
 	describe := func(routing pcie.Routing, redirect bool) *Description {

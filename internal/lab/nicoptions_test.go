@@ -10,7 +10,8 @@ import (
 )
 
 // reaches reads each field of NICOptions back from a port. An option that a port keeps only for
-// QEMU's arguments is read from the port, all others from what the device is made with.
+// QEMU's arguments is read from the port, all others from the configuration with which the device
+// is made.
 var reaches = map[string]func(*Port) any{
 	"MTU":      func(p *Port) any { return p.MTU },
 	"MaxMTU":   func(p *Port) any { return int(p.config(nil).MTU) },
@@ -43,7 +44,7 @@ func TestNICOptionsReachThePort(t *testing.T) {
 		return l.Port(0)
 	}
 	testkit.Equal(t, "lost options", len(lost(t, all, open(all))), 0)
-	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls: one option less
+	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls: one option is missing
 		less := all
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		f.SetZero()

@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// verbs is a guest in this process that has a queue pair to the other one, and all of its GPU's memory in an MR.
+// verbs is a guest in this process with a queue pair to the other guest, and with an MR of all of
+// its GPU's memory.
 type verbs struct {
 	port *lab.Port
 	nic  *driver.NIC
@@ -33,7 +34,7 @@ type verbs struct {
 
 const rdmaMemory = 8 << 20
 
-// newVerbs makes two, on links that do im to packets.
+// newVerbs makes two guests with a queue pair to each other, on links with impairment im.
 func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]*verbs) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -68,7 +69,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 		})
 	}
 	work.Wait()
-	t.Cleanup(func() { // before the drivers are closed
+	t.Cleanup(func() { // devices close before their drivers
 		for _, v := range ends {
 			testkit.NoError(t, v.dev.Close())
 		}
@@ -76,7 +77,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 	return l, ends
 }
 
-// write and read reach the GPU's memory as its own programs do.
+// write and read access the GPU's memory as the GPU's own programs do.
 func (v *verbs) write(t testing.TB, b []byte, off int64) {
 	testkit.Must(unix.Pwrite(v.port.GPU().GPU.FD(), b, off))(t)
 }
@@ -87,7 +88,8 @@ func (v *verbs) read(t testing.TB, n int, off int64) []byte {
 	return b
 }
 
-// move puts the first quarter of a's GPU into the second one of b's, and gets the third one of b's into a's last.
+// move puts the first quarter of a's GPU into the second quarter of b's, and gets the third quarter
+// of b's into the fourth of a's.
 func move(t testing.TB, a, b *verbs, seed byte) {
 	t.Helper()
 	const n = rdmaMemory / 4
@@ -107,8 +109,8 @@ func move(t testing.TB, a, b *verbs, seed byte) {
 	}
 }
 
-// Invariant: nic/rdma: Between GPUs of two NICs all bytes count as device memory, on both ends, and without P2P as
-// bounced through host memory.
+// Invariant: nic/rdma: Between GPUs of two NICs both ends count all bytes as device memory, and
+// without P2P as bounced through host memory.
 func TestRDMABetweenGPUs(t *testing.T) {
 	_, ends := newVerbs(t, 4096, lab.Impairment{})
 	a, b := ends[0], ends[1]
@@ -127,10 +129,10 @@ func TestRDMABetweenGPUs(t *testing.T) {
 				bounced, file := d[0].BouncedBytes-d[1].BouncedBytes, d[0].GPUFileBytes-d[1].GPUFileBytes
 				again := d[0].AgainBytes - d[1].AgainBytes
 				want := uint64(2 * n)
-				if (k == 0) != (j == 0) { // a asks, b answers
+				if (k == 0) != (j == 0) { // a requests, b responds
 					want = 0
 				}
-				if again > 0 { // a busy machine: what was moved again counts again
+				if again > 0 { // on a busy machine packets may be sent again, and count again
 					want = device + host
 				}
 				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want ||
@@ -147,7 +149,7 @@ func TestRDMABetweenGPUs(t *testing.T) {
 	}
 }
 
-// A link that loses, doubles, reorders and corrupts: all bytes arrive.
+// On a link that loses, duplicates, reorders and corrupts, all bytes arrive.
 func TestRDMAOnALossyLink(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{Loss: 0.01, Reorder: 0.002, Duplicate: 0.002, Corrupt: 0.002, Seed: 7})
 	move(t, ends[0], ends[1], 3)
@@ -158,7 +160,7 @@ func TestRDMAOnALossyLink(t *testing.T) {
 	t.Logf("%+v", c)
 }
 
-// udpCounter is a Receiver that counts what comes to UDP port 9, and to RoCEv2's.
+// udpCounter is a Receiver that counts datagrams to UDP port 9, and to RoCEv2's port.
 type udpCounter struct {
 	mu       sync.Mutex
 	ordinary []uint32
@@ -193,7 +195,7 @@ func (u *udpCounter) wake() {
 func (u *udpCounter) Completed(int, []uint64) { u.wake() }
 func (u *udpCounter) Wake()                   {}
 
-// udp is a datagram to a port of the other end, with a number.
+// udp returns a numbered datagram to a port of the other end.
 func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	h := make([]byte, 42+64)
 	copy(h, to.port.MAC[:])
@@ -214,8 +216,8 @@ func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	return driver.TxFrame{Header: h}
 }
 
-// Datagrams in the same batches as packets of RDMA reach their queue, all and in order; those to RoCEv2's port are the
-// NIC's, as long as there is a queue pair.
+// Datagrams in the same batches as packets of RDMA reach their queue, all and in order; the NIC
+// takes datagrams to RoCEv2's port as long as there is a queue pair.
 func TestRDMABesideUDP(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
@@ -227,7 +229,7 @@ func TestRDMABesideUDP(t *testing.T) {
 		var frames []driver.TxFrame
 		for i := range batch {
 			frames = append(frames, a.udp(b, 9, uint32(round*batch+i)))
-			if i%2 == 0 { // hello, whoever you are: of no queue pair, or no packet at all
+			if i%2 == 0 { // a datagram to RoCEv2's port that belongs to no queue pair, or is malformed
 				frames = append(frames, a.udp(b, 4791, uint32(i)))
 			}
 		}
@@ -257,7 +259,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	b.got.until(t, func() bool { return b.got.roce == 1 })
 }
 
-// until waits for what is received.
+// until waits until f returns true.
 func (u *udpCounter) until(t testing.TB, f func() bool) {
 	t.Helper()
 	testkit.Eventually(t, "datagrams", func() bool {
@@ -267,7 +269,8 @@ func (u *udpCounter) until(t testing.TB, f func() bool) {
 	})
 }
 
-// A reset of the port in the middle of a transfer ends it on both sides, and nothing hangs.
+// If the peer closes its queue pair during a transfer, the transfer ends with an error, and nothing
+// hangs.
 func TestRDMAWhenThePeerResets(t *testing.T) {
 	testkit.Slow(t)
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
@@ -286,13 +289,14 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 	testkit.Eventually(t, "bytes", func() bool { return testkit.Must(b.dev.Counts(t.Context()))(t).In.DeviceBytes > 0 })
 	testkit.OK(t, b.qp.Close())
 	if err := <-failed; err == nil {
-		t.Error("a transfer to nobody succeeds")
+		t.Error("a transfer to a closed queue pair succeeds")
 	} else {
 		t.Log(err)
 	}
 }
 
-// The NIC of a guest that is gone is silent: its peers miss their answers, and its GPU is not written to any more.
+// The NIC of a guest that is gone does not respond: its peers' requests time out, and nothing more
+// is written to its GPU.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})
@@ -314,8 +318,8 @@ func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	}
 }
 
-// BenchmarkRDMA moves bytes between two GPUs: compare with BenchmarkGPUToGPU of package driver, and BenchmarkStream of
-// package stack.
+// BenchmarkRDMA moves bytes between two GPUs, to compare with BenchmarkGPUToGPU of package driver
+// and BenchmarkStream of package stack.
 func BenchmarkRDMA(b *testing.B) {
 	for _, mtu := range []uint16{1024, 4096} {
 		for _, size := range []uint32{64 << 10, 1 << 20} {

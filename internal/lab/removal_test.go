@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab has a guest of each model with sockets, a guest without, and a guest whose NICs and GPUs are all below a
-// switch, half of them with hotplug.
+// removalLab opens a lab of four guests: one of each model with sockets, one without sockets, and
+// one whose NICs and GPUs are all below a switch, half of them with hotplug.
 func removalLab(t *testing.T, note func(name, text string)) *Lab {
 	l := testkit.Must(Open(removalDescription(), Options{Note: note}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
@@ -47,8 +47,8 @@ func removalDescription() (d Description) {
 	return d
 }
 
-// Whoever runs a machine is asked to remove what its guest shall lose, and the end is noted when it
-// comes. What cannot be removed is refused in one line that says why.
+// The lab asks the owner of a machine to remove a device of its guest, and notes the removal when
+// it has ended. A removal that is impossible is refused with one line that says why.
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex
@@ -105,9 +105,9 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		t.Error("others are said to be removed")
 	}
 	ends["nic0.1"] <- nil
-	testkit.Equal(t, "told of", <-removals, "a.nic1")
+	testkit.Equal(t, "note about", <-removals, "a.nic1")
 	ends["gpu0.0"] <- errors.New("the guest did not release it")
-	testkit.Equal(t, "told of", <-removals, "a.gpu0")
+	testkit.Equal(t, "note about", <-removals, "a.gpu0")
 	if notes["a.nic1"] != "has been removed" || notes["a.gpu0"] != "is still there: the guest did not release it" {
 		t.Errorf("%v", notes)
 	}
@@ -117,10 +117,11 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.OK(t, errors.Join(apply("nic a.nic0 tokens=5ms"), l.SetScale(1000), apply("nic b.nic1 tokens=1ms"),
 		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
 	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
-	testkit.OK(t, apply("gpu a.gpu0 remove")) // the lab's end does not wait for it
+	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for this removal
 }
 
-// What a script removes is hotplug, and nothing else; but what cannot be is not, and who says so is refused.
+// A device that a script removes becomes hotplug, and no other does; a device that cannot be
+// hotplug does not, and a description that says hotplug of it is refused.
 func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	d := removalDescription()
 	var script []Event
@@ -156,8 +157,8 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 }
 
-// A driver in this process loses its NIC when its connection ends, and its GPU by a call: both give
-// ENODEV. The NIC beside it goes on.
+// A driver in this process loses a NIC when the NIC's connection ends, and a GPU by a call: both
+// give ENODEV. The other NIC continues.
 func TestRemovalFromAProcess(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := removalLab(t, func(string, string) {})
@@ -178,7 +179,7 @@ func TestRemovalFromAProcess(t *testing.T) {
 	testkit.ErrorIs(t, nics[0].Err(), unix.ENODEV)
 	testkit.OK(t, nics[1].Err())
 	testkit.OK(t, apply("gpu c.gpu1 remove"))
-	testkit.OK(t, nics[1].Err()) // which has not used it
+	testkit.OK(t, nics[1].Err()) // this NIC has not used the GPU
 	id := m.GPUs[1].ID()
 	_, err := nics[1].Transmit(0, []driver.TxFrame{{Header: make([]byte, 60), Device: []driver.Range{{GPU: id, Len: 8}}}})
 	testkit.ErrorIs(t, err, unix.ENODEV)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Sizes are shown to people in one way, whatever the number.
+// Sizes are printed in one form, whatever the number.
 func TestSizesAreShownInOneWay(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0", 1: "1", 1023: "1023", 1024: "1K", 1025: "1.1K", 1536: "1.5K",
 		64 << 20: "64M", 5000 << 40: "5000T", 1<<64 - 1: "16777216.0T",

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// second gives the guests of a lab other names and addresses than a first lab's guests have.
+// second gives the guests of a lab names and addresses that a first lab's guests do not have.
 func second(d lab.Description, n int) lab.Description {
 	for i := range d.Guests {
 		nic := &d.Guests[i].NICs[0]
@@ -22,10 +22,10 @@ func second(d lab.Description, n int) lab.Description {
 	return d
 }
 
-// Two labs joined by an uplink are one network: guests of both reach each other by TCP. The senders'
-// stacks hand over super-packets with partial checksums.
+// Two labs joined by an uplink are one network: guests of both reach each other by TCP. The
+// senders' stacks send super-packets with partial checksums.
 //
-// Invariant: uplink: Labs that are joined are one network.
+// Invariant: uplink: Joined labs are one network.
 func TestLabsJoinedByUplinks(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()
@@ -56,7 +56,7 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 	}
 }
 
-// What comes in by an uplink has the bound that the lab's ports have.
+// The storm bound of the lab's ports also applies to broadcast frames from an uplink.
 func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()
@@ -67,7 +67,7 @@ func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	peer := testkit.Must(net.DialUDP("udp4", net.UDPAddrFromAddrPort(b), net.UDPAddrFromAddrPort(a)))(t)
 	defer peer.Close()
 	frame := []byte("\x08\x00\x00\x00\x00\x00\x01\x00\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x09\x88\xb6")
-	for range 64 { // the bound lets 32 pass at once, and drops some of the others
+	for range 64 { // the bound admits 32 at once, and drops some of the others
 		testkit.Must(peer.Write(frame))(t)
 	}
 	testkit.Eventually(t, "some are dropped", func() bool {

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// NICs keep the account of flows that a command names: none is a number, too.
+// NICs count as many flows as a command asks for; zero flows is a valid number.
 func TestFlowsOfASession(t *testing.T) {
 	none, some := 0, 4
 	for name, c := range map[string]struct {

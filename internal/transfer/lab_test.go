@@ -50,7 +50,7 @@ type guest struct {
 	v6   netip.Addr
 }
 
-// on is an operation of a Guest.
+// on returns op as a call on g.
 func on(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
 	return func(ctx context.Context) error { return op(ctx, g) }
 }

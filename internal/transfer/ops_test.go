@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// agents are the hosts that tests serve, by guest hostname, because the agent's registry is global.
+// agents has the hosts of this package's tests by guest hostname, because the agent's registry is
+// global.
 var agents struct {
 	sync.Mutex
 	hosts map[string]*host

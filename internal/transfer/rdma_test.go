@@ -91,7 +91,7 @@ func TestRDMA(t *testing.T) {
 					testkit.OK(t, dst.node.StageRDMA(ctx, RDMAStage{Len: size, Back: true}))
 				}
 				if !bytes.Equal(src.ram[dataOff:][:size], dst.ram[dataOff:][:size]) || dst.ram[dataOff+size] != last {
-					t.Error("what was moved is not what it was, or there is more of it")
+					t.Error("the payload of the captured frames is not the payload sent, or is longer")
 				}
 				w.closeRDMA()
 			}
@@ -208,7 +208,7 @@ func TestRDMABehindAgents(t *testing.T) {
 	testkit.Equal(t, "bytes", res.Bytes, size)
 	testkit.OK(t, StageRDMA(ctx, b, RDMAStage{Len: size, Back: true}))
 	if !bytes.Equal(w.a.ram[dataOff:][:size], w.b.ram[dataOff:][:size]) {
-		t.Error("what was moved is not what it was")
+		t.Error("the bytes that arrived differ from those sent")
 	}
 	cpu := testkit.Must(CPUTime(ctx, b))(t)
 	if cpu.User+cpu.System == 0 {

@@ -35,8 +35,9 @@ func do(t *testing.T, o *Options) (*Report, error) {
 	return Do(t.Context(), o)
 }
 
-// Invariant: vnic allreduce: every element of every rank is what scalar code says, in the order of the ring; each rank
-// passes on what the operation says, to the byte, from device memory to device memory.
+// Invariant: vnic allreduce: every element of every rank equals the sum that scalar code computes
+// in the order of the ring; each rank sends exactly the bytes that the operation requires, from
+// device memory to device memory.
 func TestRings(t *testing.T) {
 	testkit.Slow(t)
 	for _, n := range []int{1, 2, 3, 4, 8} {
@@ -44,7 +45,7 @@ func TestRings(t *testing.T) {
 			t.Run(fmt.Sprint(n, name), func(t *testing.T) {
 				counts := []uint64{1, uint64(n + 1), 1e5 + 1}
 				switch {
-				case testing.Short(): // with -race above all, where more elements show no more
+				case testing.Short(): // mainly with -race, where more elements find nothing more
 					counts[2] = 1e4 + 1
 				case testkit.Long() || typ == devmem.Float32:
 					counts[2] = 1e6 + 1
@@ -75,7 +76,8 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// Where the ranks divide the elements each passes on 2(n-1)/n of them.
+// If the ranks' number divides the elements' number, each rank sends 2(n-1)/n of the elements'
+// bytes.
 func TestShareThatIsPassedOn(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 8} {
 		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 840, parts: 1}
@@ -101,7 +103,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Negative control: of a rank without peer-to-peer all payload is host memory's, and of no other rank any.
+// Negative control: the payload of a rank without peer-to-peer is all in host memory; that of the
+// other ranks is all in device memory.
 func TestRankWithoutPeerToPeer(t *testing.T) {
 	o := options(t, 3, 10_001)
 	testkit.OK(t, o.P2P.Set("off=1"))
@@ -116,7 +119,7 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Several channels share the elements, which they add in orders of their own.
+// Several channels share the elements; each channel adds its elements along a ring of its own.
 func TestChannels(t *testing.T) {
 	for _, op := range []string{transfer.AllReduce, transfer.Broadcast} {
 		o := options(t, 3, 1, 2, 4, 100_001)
@@ -146,7 +149,8 @@ func TestLossyLinks(t *testing.T) {
 	}
 }
 
-// Negative control: an element that was added once too often is found, and is no proof.
+// Negative control: the check finds an element to which a value was added twice, and Do returns
+// ErrProof.
 func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
 	testkit.OK(t, o.Complete())
@@ -173,7 +177,8 @@ func le(b []byte) uint32 {
 	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }
 
-// A rank that ends in the middle: its neighbours name it and the step, and nothing is left.
+// If a rank ends in the middle of an operation, its neighbours' errors name it and the step, and no
+// goroutine, file or process is left.
 func TestKilledRank(t *testing.T) {
 	o := options(t, 4, 1000, 2000)
 	var set *session.Set
@@ -202,7 +207,8 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// The reference is near the sum in 64 bits: each of n-1 additions rounds by half an ulp of the largest sum on the way.
+// The reference values are close to the sum computed in 64 bits: each of n-1 additions rounds by at
+// most half an ulp of the largest partial sum.
 func TestReferenceIsNearTheSum(t *testing.T) {
 	for _, n := range []int{2, 3, 8} {
 		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 10_000, seed: 5, parts: 1}
@@ -220,8 +226,8 @@ func TestReferenceIsNearTheSum(t *testing.T) {
 	}
 }
 
-// What parsers of nccl-tests' output take: lines that do not begin with # have 13 columns, and the last one that says
-// something has the mean.
+// The table has the form that parsers of nccl-tests' output read: lines that do not begin with #
+// have 13 columns, and the last line with text has the mean bus bandwidth.
 func TestTable(t *testing.T) {
 	zero, two := uint64(0), uint64(2)
 	rep := &Report{Op: transfer.AllReduce, Type: "float", Ranks: 2, Root: -1, Info: session.Info{Guest: "inproc"},
@@ -246,7 +252,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What is wrong with options is said in terms of flags, before anything begins.
+// Check reports a mistake in the options in terms of flags, before a lab is opened.
 func TestMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Options)

@@ -20,10 +20,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// tiny are options for a test: no run takes longer than it must.
+// tiny returns options with which a measurement takes the shortest time allowed.
 func tiny(only ...string) Options { return Options{Pairs: MinPairs, Time: MinTime, Only: only} }
 
-// Each measurement runs, and its counters agree with what it says it moved; a program that is not there is said so.
+// Each measurement runs, and its counters agree with the bytes that it claims; if a program that it
+// needs is not installed, its row has a note instead of figures.
 func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	testkit.Slow(t)
 	for _, m := range All() {
@@ -51,7 +52,8 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake is a measurement that moves nothing: a run claims some bytes, and its counter counts others.
+// fake is a measurement that moves nothing: its run claims some bytes, and its counter counts
+// others.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {
@@ -93,7 +95,7 @@ func TestARunThatCountersDenyFails(t *testing.T) {
 	}
 }
 
-// A plain loop that loses a byte is no yardstick: its driver's end sees it.
+// The plain loop, a yardstick, is checked too: its driver's end reports a frame that lacks a byte.
 func TestPlainLoopIsChecked(t *testing.T) {
 	f := &frame{head: make([]byte, 66), payload: bytes.Repeat([]byte{7}, 100)}
 	p := testkit.Must(newPlainSide(f, 4))(t)
@@ -126,7 +128,8 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		}
 		return v
 	}
-	// Order statistics of the binomial distribution with p = 1/2: the tables of the sign test.
+	// The intervals' ends are order statistics of the binomial distribution with p = 1/2, from the
+	// tables of the sign test.
 	for _, c := range []struct {
 		values []float64
 		want   Interval
@@ -135,14 +138,15 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		{count(7), Interval{4, 1, 7}},
 		{count(15), Interval{8, 4, 12}},
 		{[]float64{5, 5, 5, 5, 5, 5, 5}, Interval{5, 5, 5}},
-		{[]float64{1, 1, 1, 1, 1, 1, 1e9}, Interval{1, 1, 1e9}}, // one wild value moves no median
+		{[]float64{1, 1, 1, 1, 1, 1, 1e9}, Interval{1, 1, 1e9}}, // one outlier moves no median
 	} {
 		testkit.Equal(t, "interval", *summarize(c.values), c.want)
 	}
 }
 
-// The reference's interval need not be symmetric: one of its ends may be one value nearer to the median. From 31 values
-// on it approximates by the normal distribution, and may be wider or narrower by one value.
+// An end of the reference's interval may be one value nearer to the median than ours, as the
+// reference need not be symmetric. From 31 values on the reference approximates by the normal
+// distribution, and its interval may be wider or narrower by one value.
 func TestIntervalsComparedWithBenchmath(t *testing.T) {
 	for n := MinPairs; n <= MaxPairs; n++ {
 		values := make([]float64, n)
@@ -195,7 +199,7 @@ func TestMeasuringEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, err, context.Canceled)
 }
 
-// sample is a report with a row of each kind.
+// sample returns a report with a row of each kind.
 func sample(t *testing.T) *Report {
 	t.Helper()
 	o := tiny()
@@ -251,7 +255,7 @@ func TestTableHasARowForEach(t *testing.T) {
 	testkit.ErrorIs(t, sample(t).Table(failing{}), errNoRoom)
 }
 
-// The schemas are made from the types of the reports, and reports keep to them.
+// The committed schemas equal those generated from the report types, and reports are valid by them.
 func TestSchemas(t *testing.T) {
 	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../..", "internal/job/bench")
 	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../..",

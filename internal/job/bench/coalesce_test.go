@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// BenchmarkCoalescing is a connection from GPU to GPU at an MTU of 1500, without TSO, with the
-// receiver's coalescing and without, in turn: medians, and that of the ratios.
+// BenchmarkCoalescing measures a connection from GPU to GPU at an MTU of 1500, without TSO,
+// alternately with the receiver's coalescing and without it. It reports the medians, and the median
+// of the ratios.
 func BenchmarkCoalescing(b *testing.B) {
 	const pairs, each = 15, 200 * time.Millisecond
 	f := hot

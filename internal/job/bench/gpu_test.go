@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkGPU is the rows of the table from GPU to GPU, to be profiled: `go test -bench GPU/tcp-hot -cpuprofile F`.
-// GB/s falls with other work on the machine, so it reports the processor time of all our threads, too.
+// BenchmarkGPU measures the rows of bench's table from GPU to GPU, for profiling: `go test -bench
+// GPU/tcp-hot -cpuprofile F`. Other work on the machine lowers GB/s, so it reports the processor
+// time of all threads of this process, too.
 func BenchmarkGPU(b *testing.B) {
 	for _, m := range All() {
 		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.matches) {
@@ -42,7 +43,7 @@ func BenchmarkGPU(b *testing.B) {
 	}
 }
 
-// spentCPU is the processor time of this process.
+// spentCPU returns the processor time of this process.
 func spentCPU(b *testing.B) time.Duration {
 	var u unix.Rusage
 	testkit.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))

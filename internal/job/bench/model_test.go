@@ -22,15 +22,15 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 		flow, hog float64
 		bounds    [2]string
 	}{
-		// Memory is short: an equal part for each.
+		// Memory is short: the flow and the hog each get an equal part of it.
 		{calibration{2, 10, 12, 8, 14}, 1, 6, 6, [2]string{"memory", "memory"}},
-		// The flow leaves of its part what it cannot use.
+		// The flow cannot use all of its part; the hog gets the rest.
 		{calibration{2, 10, 12, 4, 8}, 1, 4, 8, [2]string{"one flow", "memory"}},
 		{calibration{2, 10, 18, 6, 11}, 1, 5.5, 10, [2]string{"processors", "one worker"}},
 		{calibration{4, 10, 20, 9, 30}, 3, 5, 15, [2]string{"memory", "memory"}},
-		// Alone it has what it had alone.
+		// A flow without hogs gets the rate that was measured for it alone.
 		{calibration{2, 10, 12, 8, 14}, 0, 8, 0, [2]string{"one flow", ""}},
-		// Two share a processor.
+		// The flow and the hog share one processor.
 		{calibration{1, 10, 10, 6, 6}, 1, 3, 5, [2]string{"processors", "processors"}},
 	} {
 		flow, hog, a, b := c.predict(c.hogs)
@@ -40,8 +40,8 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 	}
 }
 
-// A flow is never predicted to get more than alone, than memory has, or by more hogs than by fewer; and never less
-// where memory has more.
+// The model never predicts for a flow more than its rate alone, more than the memory's rate, or
+// more beside more hogs; and never less for a faster memory.
 func TestPredictionsAreInOrder(t *testing.T) {
 	rates := []float64{0.5, 3, 7, 12, 40}
 	const most = 1 + 1e-9
@@ -71,13 +71,14 @@ func TestPredictionsAreInOrder(t *testing.T) {
 	}
 }
 
-// tinyModel is a report of short runs through little memory.
+// tinyModel returns a report of short runs that use little memory.
 func tinyModel(t *testing.T) *ModelReport {
 	t.Helper()
 	return testkit.Must(Model(t.Context(), Options{Time: 5 * time.Millisecond, cold: 2 * leastPart}))(t)
 }
 
-// Only the order of what is measured is held, with room: how near a prediction comes is the machine's.
+// The test requires only the order of the measured rates, with a margin: how exact a prediction is
+// depends on the machine.
 func TestModelReport(t *testing.T) {
 	testkit.CheckFDs(t)
 	rep := tinyModel(t)
@@ -126,7 +127,8 @@ func TestModelEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Model(ctx, o)), context.Canceled)
 }
 
-// What a flow through cold memory sends arrives, by rings that go round and memory that does, too.
+// A flow through cold memory checks that its frames arrive, also when its rings wrap and its memory
+// is used again from the start.
 func TestColdFlowsAreChecked(t *testing.T) {
 	c := testkit.Must(newColdFlow(leastPart, nil))(t)
 	defer c.close()
@@ -179,7 +181,7 @@ func TestMemoryOfTheModel(t *testing.T) {
 	}
 }
 
-// The table says that the machine is not quiet, or has too little memory.
+// The table warns if the machine is not quiet, or has too little memory for the measurement.
 func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	rep := &ModelReport{Workers: 2, MemoryBytes: 2 << 20, CacheBytes: 1 << 20,
 		Rows: []ModelRow{{About: "x", Unit: GBps, Workers: 2, Processors: 1.99}}}

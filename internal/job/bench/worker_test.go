@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkWorker is the worker rows of the table, to be profiled: `go test -bench Worker/64 -cpuprofile F`, then
-// `go tool pprof -focus Sender..Round`. What the rings' other ends do is not in ns/frame.
+// BenchmarkWorker measures the rows of bench's table about a worker, for profiling: `go test -bench
+// Worker/64 -cpuprofile F`, then `go tool pprof -focus Sender..Round`. Its ns/frame exclude the
+// time that the drivers at the rings' other ends take.
 func BenchmarkWorker(b *testing.B) {
 	for _, size := range []int{64, 1514, 64 << 10} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
@@ -20,7 +21,7 @@ func BenchmarkWorker(b *testing.B) {
 	}
 }
 
-// benchRounds measures rounds of a network's worker, of a batch for each flow.
+// benchRounds measures rounds of a network's worker; in a round each flow sends one batch.
 func benchRounds(b *testing.B, s shape) {
 	n := testkit.Must(newNetwork(s, slog.New(slog.DiscardHandler)))(b)
 	n.endWorkers()
@@ -33,8 +34,8 @@ func benchRounds(b *testing.B, s shape) {
 	testkit.OK(b, n.close())
 }
 
-// BenchmarkScale is what the rows of queues, ports and rules compare, each alone: to be profiled, and for the least of
-// many runs where the machine is not quiet.
+// BenchmarkScale measures separately each side of the comparisons of queues, ports and rules: for
+// profiling, and for taking the minimum of many runs on a machine that is not quiet.
 func BenchmarkScale(b *testing.B) {
 	for _, s := range []shape{{ports: 2, queues: 1, rules: 1}, {ports: 64, queues: 1, rules: 1},
 		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {

@@ -21,7 +21,7 @@ func TestTargets(t *testing.T) {
 	for _, c := range []struct {
 		in   string
 		want target
-		says string // of an error
+		says string // part of the error
 	}{
 		{"nvme-tcp://h/" + nqn, target{"nvme-tcp", "h", 4420, nqn, 1}, ""},
 		{"nvme-tcp://10.0.0.1:99/" + nqn + "?nsid=7", target{"nvme-tcp", "10.0.0.1", 99, nqn, 7}, ""},
@@ -53,7 +53,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Each 8 bytes of nbdkit's pattern are their own offset, wherever one begins.
+// In nbdkit's pattern each aligned 8 bytes are their own offset, at whatever offset a read begins.
 func TestNBDKitPattern(t *testing.T) {
 	var all [64]byte
 	nbdkitPattern(all[:], 1<<20)
@@ -70,13 +70,13 @@ func TestNBDKitPattern(t *testing.T) {
 	}
 }
 
-// The bound of --offset is the device's end, wherever that is.
+// --offset may be anything up to the device's end, whatever the device's size.
 func TestOffsets(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {
 		offset uint64
-		says   string // of Complete; "": it may be
-		device uint64 // that is just large enough
+		says   string // part of the error of Complete; "": Complete succeeds
+		device uint64 // size of the smallest device that fits
 	}{
 		{0, "", size}, {1<<40 + 512, "", 1<<40 + 512 + size}, {5 << 40, "", 5<<40 + size}, {1 << 62, "", 1<<62 + size},
 		{math.MaxInt64 - size, "", math.MaxInt64}, {math.MaxInt64 - size + 1, "any device may have", 0},
@@ -98,7 +98,8 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// A disk of the command's own that there is no memory for is refused before it is made.
+// The command refuses a disk of its own for which there is not enough memory, before it makes the
+// disk.
 func TestOffsetBeyondMemory(t *testing.T) {
 	o := Defaults()
 	o.Offset = 1 << 62
@@ -108,7 +109,7 @@ func TestOffsetBeyondMemory(t *testing.T) {
 	testkit.ErrorSays(t, err, "--size, --offset", "no memory")
 }
 
-// What a run shows that it must not is no proof.
+// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {
@@ -144,7 +145,7 @@ func TestSameBytes(t *testing.T) {
 	b := make([]byte, 3<<20+5)
 	gpumem.FillAt(b, 9, 0)
 	if !sameBytes(b, session.Pattern(9)) || sameBytes(b, session.Pattern(8)) {
-		t.Error("the pattern is not told from another one")
+		t.Error("the pattern is not distinguished from another one")
 	}
 	b[len(b)-1]++
 	if sameBytes(b, session.Pattern(9)) {

@@ -14,7 +14,7 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/gpusocket"
-	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"
@@ -68,13 +68,13 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// What each guest has is its own: addresses, MACs, and on virtio a second NIC with the GPU.
+// Each guest has its own addresses and MACs, and with virtio a second NIC that can address the GPU.
 func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for nic, each := range map[string]int{lab.Virtio: 2, lab.GVE: 1} {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
-		o.Forwards = nil // a port of the machine's
+		o.Forwards = nil // would occupy a port of this machine
 		services := testkit.Must(o.gateway())(t)
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: services}))(t)
 		seen := map[string]bool{}
@@ -110,7 +110,8 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// What programs find in their environment: GPU memory for the kernel's sockets where these are devmem's.
+// A guest's program finds its NIC and address in its environment, and VNIC_GPU only where the
+// kernel's sockets can receive into GPU memory.
 func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	for _, c := range []struct {
 		nic    string
@@ -182,7 +183,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	}
 }
 
-// The cache is looked at for u-root's commands before it is for anything else.
+// userland looks for u-root's commands in the cache before it looks for anything else there.
 func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	testkit.Source(t)
 	o := good()
@@ -194,7 +195,8 @@ func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	}
 }
 
-// Programs are the packages' before this machine's, and this machine's before u-root's.
+// boot looks for a program in the packages of --tools, then on this machine, then among u-root's
+// commands.
 func TestCommandsAreThePackagesFirst(t *testing.T) {
 	testkit.Source(t)
 	o := good()
@@ -219,7 +221,7 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tools *packages
-		path  string // ends with it
+		path  string // the suffix of the expected path
 		says  string
 	}{
 		{"iperf3", tools, guesttools.BinDir + "/iperf3", ""}, {"here", tools, guesttools.BinDir + "/here", ""},
@@ -241,7 +243,7 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	}
 }
 
-// What is not to be had of --tools is wrong use, before anything is fetched.
+// A value of --tools that cannot be provided is a usage error, before anything is downloaded.
 func TestBadToolsAreRefused(t *testing.T) {
 	for _, text := range []string{"NET", "net,", "none,net", "a b", "../x", "x;y"} {
 		o := good()
@@ -271,7 +273,7 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 	y.end()
 	testkit.Equal(t, "lines", b.String(), "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n")
 	b.Reset()
-	long := bytes.Repeat([]byte("x"), 3*maxLine) // never ends
+	long := bytes.Repeat([]byte("x"), 3*maxLine) // a line without an end
 	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
 		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
 	}

@@ -27,7 +27,7 @@ import (
 // exampleProgram is an example of a package's documentation: a whole program, and what it prints.
 type exampleProgram struct {
 	source []byte // of package main
-	output string // what stands behind "Output:"
+	output string // the text after "Output:"
 }
 
 // exampleOf reads the only example of a file.
@@ -53,7 +53,7 @@ func exampleOf(file string, src []byte) (exampleProgram, error) {
 	return exampleProgram{b.Bytes(), strings.TrimSpace(list[0].Output)}, nil
 }
 
-// build builds a program, against this module.
+// build compiles the program against this module.
 func (e exampleProgram) build(ctx context.Context, to string) error {
 	if err := os.WriteFile(to+".go", e.source, 0o644); err != nil {
 		return err
@@ -70,7 +70,7 @@ func goBuild(ctx context.Context, to, what string) error {
 	return nil
 }
 
-// sections takes apart what the guests have printed: lines "[GUEST] == NAME STATUS" end what a program has.
+// sections splits the guests' output: a line "[GUEST] == NAME STATUS" ends the output of a program.
 func sections(out string) map[string]string {
 	found, lines := map[string]string{}, map[string][]string{}
 	for line := range strings.Lines(out) {
@@ -84,12 +84,14 @@ func sections(out string) map[string]string {
 	return found
 }
 
-// Guests under QEMU run programs of this machine: their bytes come out as they are, and their status.
-// Among them is what packages guest and devmem/kernel show as examples: it prints what it says it does.
-// Two guests are booted once for all that a NIC serves: the suite of devmem.Memory as well, over what package guest
-// gives of the GPU's memory.
+// Guests under QEMU run programs of this machine: their output arrives unchanged, and so does their
+// exit status. Among the programs are the examples in the documentation of packages guest and
+// devmem/kernel, which print their documented output, and the conformance suite of devmem.Memory,
+// run on the GPU memory that package guest opens. For each NIC model two guests are booted once for
+// all of this.
 //
-// Invariant: guest: Device.Engines do in guests, on either NIC, what package devmem says of a Memory.
+// Invariant: guest: Device.Engines implement devmem.Memory in guests as package devmem specifies
+// it, on either NIC.
 //
 // Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
 // NIC.
@@ -112,13 +114,14 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	}
 	const memory = "vnic.dev/vnic/internal/memory-conformance"
 	testkit.OK(t, goBuild(t.Context(), filepath.Join(dir, "memory"), memory))
-	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // what the example of devmem/kernel is sent
+	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // sent to the example of devmem/kernel
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
 	t.Chdir(dir)
 
-	// Guest 0 runs the first list, guest 1 the second. The example of devmem/kernel gets what it receives
-	// from a program that knows nothing of devmem, as its documentation has it. How many poll the results channel is
-	// said at the end: with two, messages stay unseen (internal/boot, openResults).
+	// Guest 0 runs the first list, guest 1 the second. A program that uses no devmem sends to the
+	// example of devmem/kernel, as the example's documentation describes. At its end the script prints
+	// how many epoll descriptors watch the results channel: if there were two, messages would stay
+	// unread (internal/boot, openResults).
 	const script = `
 polls() {
 	n=0
@@ -152,7 +155,7 @@ exit $((VNIC_INDEX * 7))`
 			o := good()
 			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Note, o.LogDir = nic, 2, &out, &errs, t.Logf, t.TempDir()
 			o.Copies = append(strings.Fields(programs), "input")
-			o.GPUMemory = 128 << 20 // on gve the kernel uses some of it
+			o.GPUMemory = 128 << 20 // with gve the kernel uses some of the GPU memory
 			o.Command = []string{"bash", "-c", fmt.Sprintf(script, nic)}
 			status, err := Do(ctx, o)
 			if err != nil || status != 7 {

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGuestsHaveTheirAddresses: --allow-mac is every NIC's, and each guest's addresses are reserved
-// for it, also the addresses of its devmem programs, on whichever NIC they are.
+// TestGuestsHaveTheirAddresses: --allow-mac applies to every NIC, and each guest's addresses are
+// reserved for that guest, also the addresses of its devmem programs, on whichever NIC these are.
 func TestGuestsHaveTheirAddresses(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20,

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// counted adds up what all NICs have received, when the lab is closed.
+// counted sums up the receive counters of all NICs when the lab is closed.
 type counted struct {
 	lab             *lab.Lab
 	device, bounced uint64
@@ -44,8 +44,8 @@ func (c *counted) Close() error {
 	return nil
 }
 
-// What vnic lab show prints can be booted; names, addresses and models that boot cannot give are refused, and MACs that
-// the file has taken are not the kernel's NIC's.
+// boot takes the output of vnic lab show as a lab file. It refuses guest names that it uses itself,
+// and gives the kernel's NIC no MAC that the file has given to another NIC.
 func TestLabsThatAreTaken(t *testing.T) {
 	full := testkit.Must(testkit.Must(labfile.Load("pair", nil))(t).YAML())(t)
 	for text, want := range map[string]string{
@@ -83,7 +83,8 @@ func TestLabsThatAreTaken(t *testing.T) {
 	}
 }
 
-// The guest's tree is taken for the lab's only where it can be: buses count up as the tree goes down.
+// boot compares the tree that a guest sees with the lab's, and refuses one in which a device is
+// missing or elsewhere.
 func TestTreesAreCompared(t *testing.T) {
 	o := good()
 	testkit.OK(t, o.Take(testkit.Must(labfile.Load("acs", nil))(t)))
@@ -109,9 +110,10 @@ func TestTreesAreCompared(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(g.differences(seen)), "nic0 is at "+nic+", and not at "+gpu0)
 }
 
-// Programs find the devices of a lab file by their names, and the GPU that is nearest to each: what they send over a
-// rail arrives there, in that GPU, with none of it in host memory. Where a guest has NICs of both models, rails are
-// between them; where it says addresses, these are the programs'.
+// Programs find the devices of a lab file by their names, and the GPU that is nearest to each NIC.
+// Bytes sent over a rail arrive at that rail, in that GPU, and none of them lie in host memory. In
+// the lab "mixed" each guest has NICs of both models, each rail joins a gve and a virtio NIC, and
+// programs use the addresses that the file has for the first rail.
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
@@ -142,7 +144,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			if err != nil || status != 0 {
 				t.Errorf("status %d, %v", status, err)
 			}
-			for i, gpu := range []int{1, 0} { // the file lists the GPUs in another order
+			for i, gpu := range []int{1, 0} { // the file lists the GPUs in the reverse order
 				if want := fmt.Sprintf("[0] nic%d: 1048576 bytes, GPU %d\n", i, gpu); !strings.Contains(out.String(), want) {
 					t.Errorf("not %q", want)
 				}
@@ -156,7 +158,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			differs := "a: nic0-gpu1 nic1-gpu0: Linux in this guest refuses it: its CPU is none whose host bridges are known"
 			if s := output.String(); strings.Contains(s, differs) != (model == lab.GVE) ||
 				strings.Count(s, "Linux") != strings.Count(s, "-gpu1 ") {
-				t.Errorf("of Linux's verdicts it is said: %s", s)
+				t.Errorf("notes about Linux's verdicts: %s", s)
 			}
 			if s := output.String(); strings.Contains(s, "address-not-yours") {
 				t.Errorf("interfaces answer for each other: %s", s)

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Two commands with one directory do not write over each other's consoles; with another number of guests neither.
+// Two commands with one --log-dir do not overwrite each other's consoles, also if they have
+// different numbers of guests: the second one fails.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {
@@ -69,8 +70,8 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 	testkit.OK(t, o.checkGDB())
 }
 
-// A run that went well leaves what the guest printed, from the kernel's first line to what programs write to its
-// console, whole.
+// After a successful run the console log is complete, from the kernel's first line to the lines
+// that programs write to the console.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
 	testkit.Boots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer
-// hears nothing any more, and the guest goes on, as does the stream over its other NIC.
+// A NIC of the kernel's own driver is removed during a stream over it: its interface vanishes, its
+// peer receives nothing more, and the guest continues, as does the stream over its other NIC.
 func TestStockDriverLosesItsNIC(t *testing.T) {
 	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()
@@ -58,7 +58,7 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 	}
 	for _, want := range []string{"b.nic0: has been removed\n", "a.kernel.eth0 cannot be removed: it is on the root complex"} {
 		if !strings.Contains(output.String(), want) {
-			t.Errorf("not said: %q", want)
+			t.Errorf("no note %q", want)
 		}
 	}
 	if t.Failed() {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/internal/guestbin" // an export is of a program that carries the guest program
+	_ "vnic.dev/vnic/internal/guestbin" // an export needs the embedded guest program
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -19,7 +19,7 @@ func TestNamesOfCommandsAreChecked(t *testing.T) {
 		o := Options{For: list}
 		err := o.Check()
 		testkit.ErrorIs(t, err, ErrCommand)
-		testkit.ErrorSays(t, err, "allreduce, block, boot") // all that are known
+		testkit.ErrorSays(t, err, "allreduce, block, boot") // the list of commands that can be exported for
 	}
 	o := Options{For: []string{"run", "boot", "run"}}
 	testkit.OK(t, o.Check())
@@ -28,7 +28,8 @@ func TestNamesOfCommandsAreChecked(t *testing.T) {
 	}
 }
 
-// Without a network and with an empty cache there is nothing to export: what has the file's name stays.
+// Without a network and with an empty cache an export fails, and leaves an older file of the same
+// name unchanged.
 func TestFailedExportLeavesTheFile(t *testing.T) {
 	if !guestimages.CarriesProgram() {
 		t.Skip("built without make: no guest program")

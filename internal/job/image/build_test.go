@@ -21,11 +21,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// options build an image of a kernel without modules, and a program.
+// options returns the options for an image of a program and a kernel without modules.
 func options(t *testing.T) BuildOptions {
 	t.Helper()
 	dir := t.TempDir()
-	kernel := make([]byte, 0x300) // the least of a bzImage: Linux Documentation/arch/x86/boot.rst
+	kernel := make([]byte, 0x300) // the smallest header of a bzImage: Linux Documentation/arch/x86/boot.rst
 	copy(kernel[0x202:], "HdrS")
 	binary.LittleEndian.PutUint16(kernel[0x20e:], 0x10)
 	copy(kernel[0x210:], "9.9.9-none (nobody) #1\x00")
@@ -46,7 +46,8 @@ func options(t *testing.T) BuildOptions {
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
 }
 
-// files gives what the archives of an initrd have; later ones count, as for the kernel.
+// files returns the files in an initrd's archives; a later file replaces an earlier one of the same
+// name, as in the kernel.
 func files(t *testing.T, initrd []byte) map[string]string {
 	t.Helper()
 	all := map[string]string{}

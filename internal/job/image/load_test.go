@@ -21,7 +21,7 @@ func TestImagesAreFoundAgain(t *testing.T) {
 		t.Errorf("by KVM: %s", kvm)
 	}
 	old := f
-	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // of an image that an older vnic has built
+	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // the command line in an image that an older vnic has built
 	if by := strings.Join(old.Args(false), " "); !strings.Contains(f.Append+" ", clock) || !strings.Contains(by, clock) {
 		t.Errorf("%q, by TCG: %s", old.Append, by)
 	}
@@ -54,8 +54,8 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	}
 }
 
-// An image of another vnic is refused by one line that names both; the README of testdata is that of 780d5150, which
-// did not name itself.
+// Load refuses an image of another version of vnic with one line that names both versions. The
+// README in testdata is from vnic 780d5150, whose images did not contain its version.
 func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
 	o := options(t)
 	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))

@@ -32,7 +32,8 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
+// Invariant: vnic image: A file or directory is written completely or not at all, and files that
+// are not part of an image stay.
 func TestFileIsWholeOrNotThere(t *testing.T) {
 	dir := t.TempDir()
 	f := filepath.Join(dir, "f")
@@ -53,7 +54,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	if err := writeFile(f, true, text("two")); err != nil || read(t, f) != "two" {
 		t.Error(err)
 	}
-	// Somebody makes it while it is written.
+	// Another process creates the file while writeFile writes.
 	g := filepath.Join(dir, "g")
 	late := content{mode: 0o644, write: func(io.Writer) error { return os.WriteFile(g, []byte("theirs"), 0o644) }}
 	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
@@ -63,7 +64,8 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, dir), "f g")
 }
 
-// Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
+// Invariant: vnic image: A file or directory is written completely or not at all, and files that
+// are not part of an image stay.
 func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")
@@ -81,7 +83,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	if err := writeDir(d, true, files); err != nil || read(t, filepath.Join(d, "b")) != "3" {
 		t.Error(err)
 	}
-	// What is not ours stays.
+	// A file that is not part of an image stays, and is an error.
 	testkit.OK(t, os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644))
 	if err := writeDir(d, true, files); err == nil ||
 		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
@@ -90,7 +92,8 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, top), "d")
 }
 
-// What a killed process has left goes, what one that lives is making stays, and so does what is for another name.
+// writeDir removes the temporary directories of killed processes, and keeps temporary
+// directories of living processes and of other targets.
 func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")
@@ -116,7 +119,8 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	}
 }
 
-// Errors of the file are in the user's terms; errors of the content stay as they are.
+// An error about the file tells the user what to do; an error about the content is returned
+// unchanged.
 func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -35,7 +35,7 @@ func options(t *testing.T, format string, size uint64) Options {
 	return o
 }
 
-// do loads from the command's own server, or from url.
+// do loads from the command's own server, or from url if it is not empty.
 func do(t *testing.T, o *Options, url string) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -46,8 +46,8 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	return Do(t.Context(), o)
 }
 
-// Invariant: vnic load: every byte of a file is in GPU memory, and came there without a CPU that has looked at more
-// than the heads; in mode copy all of it came to host memory.
+// Invariant: vnic load: every byte of a file arrives in GPU memory, and CPUs read only the packets'
+// headers; in mode copy all bytes arrive in host memory.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		format string
@@ -84,7 +84,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A file that does not fit GPU memory comes in rounds.
+// A file larger than GPU memory is loaded in rounds.
 func TestRounds(t *testing.T) {
 	o := options(t, Raw, 9<<20)
 	o.GPUMemory = 32 << 20
@@ -97,7 +97,7 @@ func TestRounds(t *testing.T) {
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
 }
 
-// Of a lab's guest the GPU is used that its first NIC may address, and has room for what it has room for.
+// load uses the GPU that the first NIC of a lab's guest may address, and all of that GPU's memory.
 func TestGPUOfALab(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests:
@@ -113,7 +113,7 @@ func TestGPUOfALab(t *testing.T) {
 	testkit.Equal(t, "digests: one of all", len(rep.Runs[0].SHA256), 64)
 }
 
-// A consumer that takes its time waits for the first batch alone.
+// A slow consumer waits for the first batch only.
 func TestConsumer(t *testing.T) {
 	o := options(t, Records, 4<<20)
 	o.Record, o.Batch, o.Step = 64<<10, 8, 20*time.Millisecond
@@ -137,7 +137,7 @@ func TestWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Negative control: a byte that the server sends and that is not the file's is found.
+// Negative control: load finds a byte that the server has sent wrongly.
 func TestWrongByteIsFound(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.Complete())
@@ -150,7 +150,7 @@ func TestWrongByteIsFound(t *testing.T) {
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
 }
 
-// liar changes the first byte of what is written in pieces of more than a byte.
+// liar changes the first byte of each write of more than one byte.
 type liar struct{ http.ResponseWriter }
 
 func (l *liar) Write(b []byte) (int, error) {
@@ -161,7 +161,7 @@ func (l *liar) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(b)
 }
 
-// A digest that is known is compared, also of a file that nobody else knows.
+// load compares a file with the digest of --sha256, also a file from another program's server.
 func TestDigest(t *testing.T) {
 	text := strings.Repeat("records ", 100_000)
 	sum := sha256.Sum256([]byte(text))
@@ -179,7 +179,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// The records at the end of a file are loaded, however long that is.
+// The records at the end of a very long file are loaded.
 func TestEndOfALongFile(t *testing.T) {
 	const size = 1 << 20
 	for _, begin := range []int64{1<<40 + 1, 5 << 40, math.MaxInt64 - size} {
@@ -199,7 +199,7 @@ func TestEndOfALongFile(t *testing.T) {
 	}
 }
 
-// zeros are as many as are asked for.
+// zeros is a reader of endless zeros.
 type zeros struct{}
 
 func (zeros) ReadAt(b []byte, _ int64) (int, error) {
@@ -207,7 +207,7 @@ func (zeros) ReadAt(b []byte, _ int64) (int, error) {
 	return len(b), nil
 }
 
-// What servers do that cannot be loaded from is said by name.
+// If a server's answer makes loading impossible, the error names the cause.
 func TestRefusals(t *testing.T) {
 	var asked atomic.Int64
 	mux := http.NewServeMux()
@@ -242,7 +242,7 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// What a run shows that it must not is no proof.
+// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	no := false
 	good := Run{Mode: transfer.Devmem,

@@ -11,7 +11,7 @@ import (
 func TestFaultsAreRead(t *testing.T) {
 	for _, c := range []struct {
 		fault string
-		says  string // "": it is one
+		says  string // part of the error; "": the fault is valid
 		ends  bool
 	}{
 		{"", "", false},
@@ -42,7 +42,7 @@ func TestFaultsAreRead(t *testing.T) {
 	}
 }
 
-// Negative control: what of pages is not as it must be is said.
+// Negative control: the check of a report names each counter of pages that is wrong.
 func TestWrongPages(t *testing.T) {
 	const n = 4096
 	good := func() Report {

@@ -6,15 +6,16 @@ import (
 	"testing"
 	"time"
 
-	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest in QEMU writes another's GPU, twice, and every byte and counter is right. Then the other one is killed: that
-// is said first, with what it ended, and no QEMU is left.
+// A guest in QEMU writes to another guest's GPU, twice, and every byte and counter is right. Then
+// the other guest is killed: the error names it first, then the operation that its end interrupted,
+// and no QEMU is left.
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
@@ -44,7 +45,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// paging are options of guests in QEMU whose pages move.
+// paging returns options for guests in QEMU between whose RAM and GPU the driver moves pages.
 func paging(t *testing.T, nic string) Options {
 	o := options(t, Put, 0)
 	o.InProc, o.NIC, o.Fetch = false, []string{nic}, assets.Options{IgnoreSystemQEMU: true}
@@ -52,11 +53,12 @@ func paging(t *testing.T, nic string) Options {
 	return o
 }
 
-// A guest's NIC writes memory of another one's program, and reads it back, while the GPU's driver moves its pages to
-// the GPU and back: all bytes are right, each was counted, and none went to a page of the GPU that was left.
+// A guest's NIC writes to the memory of a program in another guest, and reads it back, while the
+// GPU's driver moves the program's pages to the GPU and back: all bytes are right, each was
+// counted, and none was written to a page of the GPU after the page's data had moved away.
 //
-// Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and reads them: no byte is
-// lost, and none goes where a page was before.
+// Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and
+// reads them: no byte is lost, and none is written to a page's former place.
 func TestPaging(t *testing.T) {
 	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -79,7 +81,8 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// What goes wrong on purpose is found, and what is left goes on.
+// vnic rdma finds each fault that it injects into paging, and the parts that the fault does not
+// concern continue.
 func TestPagingFaults(t *testing.T) {
 	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -99,7 +102,7 @@ func TestPagingFaults(t *testing.T) {
 			t.Run(nic+" "+c.fault, func(t *testing.T) {
 				o := paging(t, nic)
 				if o.Fault = c.fault; strings.HasPrefix(c.fault, NeverAck+",") {
-					o.Migrate = 0 // the exit is to be the first that has to wait
+					o.Migrate = 0 // so that the program's exit is the first to wait for the NIC
 				}
 				_, err := do(t, &o)
 				testkit.ErrorSays(t, err, c.says...)

@@ -32,8 +32,9 @@ func do(t *testing.T, o *Options) (*Report, error) {
 	return Do(t.Context(), o)
 }
 
-// Invariant: vnic rdma: every byte is where it was put or got to, and the NICs at both ends have counted as payload
-// exactly these, in the memory that they should lie in, but for what was sent again.
+// Invariant: vnic rdma: every byte arrives where put or get was to write it, and the NICs at both
+// ends have counted exactly these bytes as payload, in the right kind of memory, apart from bytes
+// sent again.
 func TestPutAndGet(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -69,7 +70,8 @@ func TestPutAndGet(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 				for _, e := range []End{r.Requester, r.Responder} {
-					// Where nobody has a processor for a quarter of a second an answer is late.
+					// On a machine so busy that no thread runs for a quarter of a second, an answer may come after
+					// its timeout.
 					if e.RequestPackets == 0 || o.Loss == 0 && r.Requester.Timeouts == 0 &&
 						(e.Again > 0 || e.AgainPackets > 0 || e.Sequence > 0) {
 						t.Errorf("%+v", e)
@@ -80,7 +82,7 @@ func TestPutAndGet(t *testing.T) {
 				t.Error("nothing was sent again")
 			}
 			if calls < 4 {
-				t.Errorf("progress was said %d times", calls)
+				t.Errorf("progress was reported %d times", calls)
 			}
 			var table strings.Builder
 			testkit.OK(t, rep.Table(&table))
@@ -91,7 +93,7 @@ func TestPutAndGet(t *testing.T) {
 	}
 }
 
-// Data that RAM has no room for at one time goes through it in steps.
+// Data larger than the RAM buffer is moved through it in steps.
 func TestSteps(t *testing.T) {
 	o := options(t, Put, 19<<20+5)
 	o.MRs = []string{RAM}
@@ -102,7 +104,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// Negative control: a NIC without peer-to-peer has all of its payload in host memory, and only that one.
+// Negative control: all payload of a NIC without peer-to-peer is in host memory, and none of the
+// other NIC's is.
 func TestWithoutPeerToPeer(t *testing.T) {
 	for _, op := range []string{Put, Get} {
 		o := options(t, op, 3<<20)
@@ -116,7 +119,7 @@ func TestWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Negative control: a byte that changes at either end is found, and the report says so.
+// Negative control: the comparison finds a byte that changes at either end, and the report says so.
 func TestChangedByteIsFound(t *testing.T) {
 	for _, c := range []struct {
 		guest int
@@ -144,13 +147,13 @@ func TestChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// Counters that are not as they must be are said, of either end.
+// The check of an end names each of its counters that is wrong.
 func TestWrongCounters(t *testing.T) {
 	const n = 1000
 	for _, c := range []struct {
 		memory string
 		e      End
-		says   string // "": it is right
+		says   string // part of the error; "": the counters are right
 	}{
 		{GPU, End{P2P: true, Device: n}, ""},
 		{GPU, End{P2P: true, Device: n + 7, Again: 7}, ""},
@@ -174,7 +177,8 @@ func TestWrongCounters(t *testing.T) {
 	testkit.ErrorSays(t, rep.check(), "--mr gpu: 999 bytes of 1000")
 }
 
-// Of a lab the first two guests are used, with the NIC and GPU that each has first.
+// In a lab file rdma uses the first two guests, and of each guest the first NIC and the GPU that
+// this NIC may address.
 func TestLab(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests:
@@ -201,7 +205,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// What ends in the middle leaves nothing, and its cause is said.
+// A run that is interrupted leaves nothing, and its error is the cause of the interruption.
 func TestInterrupted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := options(t, Put, 8<<20)
@@ -221,7 +225,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The path MTU follows from the links', and one that does not fit is refused with the MTU that it needs.
+// The path MTU follows from the links' MTUs; rdma refuses a path MTU that is too large for them,
+// and names the MTU that it needs.
 func TestPathMTU(t *testing.T) {
 	for _, c := range []struct {
 		mtu, path int

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnic run: What Linux allows and the lab's tree does not is bounced, counted, and told before.
+// Invariant: vnic run: If Linux allows peer-to-peer where the lab's tree does not, payload is
+// bounced and counted as bounced, and a note tells so before the transfer.
 func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	const machine = "driver: vnicgpu, memory: 256M, sockets: [{name: s0}], switches: [{name: w, below: s0}], " +
 		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
@@ -26,7 +27,7 @@ func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	for _, guest := range []string{"a", "b"} {
 		want := guest + ": nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS"
 		if !slices.Contains(notes, want) {
-			t.Errorf("not said: %q", want)
+			t.Errorf("no note %q", want)
 		}
 	}
 	if t.Failed() {

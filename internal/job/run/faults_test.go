@@ -16,19 +16,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// faultRow is a fault of the links of both guests, or one that a script sets. The stream is right,
-// or ends in the error of ends; a device model that cannot do it refuses in the words of refused.
+// faultRow is a fault of the links of both guests, or a fault that a script injects. The stream
+// arrives unchanged, or ends with an error in ends; a device model that cannot inject the fault
+// refuses it with the text in refused.
 type faultRow struct {
 	fault   string
-	link    string              // as a lab file has it
-	set     []string            // at each time a change: "300ms link a.nic0 state=down"
-	ends    map[string][]string // one of these, whichever end is heard first
+	link    string              // the link's settings in a lab file
+	set     []string            // lines of a script, each with its time: "300ms link a.nic0 state=down"
+	ends    map[string][]string // by model: parts of possible errors; the first end to fail decides
 	refused map[string]string
-	seen    func(a, b *nic.Port) bool // its counters; nil: there are none that are sure
+	seen    func(a, b *nic.Port) bool // whether the counters show the fault; nil: no counter surely does
 }
 
 // everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one.
-// exampleRows adds one for an impairment that has none, with its example.
+// exampleRows adds a row for each impairment without one, with its example in lab.Impairments.
 var everyFault = exampleRows([]faultRow{
 	{fault: "link loss", link: "loss: 0.3%", set: []string{"600ms link b.nic0 loss=1%"},
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Drops[wire.DropLinkLoss] > 0 }},
@@ -41,18 +42,18 @@ var everyFault = exampleRows([]faultRow{
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Duplicated > 0 }},
 	{fault: "link corrupt", link: "corrupt: 0.3%",
 		seen: func(a, b *nic.Port) bool { return a.Link().Counters().Corrupted+b.Link().Counters().Corrupted > 0 }},
-	{fault: "link ecn", link: "ecn: true"}, // who does not negotiate it loses what would be marked
+	{fault: "link ecn", link: "ecn: true"}, // without ECN frames are dropped instead
 	{fault: "link delay", link: "delay: 1ms"},
 	{fault: "link jitter", link: "jitter: 500us"},
 	{fault: "link rate", link: "rate: 75Mbit"},
 	{fault: "link limit", link: "rate: 75Mbit, limit: 512K"},
 	{fault: "link state", set: []string{"300ms link a.nic0 state=down", "500ms link a.nic0 state=up"}},
-	{fault: "nic p2p", set: []string{"20ms nic a.nic0 p2p=off"}}, // and on: TestP2PIsRefusedWhileItIsUsed
+	{fault: "nic p2p", set: []string{"20ms nic a.nic0 p2p=off"}}, // off and on again: TestP2PIsRefusedWhileItIsUsed
 	{fault: "nic interrupt", set: []string{"50ms nic b.nic0 interrupt=lost", "100ms nic a.nic0 interrupt=lost"},
 		seen: func(a, b *nic.Port) bool { return a.Faults().LostInterrupts == 1 && b.Faults().LostInterrupts == 1 }},
 	{fault: "nic completions", set: []string{"100ms nic a.nic0 completions=5ms"},
 		seen: func(a, b *nic.Port) bool { return a.Faults().LateCompletions > 0 && b.Faults().LateCompletions == 0 }},
-	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}}, // whether b refuses any is whether a sends any
+	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}}, // may refuse none, if a sends none
 	{fault: "nic tokens", set: []string{"20ms nic b.nic0 tokens=30ms"}},
 	{fault: "nic reset", set: []string{"300ms nic b.nic0 reset=ask"},
 		ends: map[string][]string{NICGVE: {"bad address", "connection reset by peer"}}, refused: map[string]string{NICVirtio: "the device status is QEMU's"}},
@@ -85,7 +86,8 @@ func TestEveryFaultHasARow(t *testing.T) {
 	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(faults, ", "))
 }
 
-// faultyLab is a lab file of two guests, with links and a script; it ends all that has no end by itself.
+// faultyLab writes a lab file of two equal guests with a NIC and a GPU each. links are settings of
+// both NICs' links; each entry of script is a time and a change.
 func faultyLab(t *testing.T, model string, links, script []string) string {
 	machine := `
     memory: 256M,
@@ -111,7 +113,7 @@ func faultyLab(t *testing.T, model string, links, script []string) string {
 	return file(t, machine, more.String())
 }
 
-// faulty runs a transfer over a lab. It gives the NICs, and what was noted.
+// faulty runs a transfer over a lab. It returns the report, the NICs and the notes of the run.
 func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, notes []string,
 	err error) {
 	o := Defaults()
@@ -132,7 +134,8 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	return rep, nics, notes, err
 }
 
-// whole is an error if a transfer's stream was not right, or payload was in host memory that no NIC has bounced.
+// whole returns an error if a transfer's stream was wrong, or if payload was in host memory that no
+// NIC has bounced.
 func whole(rep *Report, err error) error {
 	if rep == nil || len(rep.Rails) != 1 {
 		return fmt.Errorf("no rail, or several: %w", err)
@@ -145,8 +148,9 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// Each fault alone, with guests in the process: the stream is right, or ends in the error that is documented. The
-// faults that leave it right are together in TestFaultsLeaveTheStreamRight, and here when there is time.
+// With each fault alone, and guests in the process, the stream arrives unchanged or ends with the
+// documented error. The faults that leave the stream unchanged run together in
+// TestFaultsLeaveTheStreamRight, and here one by one only with VNIC_LONG.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {
@@ -160,7 +164,7 @@ func TestEachFaultInProcess(t *testing.T) {
 			}
 			rep, nics, notes, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
 			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
-				t.Errorf("not said: %q; %q", want, notes)
+				t.Errorf("no note %q in %q", want, notes)
 			}
 			if want := f.ends[NICVirtio]; want != nil {
 				testkit.ErrorIs(t, err, ErrRemoved)
@@ -179,9 +183,9 @@ func TestEachFaultInProcess(t *testing.T) {
 	}
 }
 
-// All that leaves the stream right, at once, in process and in guests of each model: the stream is right, and each fault
-// has been seen.
-// The transfer is slower than the script, as links have rates, and lasts until the NIC takes buffers again.
+// With all faults at once that leave the stream unchanged, in process and in guests of each model,
+// the stream arrives unchanged, and counters and notes show each fault. The links have rates so
+// that the transfer takes longer than the script, and lasts until the NIC takes buffers again.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {
@@ -196,7 +200,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 				if f.ends[model] != nil {
 					continue
 				}
-				if f.link != "" && f.fault != "link rate" { // link limit has it
+				if f.link != "" && f.fault != "link rate" { // "link limit" sets a rate, too
 					links = append(links, f.link)
 				}
 				script = append(script, f.set...)
@@ -213,13 +217,13 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 						nics[1].Link().Counters(), nics[1].Faults())
 				}
 				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
-					t.Errorf("not said: %q", want)
+					t.Errorf("no note %q", want)
 				}
 				for _, set := range f.set {
 					where, set, _ := strings.Cut(set, " ")
 					if want := fmt.Sprintf("at %s: %s", where, set); f.ends[model] == nil && !slices.ContainsFunc(notes,
 						func(s string) bool { return strings.HasPrefix(s, want) }) {
-						t.Errorf("not said: %q", want)
+						t.Errorf("no note %q", want)
 					}
 				}
 			}
@@ -230,8 +234,8 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	}
 }
 
-// Peer to peer that is refused at a moment, and allowed again: payload goes through host memory meanwhile, which the
-// proof finds, and arrives as it was sent.
+// A script forbids peer-to-peer during a transfer, and allows it again: meanwhile payload goes
+// through host memory, so that the proof fails, and it arrives unchanged.
 func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], switches: [{name: w, below: s0}], "+
@@ -246,7 +250,7 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// Segments that are lost by their number are the same part of the stream in each run.
+// The segments that a link drops by their number are the same part of the stream in each run.
 func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for range 2 {
@@ -263,8 +267,8 @@ func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	}
 }
 
-// A fault that ends a transfer ends it in the error that is documented, in guests of QEMU of each model, and not in a
-// stream that is wrong or in a run that hangs.
+// A fault that ends a transfer ends it with the documented error, in QEMU guests of each model; the
+// run does not hang, and returns no report.
 func TestFaultsThatEndTransfers(t *testing.T) {
 	for _, model := range []string{NICVirtio, NICGVE} {
 		for _, f := range everyFault {
@@ -275,18 +279,18 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 			t.Run(model+" "+f.fault, func(t *testing.T) {
 				testkit.Boots(t)
 				testkit.LeavesNothing(t)
-				// A removal takes six seconds and more.
+				// A removal takes at least six seconds.
 				rep, _, notes, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
 				if rep != nil || err == nil || !slices.ContainsFunc(want,
 					func(w string) bool { return strings.Contains(err.Error(), w) }) {
-					t.Errorf("%v, want one of %q; said: %q", err, want, notes)
+					t.Errorf("%v, want one of %q; notes: %q", err, want, notes)
 				}
 			})
 		}
 	}
 }
 
-// slow has the NICs of a lab file send at a tenth of their rate.
+// slow sets the rate of the NICs in a lab file to a tenth.
 func slow(t *testing.T, name string) string {
 	b := testkit.Must(os.ReadFile(name))(t)
 	testkit.OK(t, os.WriteFile(name, []byte(strings.Replace(string(b), "80Mbit", "8Mbit", 1)), 0o644))

@@ -19,14 +19,14 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// hosts are two that run a guest each of one lab, a and b, joined by a stream.
+// hosts are two hosts: one runs guest a of a lab, the other guest b. A stream joins them.
 type hosts struct {
 	t    *testing.T
 	file string
 	o    [2]Options
 }
 
-// aFile is a lab file of two guests that are alike; an uplink leads from b to a by sockets of these names.
+// aFile writes a lab file of two equal guests; an uplink joins b to a, by sockets with these names.
 func aFile(t *testing.T, guest, more, listen, connect string) string {
 	return file(t, guest, fmt.Sprintf("%s\nuplinks: [{name: up0, of: a, stream: {listen: %s}}, "+
 		"{name: up0, of: b, stream: {connect: %s}}]\n", more, listen, connect))
@@ -42,7 +42,7 @@ func newHosts(t *testing.T, file string, rails int) *hosts {
 	return h
 }
 
-// host are the options of one.
+// host returns the options of host i.
 func (h *hosts) host(i int, file string, rails int) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Seed, o.StallSecs, o.PeerSecs = true, 1<<20, 7, 30, 60
@@ -54,7 +54,7 @@ func (h *hosts) host(i int, file string, rails int) Options {
 	return o
 }
 
-// run runs both halves: b's when a listens, or has ended.
+// run runs both halves: it starts b's when a listens, or has ended.
 func (h *hosts) run() (rep [2]*Report, err [2]error) {
 	h.t.Helper()
 	return h.runUntil([2]context.Context{h.t.Context(), h.t.Context()})
@@ -79,8 +79,9 @@ func (h *hosts) runUntil(ctx [2]context.Context) (rep [2]*Report, err [2]error) 
 	return rep, err
 }
 
-// Two hosts with a guest each prove their sides, and that the other one has: what a sends b has, by the same digest,
-// and each has counted where its own payload lay.
+// Two hosts with a guest each prove their own sides, and each reports that the other has proved its
+// side: the payload that a sent and b received has one digest, and each host has counted where its
+// own payload lay.
 //
 // Invariant: run: Each of two hosts proves its own side of a transfer.
 func TestHalves(t *testing.T) {
@@ -143,10 +144,10 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// A side that is not proved, as payload of b's goes through host memory for a while, fails on both hosts: b says what
-// it is, and a that b says so.
+// If one side is not proved, as b's payload goes through host memory for a while, the run fails on
+// both hosts: b names the reason, and a reports that b's side is not proved.
 //
-// Invariant: run: A half is good only if the other host says so too.
+// Invariant: run: A half is proved only if the other host has proved its half, too.
 func TestHalfIsNotProved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	up := t.TempDir() + "/up"
@@ -175,7 +176,8 @@ func TestHalfIsNotProved(t *testing.T) {
 	}
 }
 
-// What two hosts do not agree on each of them says, before anything is transferred.
+// If two hosts have different options or lab files, both name the difference before anything is
+// transferred.
 func TestHalvesThatDoNotFit(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -212,7 +214,8 @@ func TestHalvesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// Both hosts run guest a: the one that hears of the other's says so, and the other one that no b has come.
+// Both hosts run guest a: the host that receives the other's greeting says so; the other one
+// reports the same, or that no host with guest b came.
 func TestHalvesOfOneGuest(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -234,7 +237,7 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other one for so long, and no longer.
+// A host waits for the other host only as long as --peer-wait allows.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -244,7 +247,7 @@ func TestHalfAlone(t *testing.T) {
 	for i := range 2 {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
 		h.o[i].PeerSecs = 1
-		h.o[i].Uplinks = h.o[0].Uplinks // who connects needs somebody who listens
+		h.o[i].Uplinks = h.o[0].Uplinks // a host that connects needs a listener
 		testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[i])),
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}
@@ -252,7 +255,8 @@ func TestHalfAlone(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[1])), "uplink up0: ", "start the listener there first")
 }
 
-// A host that ends in the middle ends the other one, which says why.
+// If one host is stopped in the middle, the other ends with an error that names the first one's
+// reason.
 func TestHalfEndsInTheMiddle(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for i := range 2 {
@@ -276,7 +280,7 @@ func TestHalfEndsInTheMiddle(t *testing.T) {
 	}
 }
 
-// A network that carries nothing any more, or breaks, ends both.
+// If the network between the hosts loses everything, or breaks, both hosts end.
 func TestHalvesAreCutApart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -298,7 +302,7 @@ func TestHalvesAreCutApart(t *testing.T) {
 		}
 		_, err := h.run()
 		testkit.ErrorSays(t, err[0], "nothing has come from the host of guest b for 2s")
-		if breaks { // who has connected sees it at once
+		if breaks { // the host that has connected gets an error at once
 			testkit.ErrorSays(t, err[1], "what leads to the host of guest a ended: uplink up0: ")
 		} else {
 			testkit.ErrorSays(t, err[1], "nothing has come from the host of guest a for 2s")
@@ -309,18 +313,18 @@ func TestHalvesAreCutApart(t *testing.T) {
 	}
 }
 
-// cable joins two sockets, until it is cut.
+// cable joins two sockets until the test cuts it.
 type cable struct {
 	t    *testing.T
 	to   string
 	work sync.WaitGroup
 
 	mu    sync.Mutex
-	ends  []net.Conn // under mu
-	stuck bool       // under mu: nothing is carried
+	ends  []net.Conn // guarded by mu
+	stuck bool       // guarded by mu; the cable loses all data
 }
 
-// join takes one connection.
+// join accepts one connection.
 func (n *cable) join(l net.Listener) {
 	c, err := l.Accept()
 	if err != nil {
@@ -334,7 +338,7 @@ func (n *cable) join(l net.Listener) {
 	n.work.Go(func() { _, _ = io.Copy(n.carries(d), c) })
 }
 
-// carries is an end that takes what comes, and loses it when the cable is cut.
+// carries returns a writer to c that discards everything once the cable is cut.
 func (n *cable) carries(c net.Conn) io.Writer {
 	return writerFunc(func(b []byte) (int, error) {
 		n.mu.Lock()
@@ -351,7 +355,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// cut has nothing carried any more; breaks: both ends see it.
+// cut makes the cable lose all data; with breaks it closes both connections, too.
 func (n *cable) cut(breaks bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -363,7 +367,7 @@ func (n *cable) cut(breaks bool) {
 	}
 }
 
-// What makes no half is one line.
+// Check refuses each mistake in a half's options with one line.
 func TestHalfChecks(t *testing.T) {
 	up, mac := t.TempDir()+"/up", lab.MAC(hostMAC+1)
 	for want, change := range map[string]func(o *Options){
@@ -387,11 +391,11 @@ func TestHalfChecks(t *testing.T) {
 		testkit.ErrorSays(t, h.o[0].Check(), want)
 	}
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
-	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // which is the other host's
+	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // NIC of a guest that the other host runs
 	testkit.OK(t, h.o[0].Check())
 }
 
-// One that is too long for the uplink's network is refused.
+// A host refuses an MTU that is too large for the uplink's network.
 func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()
@@ -400,7 +404,8 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[0])), "uplink up0: it carries packets of ", "an MTU of 65521")
 }
 
-// Who calls and hangs up, or says nothing that a vnic would, was nobody: the host waits on, for the one that it needs.
+// A connection that hangs up, or sends no valid greeting, does not count as the other host: the
+// host keeps waiting for the other host.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Invariant: vnic run: Behind an IOMMU that translates, payload goes from GPU to GPU and not through host memory, and
-// maps come and go with the kernel's buffers.
+// Invariant: vnic run: Behind an IOMMU that translates, payload goes from GPU to GPU and not
+// through host memory, and mappings come and go with the kernel's buffers.
 func TestProofBehindAnIOMMU(t *testing.T) {
 	testkit.Boots(t)
 	o := pairOptions(NICGVE, 8<<20)
@@ -32,13 +32,14 @@ func TestProofBehindAnIOMMU(t *testing.T) {
 	for _, p := range ports {
 		n := p.Space().Generation()
 		t.Logf("%s: %d changes of what is mapped", p.Name, n)
-		if n < 1000 { // the kernel fills each receive ring with buffers, which are a map each
+		if n < 1000 { // the kernel fills each receive ring with buffers, one mapping each
 			t.Errorf("%s: %d changes of what is mapped", p.Name, n)
 		}
 	}
 }
 
-// Invariant: vnic run: An IOMMU is refused for devices that QEMU does not have behind it, or that hang there.
+// Invariant: vnic run: An IOMMU is refused for devices that QEMU cannot put behind it, or that hang
+// there.
 func TestIOMMUIsRefused(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"":                               func(*Options) {},

@@ -8,13 +8,14 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// A receiver that gives no token back is killed when its pool is dry and its connection stalls. The
-// kernel and the NIC then have what they had: there is room for one window only on the GPU, and the
-// next receiver gets it.
+// A receiver that returns no token is killed when its pool is empty and its connection stalls. The
+// kernel and the NIC then have back all pages and queues: the GPU has room for one window only, and
+// the next receiver gets it.
 //
-// This is the first test of this package that boots guests: those after it share them.
+// This test is the package's first that boots guests; the later ones use the same guests.
 //
-// Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
+// Invariant: guest-images: A receiver that is killed leaves no pages or queues in use by kernel or
+// NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {
 	x := newTools(t, unused(t, NICGVE), "eth0")
 	b := x.s.ends[1]

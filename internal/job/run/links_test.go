@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// payload is how many bytes of payload each link but Ethernet's carried in a run's last mode.
+// payload returns for each link except Ethernet's how many bytes of payload it carried in a run's
+// last mode.
 func (rep *Report) payload() map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
@@ -24,19 +25,20 @@ func (rep *Report) payload() map[string]uint64 {
 	return m
 }
 
-// Each byte of payload is counted on each link that it crosses, as often as it does, and on no other one. What is sent
-// again crosses them again.
+// Each byte of payload is counted once for each time that it crosses a link, and on no other link.
+// Bytes sent again are counted again.
 func TestLinksCarryPayload(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
 	for _, c := range []struct {
 		name, file, mode string
-		want             func(n, tx, rx uint64) map[string]uint64 // by bytes, bytes NICs sent, bytes NICs received
+		want             func(n, tx, rx uint64) map[string]uint64 // bytes by link; n: payload, tx, rx: by NICs
 	}{
 		{"below a switch", "a3-high", devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": tx, "a.nic0 down": tx, "b.nic0 up": rx, "b.gpu0 down": rx}
 		}},
-		// The engines write to memory what the NIC reads there, and the other way round.
+		// On the sender the engine writes to memory and the NIC reads it; on the receiver the NIC writes
+		// and the engine reads.
 		{"through memory", "a3-high", copy, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": n, "a.sw0 up": n, "a.s0 memory": n + tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.s0 memory": n + rx, "b.sw0 down": n, "b.gpu0 down": n}
@@ -49,7 +51,8 @@ func TestLinksCarryPayload(t *testing.T) {
 			return map[string]uint64{"a.gpu0 up": tx, "a.sw0 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw0 down": rx, "b.gpu0 down": rx}
 		}},
-		// The negative control of the first: not below the NIC's switch, and not through memory.
+		// The negative control of the first row: the GPU is below another switch than the NIC, and
+		// payload still does not cross memory.
 		{"crossed", file(t, crossed, ""), devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu1 up": tx, "a.sw1 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw1 down": rx, "b.gpu1 down": rx}
@@ -57,7 +60,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := railsOptions(t, 1, c.file)
-			// The first transfer resolves addresses, which is payload of host memory, too.
+			// The first transfer also resolves addresses, and these frames count as payload in host memory.
 			o.Modes = []string{devmem, copy}
 			if c.mode == devmem {
 				slices.Reverse(o.Modes)
@@ -77,8 +80,8 @@ func TestLinksCarryPayload(t *testing.T) {
 	}
 }
 
-// What processors copy is said beside links, by the stack of each guest, and in mode copy only: no link, and no memory,
-// has a byte of it (TestLinksCarryPayload).
+// The report states the bytes that processors copy apart from the links, for each guest's stack,
+// and in mode copy only: these bytes count for no link and no memory (TestLinksCarryPayload).
 func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "a3-high")
@@ -87,7 +90,8 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	for i, want := range [][]StackCopies{nil, {{"a", StackVNIC, 4, 4 * 4 << 20}, {"b", StackVNIC, 4, 4 * 4 << 20}}} {
 		testkit.Equal(t, "mode "+rep.Runs[i].Mode, fmt.Sprint(rep.Runs[i].StackCopies), fmt.Sprint(want))
 	}
-	// By NICs and engines 2 bytes of memory a byte of payload, apart from what was sent again, and no more.
+	// NICs and engines move exactly 2 bytes through memory for each byte of payload, apart from bytes
+	// sent again.
 	sent, received := rep.Runs[1].TX.Host, rep.Runs[1].RX.Host
 	got := rep.payload()
 	testkit.Equal(t, "payload in memory", got["a.s0 memory"]+got["b.s0 memory"]+got["a.s1 memory"]+got["b.s1 memory"],
@@ -107,7 +111,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	validReport(t, rep)
 }
 
-// Each guest has the figure of its own stack, for what it sends and what it receives.
+// Each guest's copies have the factor of its own stack, for sent and for received bytes.
 func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	o := Defaults()
 	o.NIC, o.Rails = "gve,virtio", 2
@@ -120,7 +124,8 @@ func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	}
 }
 
-// A lab that is far too fast for this machine has no share, and --check says so.
+// In a lab much faster than this machine the report has no share of a link's rate, and --check says
+// so.
 func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, "a3-high")
@@ -140,7 +145,7 @@ func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 	}
 }
 
-// Links that are slow are a limit: nothing is faster than they are, however busy the machine is.
+// Slow links are the limit: no transfer is faster than its link, however busy the machine is.
 func TestShareOfSlowLinks(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -160,8 +165,9 @@ func TestShareOfSlowLinks(t *testing.T) {
 	validReport(t, rep)
 }
 
-// One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links
-// let through, where they were the limit. How links divide time is in labfile's test of the same name.
+// A rail at half rate has half the throughput, and no other rail has less because of it: by the
+// model of the counted bytes, and by the measured bytes if the links were the limit. A test of the
+// same name in labfile shows how links divide time.
 func TestOneRailAtHalfRate(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -182,7 +188,7 @@ func TestOneRailAtHalfRate(t *testing.T) {
 			(r.Rail == slow) != strings.HasPrefix(s.ModelLimit, "a.nic2 ") {
 			t.Errorf("%s to %s: the model says %.0f of %.0f, by %s", r.From, r.To, s.Model, s.LineRate, s.ModelLimit)
 		}
-		// A link that has been idle may let a tenth of a second through at once.
+		// An idle link may let a burst of a tenth of a second through.
 		if most := want/scale + want/scale*0.15/r.Seconds; r.Rate() > most {
 			t.Errorf("%s to %s: %.0f bytes a second of %.0f at most", r.From, r.To, r.Rate(), most)
 		}
@@ -198,10 +204,10 @@ func TestAutoScale(t *testing.T) {
 		size         uint64
 		want         float64
 	}{
-		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // 25e9 / 100 * 3 is less than 1e9
+		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // the first scale with 25e9 / scale * 3 below 1e9
 		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 200},
 		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
-		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // four seconds take 4e9 / 5000 bytes
+		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // in four seconds 4e9 / 5000 bytes pass
 		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
 		{[]float64{1e15}, []float64{1}, 1, 0},
 	} {

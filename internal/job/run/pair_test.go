@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { testkit.Main(withPairs{m}) }
 
 type withPairs struct{ *testing.M }
 
-// Run runs the tests, then ends the guests that they share.
+// Run runs the tests, then closes the guests that they share.
 func (m withPairs) Run() int {
 	code := m.M.Run()
 	for _, x := range pairs {
@@ -30,9 +30,9 @@ func (m withPairs) Run() int {
 	return code
 }
 
-// pair is two guests under QEMU in which nothing runs. The tests of this package share it, one
-// after the other: each leaves it as it was. A test that fails ends it, and the next one boots
-// another.
+// pair is two guests under QEMU in which nothing runs. The tests of this package use it one after
+// the other, and each test leaves it as it was. A test that fails closes it, and the next test
+// boots another.
 type pair struct {
 	*runner
 	s *stream
@@ -42,8 +42,8 @@ var pairs = map[string]*pair{} // by name
 
 const noP2P = " without P2P"
 
-// booted gives the pair of guests with these NICs. QEMU and the kernel are fetched if they are not
-// there.
+// booted returns the pair of guests with these NICs, and boots it if there is none. QEMU and the
+// kernel are downloaded if they are not in the cache.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
 	testkit.Boots(t)
@@ -61,8 +61,8 @@ func booted(t *testing.T, name string) *pair {
 	return x
 }
 
-// unused is booted, but nothing has run in the pair that it gives: lossless transfers before leave TCP patient, and a
-// sender may then see for minutes not that its receiver is gone.
+// unused is like booted, but nothing has run in the pair that it returns: after lossless transfers
+// TCP's timers are long, and a sender may need minutes to notice that its receiver is gone.
 func unused(t *testing.T, name string) *pair {
 	t.Helper()
 	if x := pairs[name]; x != nil {
@@ -72,7 +72,7 @@ func unused(t *testing.T, name string) *pair {
 	return booted(t, name)
 }
 
-// pairOptions are of guests under QEMU.
+// pairOptions returns options for guests under QEMU.
 func pairOptions(nic string, size uint64) Options {
 	o := options(size)
 	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 512<<20, 512<<20
@@ -92,11 +92,12 @@ func boot(t *testing.T, name string) *pair {
 	return x
 }
 
-// run transfers as Do does, without the boot: with other options, except that the lab's hardware stays.
+// run transfers as Do does, with the options o, but does not boot guests: the lab's hardware stays
+// as it is.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
-	port := x.s.port + 2000 // two modes of at most 1,000 ports each
+	port := x.s.port + 2000 // each of the two modes uses at most 1,000 ports
 	x.opt, x.streams, x.ways = &o, nil, [][2]int{{0, 1}}
 	if models, _ := o.models(); models[0].Name != x.desc.Guests[0].NICs[0].Model {
 		x.ways = [][2]int{{1, 0}}
@@ -127,13 +128,13 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 	return rep
 }
 
-// relink puts a NIC on another link. Nothing is under way.
+// relink attaches a NIC to another link; no transfer may be running.
 func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 	t.Helper()
 	testkit.OK(t, errors.Join(x.Lab.Switch().Detach(e.nic().Link()), e.nic().Attach(x.Lab.Switch(), o)))
 }
 
-// link is the link of end i.
+// link returns the options of end i's link.
 func (o *Options) link(i int) wire.LinkOptions {
 	d := lab.Uniform(i+1, lab.NIC{}, 0)
 	d.Impair(o.Impairment)

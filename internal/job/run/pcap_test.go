@@ -20,16 +20,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// captured is a frame of a file.
+// captured is a frame of a capture file.
 type captured struct {
 	iface   string
 	comment string
 	splitter.Headers
 	payload []byte
-	lost    [][2]uint32 // sequence numbers [from, to) that the comment says the link lost
+	lost    [][2]uint32 // sequence numbers [from, to) that the link lost, by the frame's comment
 }
 
-// capturedRun is a run of mode devmem with a capture, and the frames in it.
+// capturedRun runs mode devmem with a capture, and returns the report and the captured frames.
 func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "run.pcapng")
@@ -62,7 +62,7 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	return rep, frames
 }
 
-// doCaptured runs with o as the command does with --pcap.
+// doCaptured runs with o, and captures as the command does with --pcap.
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -78,7 +78,7 @@ func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	return rep
 }
 
-// findLost reads which of its bytes were lost out of a comment.
+// findLost parses from a comment which bytes of the frame the link lost.
 func (c *captured) findLost(t *testing.T) {
 	n := c.FrameLen - uint32(c.HdrLen)
 	_, text, some := strings.Cut(c.comment, "lost on the link")
@@ -107,8 +107,8 @@ func (c *captured) findLost(t *testing.T) {
 	}
 }
 
-// TestCaptureOfALossyRun: what a comment says is lost comes again from the same sender; what was
-// sent lay in GPU memory, and what came lies there.
+// TestCaptureOfALossyRun: the sender sends again each segment that a comment marks as lost; sent
+// payload lay in GPU memory, and received payload lies there.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -153,21 +153,21 @@ func TestCaptureOfALossyRun(t *testing.T) {
 	if i := slices.Index(came, false); i >= 0 {
 		t.Errorf("byte %d never came", i)
 	}
-	// A segment that was sent again for nothing may be lost, and nobody cares.
+	// A needlessly retransmitted segment may be lost, and is then not sent again.
 	if lost == 0 || again < lost*9/10 || rep.Runs[0].RetransmittedBytes == 0 {
 		t.Errorf("%d runs of segments lost, of which %d were sent again; %d bytes again", lost, again,
 			rep.Runs[0].RetransmittedBytes)
 	}
 }
 
-// TestCaptureHasThePayload: put together by sequence numbers it is what the run moved, where it was
-// sent and where it arrived.
+// TestCaptureHasThePayload: joined by sequence numbers, the captured payload equals the payload of
+// the run, at the sender and at the receiver.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
-		o := options(1 << 20) // in as many records as wait for a writer that is late
+		o := options(1 << 20) // small enough for the queue of a slow capture writer
 		o.Loss, o.Digest = loss, DigestSHA256
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
@@ -192,7 +192,7 @@ func TestCaptureHasThePayload(t *testing.T) {
 	}
 }
 
-// A file that cannot be written is reported, and the run is proved all the same.
+// If the capture file cannot be written, the run reports that, and its proof succeeds.
 func TestRunGoesOnWithoutItsCapture(t *testing.T) {
 	o := options(1 << 20)
 	notes := make(chan string, 10)

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// call makes a connection.
+// call returns the two ends of a connection.
 func call(t *testing.T) (ours, theirs halfCloser) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -27,7 +27,8 @@ func call(t *testing.T) (ours, theirs halfCloser) {
 	return a.(halfCloser), b.(halfCloser)
 }
 
-// Two that are at the same step have each other's word, whoever comes first; of two verdicts each hears the other's.
+// Two peers at the same step get each other's message, whichever comes first; likewise each gets
+// the other's verdict.
 func TestPeersGoTogether(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := call(t)
@@ -54,12 +55,13 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
-// greeting is a first message with a version and no content.
+// greeting is a first message with a version, but without a hello.
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
-// Whatever a peer says, or leaves out, ends with a line that says so, and another peer goes on.
+// Each wrong or missing message of a peer ends that peer's connection with a line that names the
+// mistake, and a new peer works.
 //
-// Invariant: run: What another host says is bounded.
+// Invariant: run: Memory and error messages that another host's messages cause are bounded.
 func TestHostilePeers(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -108,7 +110,8 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A slow host waits long for a fast one, which does not for it.
+// A host sends a sign of life ten times within its own timeout, and at least every two seconds. So
+// a slow host, whose timeout is long, does not seem dead to a fast host with a short timeout.
 func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	for silence, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second / 10, time.Hour: 2 * time.Second,
@@ -117,7 +120,8 @@ func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	}
 }
 
-// Whatever lines come, what is kept of them is bounded, and what is shown printable.
+// Whatever lines come from a peer, the memory kept for them is bounded, and the displayed text is
+// printable.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte(`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2}}` + "\n" +
 		`{"event":"step","op":"x","args":"y"}` + "\n" + `{"event":"verdict","args":{"text":"\u001b"}}` + "\n" +
@@ -150,14 +154,14 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
-// A peer that hangs up is gone, and one that is slow, but alive, is not.
+// A peer that hangs up ends the connection; a slow peer that sends signs of life does not.
 func TestPeerHangsUp(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	x, y := call(t)
 	p := newPeer(x, "b", 400*time.Millisecond, new(atomic.Bool))
 	lines := bufio.NewScanner(y)
-	for i := range 3 * 10 { // as many signs of life as it gives in three times that time
+	for i := range 3 * 10 { // the signs of life that p sends during three of its timeouts, ten in each
 		if !lines.Scan() {
 			t.Fatal(lines.Err())
 		}
@@ -175,9 +179,10 @@ func TestPeerHangsUp(t *testing.T) {
 	p.close(nil)
 }
 
-// A host of another vnic is refused by one line that names both, and hears of our version. hello-780d5150.jsonl is what
-// 780d5150 says first; it takes a message for a hello that says so, and is of the types that it knows. Of the same
-// protocol any vnic is heard.
+// A host refuses another host of another protocol version with one line that names both versions,
+// and sends its own version. hello-780d5150.jsonl is the first message of vnic 780d5150, which
+// recognizes a hello by its fields and their types. A host of the same protocol is accepted,
+// whatever its vnic version.
 //
 // Invariant: run: A host of another protocol is refused by one line that names both versions.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
@@ -198,7 +203,7 @@ func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 		} else if err == nil || err.Error() != "the host of guest b "+want {
 			t.Errorf("%v, not %s", err, want)
 		}
-		var old struct { // as 780d5150 has it
+		var old struct { // the message type of vnic 780d5150
 			Say   string
 			Hello *struct {
 				Protocol         int
@@ -217,7 +222,7 @@ func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// Two hosts run two guests.
+// Two hosts must run different guests.
 func TestHellosOfOneGuest(t *testing.T) {
 	h := hello{Guest: "a"}
 	testkit.ErrorSays(t, h.differs(&hello{Guest: "a"}), "the other host runs guest a, too")

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// area is what a line says was moved, and how many packets were lost; it also sees that intervals are in order.
+// area returns how many bytes the intervals of a line say were moved, and how many packets were
+// lost; it also checks that the intervals are in order.
 func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	for i, v := range s.Intervals {
 		if v.From < 0 || v.To < v.From || v.Value < 0 || i > 0 && v.From < s.Intervals[i-1].To {
@@ -24,8 +25,8 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	return moved, lost
 }
 
-// What lines of a picture have below them is what the NICs have counted; what went on before, in a probe,
-// is not in it.
+// The area below the lines of a picture equals the bytes that the NICs counted; the bytes of the
+// probe before the transfer are not in it.
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
 func TestPictureIsWhatWasCounted(t *testing.T) {
@@ -37,7 +38,7 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 		unit   string
 		series []string
 		lossy  bool
-		bars   int // columns
+		bars   int // columns of bars
 	}{
 		{"one transfer in rounds", func(*testing.T) Options {
 			o := Defaults()
@@ -113,7 +114,7 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 	}
 }
 
-// Readings that are dropped, as there are many, leave the sums as they were, and the bounds of rounds.
+// If a flow has many readings some are dropped; the sums and the bounds of rounds stay.
 func TestManyReadingsBecomeFewer(t *testing.T) {
 	var f flow
 	begin := time.Now()
@@ -127,7 +128,7 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	m := &recorded{begin: begin, flows: []*flow{&f}}
 	list := f.intervals(m, time.Second, 1)
 	moved, lost := area(t, &plot.Series{Intervals: list})
-	// What came between the last reading of a round and the first of the next one is in none.
+	// Bytes between the last reading of a round and the first of the next are in no interval.
 	testkit.Equal(t, "moved", math.Round(moved), rounds*(each-1))
 	gaps := 0
 	for i := range list {
@@ -141,7 +142,8 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	}
 }
 
-// The last interval of a round is as long as others, or a part of the one before; that of a short round is there.
+// A short rest at the end of a round joins the interval before it; a round shorter than an interval
+// has an interval of its own.
 func TestLastIntervalIsNoSpike(t *testing.T) {
 	begin := time.Now()
 	point := func(ms, bytes int, first bool) reading {
@@ -156,7 +158,8 @@ func TestLastIntervalIsNoSpike(t *testing.T) {
 	testkit.Equal(t, "intervals", b.String(), "0.000-0.101 1.98\n0.500-0.502 1.00\n0.600-0.700 1.00\n0.700-0.770 1.00\n")
 }
 
-// Links whose bars would look the same are one row, named for the first; others have one each, up to 16.
+// Links whose bars are equal share a row, named for the first of them; each other link has a row,
+// up to 16 rows.
 func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	run := func(mode string, links ...Link) Run { return Run{Mode: mode, Seconds: 2, Links: links} }
 	rep := &Report{Runs: []Run{
@@ -170,7 +173,7 @@ func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	testkit.Equal(t, "carried", fmt.Sprint(b.Columns[1].Values), "[[-1 1001 1000 3] [2000 1000 -1 -1]]")
 	rep.Scale, rep.Rails = 10, []Rail{{}}
 	b = rep.bars()
-	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out is busier
+	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out is the busiest
 
 	for i := range 40 {
 		rep.Runs[0].Links = append(rep.Runs[0].Links, Link{Name: fmt.Sprintf("a.sw%d up", i), Rate: 100,

@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,
-// over links that lose segments, with several bound queues and with a receiver that keeps its
-// memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted once.
-// The in-process rows are TestTransferIsProved and those below it.
+// TestProof holds the main claim under QEMU: for each device model, with one model on either end,
+// over IPv4 and IPv6, over lossy links, with several bound queues and with a receiver that keeps
+// its memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted
+// once. TestTransferIsProved and the tests below it are the rows in process.
 //
 // Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
 // controls fail as they must.
@@ -52,7 +52,7 @@ func TestProof(t *testing.T) {
 				row{either, nic, []func(*Options){size(8), setFamily, lossy}})
 		}
 	}
-	// The negative control: the same bytes arrive, and the counters say that they went through host
+	// The negative control: the same bytes arrive, and the counters show that they went through host
 	// memory.
 	for _, r := range []row{{name: either, nic: either}, {name: either, nic: NICGVE + "," + NICVirtio},
 		{name: NICVirtio, nic: NICVirtio}, {name: NICGVE, nic: NICGVE}} {
@@ -71,7 +71,7 @@ func TestProof(t *testing.T) {
 			if !o.P2P {
 				direct := options(o.Size)
 				direct.Modes, direct.Seed = o.Modes, o.Seed
-				direct.GPUMemory = o.GPUMemory // the same rounds: each has a digest
+				direct.GPUMemory = o.GPUMemory // the same rounds, as each round has a digest
 				if want := do(t, direct).Runs[0].SHA256; rep.Runs[0].SHA256 != want {
 					t.Errorf("digest %s, with P2P %s", rep.Runs[0].SHA256, want)
 				}
@@ -80,7 +80,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// flags names a row as a user would write it.
+// flags returns a row's options as flags of the command.
 func flags(o *Options) string {
 	s := fmt.Sprintf("--nic %s --size %dM --family %d", o.NIC, o.Size>>20, o.Family)
 	if len(o.Modes) == 1 {
@@ -103,13 +103,14 @@ func flags(o *Options) string {
 	return s
 }
 
-// again is how much in-process guests may send again though nothing is lost: they share the processors with all else
-// that runs, and a receiver that waits for its turn may be short of pages, or a timer of its sender fire. An emulated
-// guest may be later than any such number.
+// again is how many bytes in-process guests may send again without loss: they share the processors
+// with everything else that runs, so a receiver that gets no processor may lack pages, or its
+// sender's timer may fire. For emulated guests there is no such bound.
 const again = 64 << 10
 
-// unproved lists the conditions of a run's proof that do not hold: the report's own check, and what follows from the
-// options. Where nothing is lost all that is sent twice is what the sender's NIC saw sent again.
+// unproved lists the conditions of a run's proof that do not hold: the conditions of the report's
+// own check, and further ones that follow from the options. Without loss, the bytes sent beyond the
+// payload must equal the bytes that the sender's NIC counted as retransmitted.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -126,7 +127,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		"not the modes %v: %+v", o.Modes, rep.Runs)
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
-		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // of the payload
+		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // of the payload, including retransmissions
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		} else if o.InProc {
@@ -148,8 +149,9 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	return wrong
 }
 
-// wronglyHeld says what is wrong with a receiver that kept its pages: it drops and stalls once its
-// page pool is dry, and goes on when it gives them back; one that keeps a single page does neither.
+// wronglyHeld describes what is wrong with a receiver that kept its pages: it must drop and stall
+// once its page pool is empty, and continue when it returns them; a receiver that keeps a single
+// page must do neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	x, err := planned(o)
 	if err != nil || r.Hold == nil {
@@ -166,8 +168,9 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	return wrong
 }
 
-// The negative controls of TestProof's own conditions: a report that is good but for one thing. What
-// the report's own check sees has its controls in TestCheckRefusesWhatIsNoProof; "not bounced" is of those.
+// The negative controls of TestProof's own conditions: each report is good except for one field.
+// TestCheckRefusesWhatIsNoProof has the controls of the report's own check, to which "not bounced"
+// belongs.
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// railsOptions returns the options of a small run over rails of a lab file; "": of flags.
+// railsOptions returns the options of a small run over rails of a lab file; "" means rails without
+// a lab file.
 func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
@@ -31,14 +32,14 @@ func railsOptions(t *testing.T, rails int, file string) Options {
 	return o
 }
 
-// load takes the guests of a lab file.
+// load sets the guests of a lab file in o.
 func (o *Options) load(t *testing.T, file string, rails int) {
 	l := testkit.Must(labfile.Load(file, nil))(t)
 	l.Sow(o.Seed)
 	o.Take(l, rails)
 }
 
-// where says what of a rail's payload lay where.
+// where describes how much of a rail's payload lay in which memory.
 func (r *Rail) where() string {
 	group := func(n uint64) string {
 		switch {
@@ -53,8 +54,8 @@ func (r *Rail) where() string {
 		group(r.TX.Host), group(r.RX.Host))
 }
 
-// Rails transfer at the same time, each in both directions, each its own payload: of all of it not a byte is in host
-// memory in mode devmem, and all of it in mode copy.
+// Rails transfer at the same time, each in both directions and each its own payload: in mode devmem
+// none of it is in host memory, in mode copy all of it.
 func TestRailsAreProvedEach(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, rails := range map[string]int{"": 2, "a3-high": 4} {
@@ -81,7 +82,8 @@ func TestRailsAreProvedEach(t *testing.T) {
 			all := uint64(2*rails) * o.Size
 			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, all)
 			testkit.Equal(t, "dropped", rep.Runs[i].DroppedPackets, 0)
-			// Devmem: what is received is gathered. Copy: to guest RAM, and from it.
+			// Devmem: engines gather the received payload. Copy: engines copy it to guest RAM, and from
+			// there.
 			testkit.Equal(t, "by copy engines", rep.Runs[i].CopyEngineBytes, uint64(i+1)*all)
 		}
 		var b strings.Builder
@@ -96,14 +98,15 @@ func TestRailsAreProvedEach(t *testing.T) {
 	}
 }
 
-// file writes a lab file of two guests that are alike.
+// file writes a lab file of two equal guests.
 func file(t *testing.T, guest, more string) string {
 	name := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(name, []byte("guests: {a: &a {"+guest+"}, b: *a}\n"+more), 0o644))
 	return name
 }
 
-// NICs have as many queues as the file says: the last are bound, and the others are not.
+// NICs have as many queues as the file says: the last ones are bound to GPU memory, the others are
+// not.
 func TestRailsOfManyQueues(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
@@ -113,14 +116,14 @@ func TestRailsOfManyQueues(t *testing.T) {
 	o.BindQueues = 5
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: guests use 5 pairs of queues of NIC a.n")
 
-	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // more than our driver uses
+	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // our driver uses fewer
 	o.Modes, o.BindQueues = []string{"devmem"}, 7
 	testkit.OK(t, testkit.Err(Do(t.Context(), o)))
 	o.BindQueues = 8
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: guests use 8 pairs of queues of NIC a.n")
 }
 
-// A link of the file that loses segments is said to, and what it lost was sent again.
+// The report says that a link of the file loses segments, and the lost ones were sent again.
 func TestRailsThatLose(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -134,7 +137,7 @@ func TestRailsThatLose(t *testing.T) {
 	}
 }
 
-// An interruption in the middle ends all transfers, and leaves nothing.
+// An interruption in the middle ends all transfers, and leaves no files or processes.
 func TestRailsAreInterrupted(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -150,15 +153,15 @@ func TestRailsAreInterrupted(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Do(ctx, o)), stop)
 }
 
-// crossed is a guest whose NICs have each other's GPUs.
+// crossed is a guest each of whose two NICs uses the GPU below the other NIC's switch.
 const crossed = `
     sockets: [{name: s0, p2p: same-bridge}],
     switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
     nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`
 
-// The negative controls: where the tree does not let a NIC reach a GPU its payload is bounced, and counted as in host
-// memory, and that of others is not.
+// The negative controls: if the tree does not let a NIC reach a GPU, the NIC's payload is bounced
+// and counted as in host memory, and the payload of other rails is not.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
 	oneOff := file(t, `
@@ -171,7 +174,7 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 		file  string
 		rails int
 		off   bool
-		want  []string // of each rail, there and back
+		want  []string // of each rail, in both directions
 	}{
 		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
 			"PHB false " + bounced}},
@@ -196,7 +199,7 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 	}
 }
 
-// Transfers are between the addresses that the file says.
+// Transfers use the addresses in the lab file.
 func TestRailsHaveTheFilesAddresses(t *testing.T) {
 	testkit.LeavesNothing(t)
 	text := "guests: {a: {nics: [{name: n, ipv4: 192.0.2.1/30, ipv6: fd00::1/64}], gpus: [{name: g}]}, " +
@@ -223,9 +226,10 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 	}
 }
 
-// Rails between machines: each is booted once, and transfers on all its NICs at the same time, in both directions, in
-// several rounds and by GPUs that they share. The second rail's GPUs are behind ports that redirect, and of that rail
-// alone payload is in host memory. In the table of a rail nothing is said of processor time, which is its guest's.
+// Rails between QEMU guests: each guest is booted once, and transfers on all its NICs at the same
+// time, in both directions and in several rounds; the two directions share GPUs. The second rail's
+// GPUs are behind ports that redirect, and only that rail's payload is in host memory. A rail's
+// report has no processor time, which is measured for whole guests.
 func TestRailsOfMachines(t *testing.T) {
 	testkit.Boots(t)
 	const guest = `
@@ -235,7 +239,7 @@ func TestRailsOfMachines(t *testing.T) {
     nics: [{name: nic0, below: sw0, model: %[1]s, gpus: [gpu0]},
       {name: nic1, below: sw1, model: %[2]s, mtu: 4000, gpus: [gpu1]}],
     gpus: [{name: gpu1, below: sw1, memory: %[4]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[3]s}]`
-	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // in which 28 or 31 MiB are a round
+	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // in which 28 or 31 MiB are transferred in a round
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -266,18 +270,19 @@ func TestRailsOfMachines(t *testing.T) {
 	}
 }
 
-// stepper is a guest that says when one direction of its rail prepares or finishes while the other transfers.
+// stepper is a guest that fails the test if one direction of its rail prepares or finishes while
+// the other transfers.
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
-	moves, changes *atomic.Int32 // under way on the rail
+	moves, changes *atomic.Int32 // running on the rail
 }
 
 func (s *stepper) during(running, excluded *atomic.Int32, f func() error) error {
 	running.Add(1)
 	defer running.Add(-1)
 	if excluded.Load() != 0 {
-		s.t.Error("one direction changes what is bound while the other transfers")
+		s.t.Error("one direction binds or unbinds queues while the other transfers")
 	}
 	return f()
 }
@@ -293,8 +298,9 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 	return do()
 }
 
-// The directions of a rail are in step, however many rounds there are: gve's driver would hold back for good what one
-// sends while the other binds a queue of the same NIC (barrier).
+// The directions of a rail change steps together, however many rounds there are: else gve's driver
+// would hold back forever the packets that one direction sends while the other binds a queue of the
+// same NIC (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -314,7 +320,7 @@ func TestDirectionsAreInStep(t *testing.T) {
 	}
 }
 
-// spoiler is a guest in whose GPU a byte changes when all has been received.
+// spoiler is a guest that changes a byte in its GPU when all bytes have arrived.
 type spoiler struct {
 	transfer.Guest
 	spoil func() error
@@ -328,7 +334,7 @@ func (s *spoiler) Do(ctx context.Context, c transfer.Call) error {
 	return err
 }
 
-// A byte that is wrong on one rail fails the run, and the message says which rail's.
+// A wrong byte on one rail fails the run, and the message names the rail.
 func TestWrongByteOfARailIsFound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")
@@ -417,8 +423,9 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// All NICs of a file can be of another model: GPUs whose memory is then a NUMA node have as much as those should have,
-// and what can be removed then is hotplug, if the script removes it or the file says so.
+// Remodel gives all NICs of a file another model: a GPU whose memory then becomes a NUMA node gets
+// at least the size that such a node needs, and a device that the model lets be removed is hotplug
+// if the script removes it or the file says so.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab is a lab file of three rails: two rails last until something of them is removed, the last one is short.
+// removalLab is a lab file of three rails: two rails last until one of their devices is removed,
+// the third is short.
 const removalLab = `
     memory: 384M,
     sockets: [{name: s0}],
@@ -18,9 +19,9 @@ const removalLab = `
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: s0, memory: 64M},
            {name: gpu2, below: sw0, memory: 64M}]`
 
-// A sender's NIC and a receiver's GPU are taken away while traffic flows, below a switch and below a root port, from
-// guests with our driver: both transfers end in an error that names what was removed and is ENODEV, and the rail beside
-// them goes on, and is right.
+// A sender's NIC and a receiver's GPU, one below a switch and one below a root port, are removed
+// during transfers of guests with vnic's driver: both transfers end with ENODEV and an error that
+// names the removed device, and the third rail continues and is proved.
 //
 // Invariant: lab: A device that is removed while it is used ends its own transfers with ENODEV, and no others.
 func TestRemovalEndsItsOwnRails(t *testing.T) {
@@ -41,14 +42,14 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 			}
 			for _, want := range []string{"a.nic0: has been removed", "b.gpu1: has been removed"} {
 				if !slices.Contains(notes, want) {
-					t.Errorf("not said: %q; %q", want, notes)
+					t.Errorf("no note %q in %q", want, notes)
 				}
 			}
 		})
 	}
 }
 
-// When nothing is left, there is no report; an error of a rail that has lost nothing ends all, as ever.
+// If no rail is left, there is no report.
 func TestRemovalOfTheOnlyRail(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, what := range []string{"nic b.nic0 remove", "gpu a.gpu0 remove"} {
@@ -59,7 +60,8 @@ func TestRemovalOfTheOnlyRail(t *testing.T) {
 	}
 }
 
-// Who leaves a barrier does not hold others up, whether they wait already or come later.
+// If a participant leaves a barrier the others do not wait for it, whether they already wait or
+// come later.
 func TestBarrierWithoutThoseWhoLeave(t *testing.T) {
 	b := newBarrier(t.Context(), 3)
 	waits := make(chan struct{})

@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Memory does not grow with what is sent: far more than both GPUs together have.
+// Memory does not grow with the bytes sent, which are far more than both GPUs' memory.
 func TestMemoryIsBounded(t *testing.T) {
 	testkit.Slow(t)
 	o := options(256 << 20)
 	if testkit.Long() {
 		o.Size, o.GPUMemory = 4<<30, 512<<20
 	}
-	// The peak is that from now on (proc(5)).
+	// This resets the process's peak (proc(5)).
 	testkit.OK(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 	before := status(t, "VmRSS")
 	rep := do(t, o)
@@ -37,7 +37,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// status reads a size of this process.
+// status returns a size in this process's /proc/self/status.
 func status(t *testing.T, field string) int64 {
 	t.Helper()
 	b := testkit.Must(os.ReadFile("/proc/self/status"))(t)
@@ -49,8 +49,7 @@ func status(t *testing.T, field string) int64 {
 	return kib << 10
 }
 
-// Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a
-// descriptor.
+// None of several runs in a row fails, and none leaves a process, file, goroutine or descriptor.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	inproc, size := 2, uint64(4<<20)
 	if testkit.Long() {
@@ -78,16 +77,17 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	t.Run("QEMU", func(t *testing.T) {
 		testkit.Boots(t)
 		o := pairOptions(NICVirtio, 16<<20)
-		// A probe of KVM leaves an image and its result in the cache; when it is due does not depend on these runs.
+		// A probe of KVM would put an image and its result in the cache, at a time independent of these
+		// runs.
 		o.Fetch.CacheDir, o.Accel = ownCache(t), qemu.AccelTCG
-		r := testkit.Must(newRunner(t.Context(), &o, nil))(t) // puts its image there
+		r := testkit.Must(newRunner(t.Context(), &o, nil))(t) // puts the guests' image into the cache
 		testkit.OK(t, r.close())
 		t.Setenv("TMPDIR", t.TempDir())
 		repeat(t, 8, o)
 	})
 }
 
-// ownCache is a cache in which nobody else's run shows, with what the user's has.
+// ownCache returns a cache that no other run uses, with the contents of the user's.
 func ownCache(t *testing.T) string {
 	t.Helper()
 	im, err := machine.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
@@ -103,7 +103,7 @@ func ownCache(t *testing.T) string {
 	return dir
 }
 
-// left lists this process's children, and the files of the temporary directory, a cache and
+// left lists this process's children, and the files in the temporary directory, a cache and
 // /dev/shm.
 func left(t *testing.T, cache string) (list []string) {
 	t.Helper()
@@ -111,7 +111,7 @@ func left(t *testing.T, cache string) (list []string) {
 	for _, name := range stats {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		who := strings.LastIndex(string(b), ")") + 1 // "12 (name)"
 		fields := strings.Fields(string(b[who:]))    // state, ppid

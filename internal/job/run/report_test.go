@@ -37,9 +37,9 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// The negative controls: a report that shows one thing that must not be does not pass for a proof.
+// The negative controls: a report with one wrong field does not pass the check.
 //
-// Invariant: vnic run: A report that is no proof is refused.
+// Invariant: vnic run: A report that does not prove the transfer is refused.
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true
@@ -120,7 +120,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Of a node not all memory is the guest's to use.
+// A guest cannot use all memory of a GPU that is a NUMA node.
 func TestPlanOfANode(t *testing.T) {
 	for _, tt := range []struct{ size, gpu, window uint64 }{
 		{1, 64 << 20, 6 << 20},
@@ -141,7 +141,7 @@ func TestPlanOfANode(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "64 MiB at least")
 }
 
-// planOf is the plan of a run's first stream.
+// planOf returns the plan of a run's first stream.
 func planOf(t *testing.T, o Options) plan {
 	t.Helper()
 	return testkit.Must(planned(&o))(t).streams[0].plan

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// options are a short run of guests in this process.
+// options returns the options of a short run of guests in this process.
 func options(size uint64) Options {
 	o := Defaults()
 	o.Size, o.GPUMemory, o.Seed, o.InProc = size, 32<<20, 1, true
@@ -25,7 +25,7 @@ func options(size uint64) Options {
 	return o
 }
 
-// do runs with o, and holds the report against its schema too.
+// do runs with o, and validates the report against its schema.
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -85,7 +85,7 @@ func TestBothModesMoveTheSameWayTwice(t *testing.T) {
 		}
 	}
 	if a.Runs[0].SHA256 == a.Runs[1].SHA256 {
-		t.Error("both modes have the same payload: what one left could pass for what the other sent")
+		t.Error("both modes have the same payload: bytes left from one mode could pass for bytes sent in the other")
 	}
 	o.Seed++
 	if c := do(t, o); c.Runs[0].SHA256 == a.Runs[0].SHA256 {
@@ -122,7 +122,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 			t.Errorf("%d of %d", done, total)
 		}
 		if done < last {
-			back++ // the second mode begins again
+			back++ // the second mode starts at 0 again
 		}
 		last = done
 	}
@@ -147,7 +147,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 	}
 }
 
-// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
+// Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	testkit.Slow(t)
 	o := options(2 << 20)
@@ -162,9 +162,10 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	}
 }
 
-// The negative control: the same bytes arrive, and the counters say that they went through host memory.
+// The negative control: the same bytes arrive, and the counters show that they went through host
+// memory.
 //
-// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
+// Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	testkit.Slow(t)
 	o := options(2 << 20)
@@ -184,7 +185,7 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	}
 }
 
-// A connection that is cut in the middle ends in an error that shows both ends' TCP state.
+// A connection that is cut in the middle ends with an error that shows both ends' TCP states.
 func TestStallShowsBothTCPStates(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -195,7 +196,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
-				l.streams[0].opt.StallSecs = 1 // from here on: all before it comes to an end
+				l.streams[0].opt.StallSecs = 1 // only from this moment: everything before must have time to end
 				testkit.NoError(t, l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link()))
 			}
 		}
@@ -207,7 +208,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		testkit.ErrorSays(t, err, "mode "+mode, "no progress for 1s", "\nsender A:   ESTABLISHED",
 			"\nreceiver B: ESTABLISHED")
 	}
-	do(t, options(1<<20)) // and the next run works
+	do(t, options(1<<20)) // the next run works
 }
 
 func TestConnectionThatCannotBeMade(t *testing.T) {
@@ -217,7 +218,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
-			l.streams[0].opt.StallSecs = 1 // from here on
+			l.streams[0].opt.StallSecs = 1 // only from this moment
 			_ = l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link())
 		}
 	}
@@ -225,7 +226,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	testkit.ErrorSays(t, err, "connect: guest ", "not done after 1s")
 }
 
-// interrupted runs with o, which interrupts itself, and holds that nothing comes of it.
+// interrupted runs with o and interrupts the run; it requires the interruption's error, and that
+// nothing is left.
 func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func())) {
 	testkit.LeavesNothing(t)
 	gone := errors.New("gone away")
@@ -237,7 +239,8 @@ func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func
 	}
 }
 
-// Invariant: vnic run: An interruption at any stage wins, and leaves nothing.
+// Invariant: vnic run: An interruption at any stage ends the run with the interruption as its
+// error, and leaves nothing.
 func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
 	for _, stage := range Stages {
 		t.Run(stage, func(t *testing.T) {
@@ -292,7 +295,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	}
 }
 
-// Of rails all NICs that transfer have theirs.
+// With --keep counters.json has the counters of the NICs of all rails.
 func TestKeepKeepsCountersOfRails(t *testing.T) {
 	o := railsOptions(t, 2, "")
 	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}

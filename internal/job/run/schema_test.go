@@ -14,13 +14,13 @@ func validReport(t *testing.T, rep *Report) {
 	testkit.OK(t, schematest.Compile(t, Schema)(asJSON(t, rep)))
 }
 
-// asJSON is what a reader of v gets.
+// asJSON returns v as JSON.
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	return string(testkit.Must(json.Marshal(v))(t))
 }
 
-// sample is a report with every field set, as `vnic run --audit` gives it.
+// sample returns a report with every field set, like that of `vnic run --audit`.
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
@@ -46,13 +46,13 @@ func TestReportIsAsItsSchema(t *testing.T) {
 	validReport(t, empty)
 }
 
-// The schema is that of Report, with its comments.
+// The committed schema equals that generated from Report and its comments.
 func TestSchemaIsThatOfReport(t *testing.T) {
 	schematest.Holds(t, "schema.json", "vnic run --json", &Report{}, "../../..", "internal/job/run",
 		"internal/report/pcap")
 }
 
-// The schema refuses what is wrong: else the tests above would show nothing.
+// The schema refuses wrong documents: otherwise the tests above would prove nothing.
 func TestSchemaSeesWhatIsWrong(t *testing.T) {
 	valid := schematest.Compile(t, Schema)
 	for name, change := range map[string]func(doc, run map[string]any){

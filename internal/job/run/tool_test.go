@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tools is two guests in which nothing runs but what a test starts: the tool devmem.
+// tools is two guests in which nothing runs except the tool devmem that a test starts.
 type tools struct {
 	*testing.T
 	*pair
@@ -41,7 +41,7 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 	return done
 }
 
-// send has guest A send: the tool tries again until the receiver listens.
+// send runs the tool in guest A, which tries again until the receiver listens.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
 	args := []string{"send", "-s", x.s.ends[1].addr.Addr().String(), "-c", x.s.ends[0].addr.Addr().String(), "-p",
@@ -53,13 +53,14 @@ func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	return r
 }
 
-// Sizes of transfers: more than the tool's buffer has, so that its pages come back and serve again, and less.
+// Sizes of transfers: one larger than the tool's buffer, so that its pages are used again, and one
+// smaller.
 const (
 	moreThanBuffer = 64 << 20
 	little         = 4 << 20
 )
 
-// transfer sends so many bytes, which must arrive.
+// transfer sends the given number of bytes, which must all arrive.
 func (x *tools) transfer(size int) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), 2*time.Minute)
@@ -70,7 +71,7 @@ func (x *tools) transfer(size int) {
 	go func() { sent <- x.send(sctx, strconv.Itoa(size)) }()
 	r := <-got
 	if r.Status != 0 {
-		refused() // nobody listens any more
+		refused() // no receiver listens any more
 	}
 	if s := <-sent; s.Status != 0 && r.Status == 0 {
 		x.Fatalf("send: %+v", s)
@@ -85,7 +86,7 @@ func (x *tools) transfer(size int) {
 	}
 }
 
-// The same program, written against devmem only, on our stack and on the kernel's.
+// The same program, written against package devmem only, works on vnic's stack and on the kernel's.
 //
 // Invariant: guest-images: The same tool works on either stack.
 func TestToolMovesBytesWithEitherNIC(t *testing.T) {
@@ -93,12 +94,12 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 		t.Run(nic, func(t *testing.T) {
 			x := newTools(t, booted(t, nic), iface)
 			x.transfer(moreThanBuffer)
-			x.transfer(little) // the first has left room for its buffer
+			x.transfer(little) // the first transfer has freed its buffer
 		})
 	}
 }
 
-// until waits for what a guest does.
+// until waits until done returns true.
 func (x *tools) until(done func() bool) bool {
 	ctx, cancel := context.WithTimeout(x.Context(), time.Minute)
 	defer cancel()

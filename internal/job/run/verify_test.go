@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tampered runs with o. At the stage "verify" of the first round change gets the bytes of the destination in B's GPU,
-// and before the guests boot hook gets the runner.
+// tampered runs with o. It calls hook with the runner before the guests boot, and at the stage
+// "verify" of the first round it calls change with the destination's bytes in B's GPU.
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -44,8 +44,8 @@ func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)
 	return rep, err
 }
 
-// What is wrong in the destination after the transfer is found by the comparison alone, where both digests agree; and
-// by the digests of either kind.
+// A wrong byte in the destination after the transfer is found by the comparison even if both
+// digests agree, and by the digests of either kind.
 //
 // Invariant: vnic run: Every byte of the destination is compared with what was sent.
 func TestWrongDestinationIsFound(t *testing.T) {
@@ -53,7 +53,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 	const size = 5<<20 + 12345
 	changes := map[string]struct {
 		change func([]byte)
-		first  int // byte that is wrong
+		first  int // first wrong byte
 	}{
 		"first bit":         {func(b []byte) { b[0] ^= 1 }, 0},
 		"a bit":             {func(b []byte) { b[3<<20+77] ^= 0x40 }, 3<<20 + 77},
@@ -96,8 +96,8 @@ func swap(a, b []byte) {
 	}
 }
 
-// An engine whose digest is wrong, of either side, is found where every byte is as it must be. The negative control:
-// without that the same run is a proof.
+// A wrong digest from an engine of either side is found although every byte is right. The negative
+// control: without the wrong digest the same run is a proof.
 //
 // Invariant: vnic run: The digests of source and destination, each computed by its GPU's engine, agree.
 func TestWrongDigestIsFound(t *testing.T) {
@@ -129,7 +129,7 @@ func TestWrongDigestIsFound(t *testing.T) {
 	}
 }
 
-// The kinds of digests are what the schema says, in each mode and round.
+// Each mode and round has the kinds of digests that the schema documents.
 func TestDigestKinds(t *testing.T) {
 	testkit.Slow(t)
 	for _, kind := range []string{DigestPieces, DigestSHA256} {
@@ -165,7 +165,8 @@ func TestDigestKinds(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "--digest md5: pieces or sha256")
 }
 
-// What a guest has of its GPU may lie in several places: the digest, as the comparison, is of these in their order.
+// The memory that a guest uses of its GPU may lie in several extents: digest and comparison read
+// them in order.
 func TestExtentsOfAWindow(t *testing.T) {
 	e := &session.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
 		{Off: 0x200000, GPUOff: 0x200000, Size: 0x400000}}}

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// kernelList is a part of a kernel's kselftest-list.txt.
+// kernelList is part of a kernel's kselftest-list.txt.
 const kernelList = `net/lib:csum
 drivers/net:ping.py
 drivers/net:psp.py
@@ -35,7 +35,7 @@ func TestProgramsAreChosen(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args string
-		want string // or the error, behind "!"
+		want string // the names, or "!" and the error
 	}{
 		{"", "hw/csum.py hw/devmem.py hw/ping.py ping.py"},
 		{"hw/csum.py ping.py", "hw/csum.py ping.py"},
@@ -99,7 +99,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Payload proves a program of device memory only where it was in device memory.
+// Payload proves a program that uses device memory only if that payload was in device memory.
 func TestPayloadProves(t *testing.T) {
 	passed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Pass}}}
 	failed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Fail}}}
@@ -121,7 +121,8 @@ func TestPayloadProves(t *testing.T) {
 	}
 }
 
-// A program is run with its patches where all of them apply, and else it is said which do not; nothing boots for that.
+// A program is run with its patches if all of them apply; else the result lists the patches that do
+// not, and no guest boots.
 func TestPatchesThatDoNotApplyAreNamed(t *testing.T) {
 	patches := (&program{name: "hw/ntuple.py"}).patches()
 	if len(patches) != 2 {
@@ -150,7 +151,7 @@ func TestLineOfAProgram(t *testing.T) {
 		"warning: WARNING: net/core/dev.c:1")
 }
 
-// A complaint goes to the function of the time when its block began.
+// The console passes a complaint to the function that was set when the complaint's block began.
 func TestConsoleTellsOfComplaints(t *testing.T) {
 	var next strings.Builder
 	c := newConsole(&next)

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// as has another user connect to a socket, and gives what that comes to.
+// as runs a process of another user, which connects to a socket, and returns the errno of connect.
 func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Errno {
 	t.Helper()
 	c := command(t, dir)
@@ -28,7 +28,7 @@ func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Er
 	return syscall.Errno(c.ProcessState.ExitCode())
 }
 
-// publicDir is a directory where another user gets to.
+// publicDir makes a directory that other users can read.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-access"))(t)
@@ -37,9 +37,10 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// Whoever the mode of a socket lets in, only our user and root are served; each other user is noted once.
+// Whatever users the socket's mode admits, only vnic's user and root are served; each other user is
+// noted once.
 //
-// Invariant: vnic serve: Peers of other users are served only where --socket-group says so.
+// Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: the rest was not tried")
@@ -48,7 +49,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	dir := publicDir(t)
 	path := filepath.Join(dir, "s")
 	s := serve(t, Options{Paths: []string{path}})
-	testkit.OK(t, os.Chmod(path, 0o666)) // as a user may, who knows no better
+	testkit.OK(t, os.Chmod(path, 0o666)) // as a careless user may do
 	for range 3 {
 		testkit.Equal(t, "connect", as(t, dir, path, 65534), 0)
 	}
@@ -57,14 +58,14 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	s.noted("hung up")
 	for len(s.notes) > 0 {
 		if n := <-s.notes; strings.Contains(n, "is refused") {
-			t.Error("told of again: ", n)
+			t.Error("noted again: ", n)
 		}
 	}
 }
 
-// A group that a socket is shared with gets in, and nobody else.
+// The members of the group that shares a socket can connect, and nobody else can.
 //
-// Invariant: vnic serve: Peers of other users are served only where --socket-group says so.
+// Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
 func TestSocketGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := publicDir(t)
@@ -87,7 +88,7 @@ func TestSocketGroup(t *testing.T) {
 			"the socket was group 54321's, and has become group 65534's": func() error { return os.Lchown(moved, -1, 65534) },
 		} {
 			s := serve(t, Options{Paths: []string{path + "2"}, Group: strconv.Itoa(group)})
-			testkit.OK(t, os.Rename(path+"2", moved)) // whatever its name becomes
+			testkit.OK(t, os.Rename(path+"2", moved)) // the group is checked whatever the socket's name
 			testkit.OK(t, spoil())
 			testkit.Equal(t, "connect", as(t, dir, moved, 65534), 0)
 			s.noted("of user 65534 is refused: " + want)
@@ -96,7 +97,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 	}
 	s.end()
-	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // the program of as
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // only the program that as has copied
 		t.Errorf("left: %v, %v", list, err)
 	}
 }

@@ -20,10 +20,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// member is another process, another user's, which gets a GPU's memory: from its socket, or as a file.
+// member is an environment variable with a path. The test's program, run as another user, then maps
+// a GPU's memory: from its socket, or from a file.
 const member = "VNIC_TEST_MEMBER"
 
-// useGPU opens the memory as QEMU does, says what is in it, writes something, and tries to cut it.
+// useGPU opens and maps a GPU's memory as QEMU does, prints its contents, writes to it, and tries
+// to truncate it and to change its mode.
 func useGPU(path string) int {
 	if strings.HasSuffix(path, gpufd.Suffix) {
 		fd, err := gpufd.Receive(context.Background(), path)
@@ -49,7 +51,7 @@ func useGPU(path string) int {
 	return 0
 }
 
-// uses has another user use a GPU's memory, and gives what he says.
+// uses runs useGPU as another user, and returns its output.
 func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	t.Helper()
 	c := command(t, dir)
@@ -62,10 +64,11 @@ func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A member of the group has the memory of each port's own GPU, in a sandbox or without; somebody else has not, nor
-// has he by what leads a QEMU of our user there.
+// A member of the group gets the memory of each port's own GPU, in a sandbox or without; other
+// users do not, and a member cannot open the path by which a QEMU of vnic's own user opens the
+// memory.
 //
-// Invariant: vnic serve: The memory of a GPU is given to --socket-group, and to nobody else.
+// Invariant: vnic serve: The memory of a GPU is given only to the members of --socket-group.
 func TestGroupGetsTheGPU(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -102,7 +105,7 @@ func TestGroupGetsTheGPU(t *testing.T) {
 				if s := uses(t, dir, p.rep.Ports[i].GPUPath, 65534, 54321); !strings.Contains(s, "permission denied") {
 					t.Errorf("by %s: %s", p.rep.Ports[i].GPUPath, s)
 				}
-				testkit.OK(t, os.Chmod(gpu, 0o666)) // as a user may, who knows no better
+				testkit.OK(t, os.Chmod(gpu, 0o666)) // as a careless user may do
 				for range 3 {
 					s := uses(t, dir, gpu, 65534)
 					if !strings.Contains(s, "gives no memory: the socket's mode was 0660, and has become 0666") {
@@ -133,7 +136,7 @@ func TestGroupGetsTheGPU(t *testing.T) {
 	}
 }
 
-// Without a group, or without GPUs, there are no such sockets.
+// Without a group, or without GPUs, there are no GPU sockets.
 func TestNoGPUSockets(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, o := range []Options{{GPUMemory: 4096}, {Group: strconv.Itoa(os.Getegid())}} {
@@ -148,7 +151,8 @@ func TestNoGPUSockets(t *testing.T) {
 	}
 }
 
-// Somebody else's GPU socket ends the start, and nothing is left.
+// If another process listens at the GPU socket's path vnic serve does not start, and leaves no
+// file.
 func TestGPUSocketInUse(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

@@ -29,7 +29,7 @@ guests:
     gpus: [{name: gpu0, memory: 6M}]
 `
 
-// taken has the NICs of a lab file, with sockets in a directory.
+// taken returns the options for the NICs of a lab file, with sockets in dir.
 func taken(t *testing.T, file, dir string) (o Options) {
 	l := testkit.Must(labfile.Parse("f", []byte(file)))(t)
 	testkit.OK(t, o.Take(l, []string{filepath.Join(dir, "%s.sock")}))
@@ -37,8 +37,9 @@ func taken(t *testing.T, file, dir string) (o Options) {
 	return o
 }
 
-// GPUs of a guest that has their driver are PCI devices, its CPU is one that forwards, if a host bridge does, and no
-// word is on its kernel's command line for their sake.
+// GPUs of a guest with their driver, vnicgpu, are PCI devices; its CPU is a model that Linux knows
+// to forward peer-to-peer if a host bridge of the guest does; and its kernel's command line has no
+// argument for the GPUs.
 func TestLabWithTheGPUsDriver(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serve(t, taken(t, `
@@ -64,8 +65,8 @@ guests:
 	}
 }
 
-// Each NIC of a lab file has a socket of its name, where it is served. A QEMU for a guest has all its NICs and GPUs, in
-// the file's tree.
+// Each NIC of a lab file that is served has a socket of its name. The QEMU arguments of a guest
+// have all its NICs and GPUs, in the file's PCI tree.
 func TestLabIsServed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -104,8 +105,9 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// The gateway is on the network of the first rail: it knows guests there by their names and the addresses that the
-// file's NICs have, leads out, and gives no address to NICs of other rails, or with addresses of the file's.
+// The gateway is on the network of the first rail: it resolves the names of guests there to the
+// addresses of their NICs, forwards out of the lab, and leases no address to NICs of other rails,
+// and none of a family for which the file gives the NIC an address.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

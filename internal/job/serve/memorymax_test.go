@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// status is a number of KiB in a process's /proc/PID/status, in bytes.
+// statusBytes returns a size in /proc/PID/status, which is in KiB, in bytes.
 func statusBytes(t *testing.T, pid int, key string) uint64 {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
@@ -28,8 +28,8 @@ func statusBytes(t *testing.T, pid int, key string) uint64 {
 	return 0
 }
 
-// What a vnic serve has in memory at its peak is below what MemoryMax says, also when all of its GPUs'
-// memory is in use.
+// The peak memory of a vnic serve is below the MemoryMax that it computes, also when all of its
+// GPUs' memory is in use.
 func TestMemoryMaxIsEnough(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -43,7 +43,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		p := startApart(t, apartOptions{Mode: broker.On, Paths: paths, GPUMemory: uint64(gpu),
 			Gateway: lab.GatewayFlags{NoGateway: true}})
 		o := Options{Paths: paths, GPUMemory: uint64(gpu), GatewayFlags: lab.GatewayFlags{NoGateway: true}}
-		for i := range min(n, n*gpu) { // all of each GPU's memory is allocated, and mapped by the process
+		for i := range min(n, n*gpu) { // allocates each GPU's memory; the process maps that memory
 			f := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
 			testkit.Must(f.WriteAt(bytes.Repeat([]byte{1}, gpu), 0))(t)
 			testkit.OK(t, f.Close())
@@ -54,14 +54,14 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		}
 		least, limit := statusBytes(t, p.rep.PID, "VmHWM"), o.MemoryMax(0)
 		t.Logf("%d ports: %d MiB at the peak, GPUs' %d; the limit is %d", n, least>>20, n*gpu>>20, limit>>20)
-		if need := least + uint64(n*gpu); need > limit { // GPU memory is not mapped until it is used
+		if need := least + uint64(n*gpu); need > limit { // VmHWM excludes GPU memory that is not used
 			t.Errorf("%d ports: %d bytes, the limit is %d", n, need, limit)
 		}
 		p.end()
 	}
 	o := Options{Paths: make([]string, 4), GPUMemory: most}
-	testkit.Equal(t, "what guests' RAM adds", o.MemoryMax(ram)-o.MemoryMax(0), uint64(4*ram))
+	testkit.Equal(t, "added by guests' RAM", o.MemoryMax(ram)-o.MemoryMax(0), uint64(4*ram))
 	with := o.MemoryMax(0)
 	o.Gateway = lab.GatewayOff
-	testkit.Equal(t, "what a gateway adds", with-o.MemoryMax(0), uint64(maxGateway))
+	testkit.Equal(t, "added by a gateway", with-o.MemoryMax(0), uint64(maxGateway))
 }

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// stranger is another process, another user's, which connects to a socket. It ends with the errno.
+// stranger is an environment variable with a path. The test's program, run as another user, then
+// connects to that socket and exits with the errno.
 const stranger = "VNIC_TEST_STRANGER"
 
 func knock(path string) int {
@@ -32,16 +33,16 @@ func knock(path string) int {
 	return 255
 }
 
-// umask sets the process's for the time of a test.
+// umask sets the process's umask until the test ends.
 func umask(t *testing.T, mask int) {
 	old := syscall.Umask(mask)
 	t.Cleanup(func() { syscall.Umask(old) })
 }
 
-// A socket is its user's alone, whatever the umask; the file of a dead process, open to all, is
-// replaced by one that is.
+// Only its user can connect to a socket, whatever the umask; a dead process's socket file with mode
+// 0666 is replaced by one with mode 0600.
 //
-// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
+// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
 func TestSocketIsPrivate(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mask := range []int{0, 0o002, 0o022, 0o077, 0o177, 0o277, 0o777} {
@@ -71,10 +72,10 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// There is no moment at which a socket is there and open to others: its file is made as it stays,
-// and not changed after.
+// There is no moment at which a socket exists and other users can open it: its file is created with
+// its final mode, and not changed later.
 //
-// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
+// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
 func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -96,10 +97,10 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	}
 }
 
-// The kernel keeps to it: another user's process is turned away by connect(2). Only root can be
-// another user; the mode itself is looked at by the tests above.
+// The kernel enforces the mode: connect(2) fails for another user's process. Only root can start
+// such a process; the tests above check the mode itself.
 //
-// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
+// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
 func TestOthersCannotConnect(t *testing.T) {
 	testkit.LeavesNothing(t)
 	if os.Geteuid() != 0 {
@@ -110,7 +111,7 @@ func TestOthersCannotConnect(t *testing.T) {
 	defer os.RemoveAll(dir)
 	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
-	// An open socket shows that a stranger gets that far.
+	// The control: the stranger can connect to a socket of mode 0666.
 	for _, c := range []struct {
 		name string
 		make func(path string) (net.Listener, error)
@@ -138,7 +139,8 @@ func TestOthersCannotConnect(t *testing.T) {
 	}
 }
 
-// command is this program, where another user can read it.
+// command returns a command that runs a copy of this program in dir, where another user can read
+// it.
 func command(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	b := testkit.Must(os.ReadFile("/proc/self/exe"))(t)

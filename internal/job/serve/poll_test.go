@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPollIsChecked: what cannot be polled, or would leave QEMU no processor, is refused in words.
+// TestPollIsChecked: a --poll that cannot work, or would leave QEMU no processor, is refused with
+// an explanation.
 func TestPollIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		o          Options

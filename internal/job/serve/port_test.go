@@ -18,10 +18,11 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// A QEMU that wants more than it is offered comes again and again: one line says why, and what to do. When it takes an
-// offer, that is noted as of any other.
+// A QEMU that wants more features than vnic offers reconnects again and again: one line says why,
+// and what to do. When a QEMU then accepts the offer, its connection is noted like any other.
 //
-// Invariant: vnic serve: A QEMU that declines the offer again and again is named once, with the offer.
+// Invariant: vnic serve: A QEMU that declines the offer again and again is reported once, with the
+// offer.
 func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/a"
@@ -36,7 +37,7 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 		testkit.OK(t, err)
 		testkit.OK(t, f.Close())
 	}
-	testkit.OK(t, s.guest(0).Close()) // the port serves one after the other: all of the above have ended
+	testkit.OK(t, s.guest(0).Close()) // the port serves one connection at a time: all the above have ended
 	var got []string
 	for !strings.HasSuffix(strings.Join(got, "\n"), "hung up") || len(got) < 5 {
 		got = append(got, <-s.notes)
@@ -56,7 +57,7 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 	}
 }
 
-// A second QEMU at a port tries again for ever: it is named once while the port has the same one.
+// A second QEMU at a port retries forever: it is reported once for each QEMU that the port serves.
 func TestSecondQEMUIsNamedOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/a"
@@ -67,7 +68,7 @@ func TestSecondQEMUIsNamedOnce(t *testing.T) {
 		for range 5 {
 			second := dial(t, path)
 			testkit.Must(second.Write([]byte{1}))(t)
-			_, _ = second.Read(make([]byte, 1)) // until it is turned away
+			_, _ = second.Read(make([]byte, 1)) // until vnic closes the connection
 			testkit.OK(t, second.Close())
 		}
 		testkit.OK(t, first.Close())

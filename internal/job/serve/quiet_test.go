@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What is said of one port is bounded, by notes and log alike; of another all is said, and what was
-// left out is counted.
+// The number of lines about one port is bounded, in notes and log together; all lines about another
+// port appear, and the lines left out are counted.
 func TestQuiet(t *testing.T) {
 	var output bytes.Buffer
 	q := newQuiet()
@@ -29,7 +29,7 @@ func TestQuiet(t *testing.T) {
 	other.WithGroup("g").Warn("of another")
 	for _, want := range []string{"is not bounded", "of another"} {
 		if !strings.Contains(output.String(), want) {
-			t.Errorf("%q is not said", want)
+			t.Errorf("no line with %q", want)
 		}
 	}
 	q.ports["port0"].lines.SetBurst(quietBurst + 1)
@@ -41,6 +41,6 @@ func TestQuiet(t *testing.T) {
 	})
 	if s := output.String(); !strings.Contains(s, "port0: ") ||
 		!strings.HasSuffix(s, "lines were left out\nport0: hung up\n") {
-		t.Errorf("said %q", s)
+		t.Errorf("output %q", s)
 	}
 }

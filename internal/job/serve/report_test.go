@@ -21,9 +21,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What is printed for people are commands that a shell reads as the report has them: for each port, and for all.
+// Print writes commands for people: a shell splits them into the arguments that the report has, for
+// each port and for all ports.
 //
-// Invariant: vnic serve: Flags that are printed can be pasted.
+// Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsCanBePasted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"
@@ -70,16 +71,17 @@ func TestPrintedCommandsCanBePasted(t *testing.T) {
 	}
 }
 
-// idsOf are the names that arguments give to devices and their backends.
+// idsOf returns the ids that arguments give to devices and their backends.
 func idsOf(args []string) (ids []string) {
 	for _, m := range regexp.MustCompile(`\bid"?[=:]"?([a-z0-9-]+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
 		ids = append(ids, m[1])
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids) // net0 is a chardev's name, and a netdev's
+	return slices.Compact(ids) // net0 is both a chardev's and a netdev's id
 }
 
-// A machine that has a CPU of its own keeps it, and without QEMU in PATH there is that of the cache.
+// If the machine's arguments have -cpu, the command omits the -cpu of the boot arguments. Without
+// QEMU in PATH the command is "vnic qemu".
 func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := testkit.Must(lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}))(t)
@@ -98,7 +100,8 @@ func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	}
 }
 
-// The commands tell a guest's kernel to leave the TSC alone where vnic boot does: with several CPUs, without KVM.
+// The commands tell a guest's kernel not to trust the TSC in the cases in which vnic boot does:
+// with several CPUs and without KVM.
 func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const word = "tsc=unstable"
@@ -112,15 +115,15 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 		o     Options
 		accel qemu.Accel
 		boot  []string
-		args  bool // in kernel_args
-		times int  // in what is printed
+		args  bool // whether kernel_args has the word
+		times int  // how often the printed text has it
 	}{
 		"ports":                    {ports, qemu.AccelAuto, nil, true, 1},
 		"ports, by KVM":            {ports, qemu.AccelKVM, nil, false, 0},
 		"ports, with an image":     {ports, qemu.AccelTCG, boot, true, 1},
 		"a lab of one CPU":         {lab("1"), qemu.AccelTCG, nil, false, 0},
 		"a lab of several":         {lab("2"), qemu.AccelTCG, nil, true, 1},
-		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1}, // of two guests one has two CPUs
+		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1}, // only one of the two guests has two CPUs
 		"by KVM, several CPUs":     {lab("2"), qemu.AccelKVM, nil, false, 0},
 		"three CPUs and one image": {lab("3"), qemu.AccelTCG, boot, true, 1},
 	} {
@@ -139,7 +142,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	}
 }
 
-// Several ports in one QEMU: the machine has all GPUs, and all NICs.
+// A QEMU with several ports has all their GPUs and all their NICs.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, tt := range []struct {
@@ -175,7 +178,7 @@ func TestAllPortsInOneQEMU(t *testing.T) {
 	}
 }
 
-// Before the flags stands what QEMU and iPXE make of them.
+// Advice about QEMU's and iPXE's behaviour is printed above the flags.
 func TestPrintedAdvice(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
@@ -268,7 +271,7 @@ func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	}
 }
 
-// names65 has a character for each of 65 sockets.
+// names65 has a one-letter name for each of 65 sockets.
 const names65 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-_"
 
 func TestBadOptions(t *testing.T) {

@@ -33,7 +33,7 @@ import (
 // apart is an environment variable with apartOptions in JSON. The test's program then serves in a sandbox.
 const apart = "VNIC_TEST_APART"
 
-// apartOptions are the options of such a process.
+// apartOptions are the options of the process that serves in a sandbox.
 type apartOptions struct {
 	Mode      string
 	Paths     []string
@@ -45,16 +45,17 @@ type apartOptions struct {
 	Probe     bool
 	Poll      int
 	Uplinks   []uplink.Config
-	Threads   int // that wait in calls until it ends, once it serves
+	Threads   int // threads that block in a call until the process ends
 }
 
-// attempt is what came of something that a process which was taken over would try.
+// attempt is the result of an action that an attacker who controls the process would try.
 type attempt struct {
 	Name, Err string
 	Refused   bool
 }
 
-// attempts are made where guests' memory is mapped, when QEMU may come.
+// attempts tries such actions in the process that maps guests' memory, before the first QEMU
+// connects.
 func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
@@ -78,7 +79,7 @@ func attempts(dir string, held bool) (list []attempt) {
 			}
 			return nil
 		},
-		"message": func() error { // by any descriptor, the broker's too
+		"message": func() error { // through any descriptor, the broker's too
 			if !held {
 				if err := unix.Sendmsg(0, []byte("x"), nil, nil, 0); err != unix.ENOTSOCK {
 					return fmt.Errorf("of no socket: %w", err)
@@ -103,12 +104,12 @@ func attempts(dir string, held bool) (list []attempt) {
 	return list
 }
 
-// arenas is how many glibc's malloc makes before it asks how many processors there are: more than it has
-// made when the process confines itself.
+// arenas is how many arenas glibc's malloc makes before it reads the number of processors: more
+// than it has made when the process confines itself.
 const arenas = 16
 
-// wait has n threads wait in a read for ever. One starts the next, so that glibc, where Go uses it (-race),
-// gives each an arena.
+// wait starts n threads that block in a read forever. Each starts the next one, so that glibc, if
+// Go uses it (-race), gives each an arena.
 func wait(n int) error {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
@@ -143,8 +144,8 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart is that process: it says its report, what the attempts came to, and at the end how
-// much was refused.
+// serveApart is the main function of the sandboxed process: it writes its report, the results of
+// the attempts, and at the end how many calls were refused.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
@@ -195,14 +196,14 @@ func serveApart(what string) error {
 	return errors.Join(err, out.Encode(refused), o.Broker.Close())
 }
 
-// process is such a process, as the test sees it.
+// process is the sandboxed process, as the test uses it.
 type process struct {
 	t      testing.TB
 	rep    *Report
 	in     io.Closer
 	out    *json.Decoder
 	cmd    *exec.Cmd
-	output *strings.Builder // stderr; after end
+	output *strings.Builder // stderr; valid after end
 }
 
 func startApart(t testing.TB, a apartOptions) *process {
@@ -227,7 +228,7 @@ func startApart(t testing.TB, a apartOptions) *process {
 	return p
 }
 
-// end makes the process end well, and returns how many calls were refused.
+// end makes the process exit without an error, and returns how many calls were refused.
 func (p *process) end() (refused uint64) {
 	p.t.Helper()
 	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())
@@ -242,7 +243,7 @@ func (p *process) guest(i int) *labtest.Guest {
 	return guestOf(p.t, p.rep, i)
 }
 
-// echo is a server of the host: what comes goes back.
+// echo starts a server on the host that returns all bytes it receives.
 func echo(t *testing.T) netip.AddrPort {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
@@ -254,14 +255,14 @@ func echo(t *testing.T) netip.AddrPort {
 			}
 			go func() {
 				defer c.Close()
-				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // package net keeps pipes for splice(2)
+				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // package net would keep pipes for splice(2)
 			}()
 		}
 	}()
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through has a guest talk to a port of the host by the gateway.
+// through makes a guest talk through the gateway to a port of the host.
 func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -281,15 +282,15 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	return err
 }
 
-// A vnic serve in its sandbox does all that it is for, and nothing that it needs is refused: guests
-// come and go, their GPUs' memory is known, traffic goes through the gateway, forwards lead in, its
-// files are removed.
+// A vnic serve works completely in its sandbox, and no call that it needs is refused: guests
+// connect and disconnect, their GPUs' memory is recognized, traffic goes through the gateway,
+// forwards lead to guests, and its files are removed.
 //
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for i, mode := range []string{broker.Log, broker.On, broker.On} {
-		poll := i % 2 // a thread that polls, or none
+		poll := i % 2 // threads that poll: 1 or 0
 		host := echo(t)
 		dir := t.TempDir()
 		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -345,8 +346,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// What maps guests' memory can start, open and dial nothing, lives on, and serves; without the
-// sandbox it can.
+// In the sandbox the process that maps guests' memory cannot start programs, open files or dial; it
+// survives the attempts, and serves. Without the sandbox it can do all of that.
 //
 // Invariant: sandbox: The process that maps guests starts, opens and dials nothing.
 func TestServingProcessIsHeld(t *testing.T) {
@@ -371,16 +372,16 @@ func TestServingProcessIsHeld(t *testing.T) {
 			t.Errorf("%s: %d counted", mode, n)
 		}
 		if found := strings.Contains(p.output.String(), "socket, family 2"); found != (mode != broker.Off) {
-			t.Errorf("%s: said: %s", mode, p.output)
+			t.Errorf("%s: output: %s", mode, p.output)
 		}
 		if found := strings.Contains(p.output.String(), "openat of /etc/passwd, by Landlock"); found != (mode == broker.Log) {
-			t.Errorf("%s: said of Landlock: %s", mode, p.output)
+			t.Errorf("%s: Landlock in the output: %s", mode, p.output)
 		}
 	}
 }
 
-// BenchmarkSandbox is what the sandbox costs who talks through a vnic serve: the datapath's own
-// calls are reads and writes of eventfds, and ppoll.
+// BenchmarkSandbox measures what the sandbox costs guests that exchange data through a vnic serve,
+// whose data path makes few system calls: reads and writes of eventfds, and ppoll.
 func BenchmarkSandbox(b *testing.B) {
 	for _, mode := range []string{broker.Off, broker.On} {
 		b.Run(mode, func(b *testing.B) {
@@ -394,7 +395,7 @@ func BenchmarkSandbox(b *testing.B) {
 			}
 			testkit.OK(b, errors.Join(x.Close(), y.Close()))
 			p.end()
-			// All of the serving process, its start and end too, by frames of the MTU.
+			// The serving process's processor time, with its start and end, by frames of the MTU.
 			used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*2*(n/1448)), "cpu-ns/frame")
 		})

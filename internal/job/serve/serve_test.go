@@ -27,7 +27,7 @@ import (
 	"vnic.dev/vnic/internal/vfiotest"
 )
 
-// served is a Do under way.
+// served is a running Do.
 type served struct {
 	t     *testing.T
 	rep   *Report
@@ -36,7 +36,7 @@ type served struct {
 	done  chan error
 }
 
-// serve runs Do until the end of the test, or of stop.
+// serve runs Do until the test ends, or calls stop.
 func serve(t *testing.T, o Options) *served {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -47,7 +47,7 @@ func serve(t *testing.T, o Options) *served {
 	if o.NIC.Model == "" {
 		o.NIC.Model = lab.Virtio
 	}
-	o.takeover = cmp.Or(o.takeover, testkit.Patience) // guests come at once where others have gone
+	o.takeover = cmp.Or(o.takeover, testkit.Patience) // a guest of a test connects as soon as the one before has left
 	go func() { s.done <- Do(ctx, o) }()
 	t.Cleanup(func() {
 		stop()
@@ -67,16 +67,16 @@ func serve(t *testing.T, o Options) *served {
 	return s
 }
 
-// end stops it, as SIGTERM does.
+// end stops Do, as SIGTERM does.
 func (s *served) end() {
 	s.t.Helper()
 	s.stop()
 	err := <-s.done
-	s.done <- nil // for the next end
+	s.done <- nil // for a second call of end
 	testkit.OK(s.t, err)
 }
 
-// noted waits for a note.
+// noted waits for a note that contains want.
 func (s *served) noted(want string) {
 	s.t.Helper()
 	late := time.After(testkit.Patience)
@@ -92,7 +92,7 @@ func (s *served) noted(want string) {
 	}
 }
 
-// guest has a guest on port i.
+// guest connects a guest to port i.
 func (s *served) guest(i int) *labtest.Guest {
 	s.t.Helper()
 	return guestOf(s.t, s.rep, i)
@@ -115,7 +115,7 @@ func addrs(p PortReport) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix(p.Addr4), netip.MustParsePrefix(p.Addr6)}
 }
 
-// talk has two guests exchange something, and go.
+// talk makes two guests exchange data and disconnect.
 func (s *served) talk(a, b *labtest.Guest) {
 	s.t.Helper()
 	testkit.OK(s.t, errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()))
@@ -128,14 +128,14 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	s := serve(t, Options{Paths: paths, GPUMemory: 2 << 20})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
-		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the GPU's memory is known for what it is
+		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the NIC recognizes the GPU's memory
 			t.Error(err)
 		} else if err := buf.Close(); err != nil {
 			t.Error(err)
 		}
 		s.talk(a, b)
 	}
-	a := s.guest(0) // is there when it ends
+	a := s.guest(0) // this guest is connected while serve ends
 	s.end()
 	if err := a.Close(); err == nil {
 		t.Log("the guest's driver has not noticed the end")
@@ -145,7 +145,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	}
 }
 
-// In client mode QEMU listens, and it may be there first or not.
+// In client mode QEMU listens, and it may start before vnic or after it.
 func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/q"
@@ -184,13 +184,13 @@ func TestOpenSocketsAreServed(t *testing.T) {
 	testkit.OK(t, l.Close())
 }
 
-// A program that was started with a connection ends with it.
+// A vnic serve that was started with a connected socket ends when that connection ends.
 func TestEndsWithItsLastConnection(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	s := serve(t, Options{FDs: fds[:1]})
 	testkit.OK(t, unix.Close(fds[1]))
-	err := <-s.done // nobody has told it to end
+	err := <-s.done // without a call of stop
 	s.done <- nil
 	testkit.OK(t, err)
 }
@@ -209,9 +209,10 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	}
 }
 
-// A descriptor of vnic's own is not taken for one that its user has named.
+// CheckInherited refuses a descriptor that vnic has opened itself, and that the user's --fd names
+// by mistake.
 func TestOwnDescriptorsAreNotInherited(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // as they are inherited: not closed on exec
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // inherited descriptors are not close-on-exec
 	testkit.OK(t, err)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
@@ -223,7 +224,8 @@ func TestOwnDescriptorsAreNotInherited(t *testing.T) {
 	}
 }
 
-// Invariant: vnic serve: Of all that start at a socket one has it; a stale socket is replaced.
+// Invariant: vnic serve: Of several processes that start at a socket one gets it; a stale socket is
+// replaced.
 func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
@@ -240,7 +242,7 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	}
 }
 
-// stale leaves a socket's file as a killed process does.
+// stale leaves a socket's file behind, as a killed process does.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -248,7 +250,8 @@ func stale(t *testing.T, path string) {
 	testkit.OK(t, l.Close())
 }
 
-// Invariant: vnic serve: Of all that start at a socket one has it; a stale socket is replaced.
+// Invariant: vnic serve: Of several processes that start at a socket one gets it; a stale socket is
+// replaced.
 func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -275,7 +278,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 			t.Fatalf("%d have it", len(won))
 		}
 		if pid, err := sockfile.Listening(path); err != nil || pid != os.Getpid() {
-			t.Errorf("nobody is behind it: %d, %v", pid, err)
+			t.Errorf("no listener at the socket: %d, %v", pid, err)
 		}
 		testkit.OK(t, won[0].Close())
 		_, err := os.Lstat(path)
@@ -283,7 +286,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 	}
 }
 
-// Invariant: vnic serve: Files of others are left alone.
+// Invariant: vnic serve: Files of other programs are left alone.
 func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -297,10 +300,10 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	path := dir + "/s"
 	l := testkit.Must(listen(t.Context(), path))(t)
 	testkit.OK(t, os.Remove(path))
-	stale(t, path) // somebody else's, of the same name
+	stale(t, path) // another process's, with the same name
 	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("removed what is not ours: %v", err)
+		t.Errorf("another process's socket was removed: %v", err)
 	}
 	for path, want := range map[string]string{
 		dir + "/none/s": "no such file or directory: make its directory, or give another name",
@@ -311,8 +314,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that
-// talks rubbish ends its own connection.
+// A second QEMU at a NIC is refused with a message; a connection that sends nothing does not keep
+// QEMU out; a connection that sends rubbish ends alone.
 //
 // Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {
@@ -334,7 +337,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // of each: who comes later would be refused
+	s.noted("hung up") // of both guests: an earlier connection would be refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()
@@ -345,7 +348,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(s.guest(0), s.guest(1))
 }
 
-// As many as can wait connect, and say nothing: they are shown the door, and QEMU comes in.
+// More connections than may wait send nothing: vnic closes them, and QEMU gets in.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -362,7 +365,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		_ = c.Close()
 	}
 	var g *labtest.Guest
-	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // it may be late with its first word itself
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // a busy QEMU may itself be too slow with its first message
 		p, err := s.rep.Ports[0], error(nil)
 		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
 		return err == nil
@@ -381,7 +384,8 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 	}
 }
 
-// What ends before it has begun has ended well.
+// A Do whose context has ended before it begins returns no error; if Ready fails, Do returns its
+// error and leaves no socket.
 func TestToldToEndAtOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -396,7 +400,8 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// 64 ports: the memory of each is small, also with somebody at each.
+// With 64 ports each port needs at most 2 MiB of memory, and the first and the last port exchange
+// data.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -415,7 +420,7 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// A process that ends in a hurry leaves no socket's file, and removes no other process's.
+// On an immediate exit vnic removes the files of its own sockets, and no other process's.
 //
 // Invariant: vnic serve: Sockets are removed also when vnic is interrupted twice.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// guestAs has machine i of a network of several vnics at the only port of one.
+// guestAs connects a guest, with the addresses of machine i, to the only port of a vnic.
 func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 	t.Helper()
 	mac := lab.MAC(i)
@@ -25,10 +25,10 @@ func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 		[]netip.Prefix{lab.Addr4(i), lab.Addr6(i)}))(t)
 }
 
-// Two vnic serve in their sandboxes, each in a network namespace as on a machine of its own, are
-// joined by a cable of the kernel's and carry a transfer between their guests: by VXLAN, by a
-// stream that one listens for, and by taps in bridges that a VXLAN device of the kernel's joins.
-// Nothing that they need is refused.
+// Two sandboxed vnic serve, each in a network namespace as on a machine of its own, are joined by a
+// virtual Ethernet cable and carry a transfer between their guests: by VXLAN, by a stream for which
+// one of them listens, and by taps in bridges that a VXLAN device of the kernel joins. No call that
+// they need is refused.
 //
 // Invariant: uplink: Two confined vnics on two machines are one network.
 func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
@@ -80,7 +80,7 @@ func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
 	}
 }
 
-// up brings a device up, with an address.
+// up sets a device up, with an address.
 func up(t *testing.T, name, addr string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -96,7 +96,7 @@ func up(t *testing.T, name, addr string) {
 	testkit.NoError(t, err)
 }
 
-// bridge joins a tap device and a VXLAN device of the kernel's.
+// bridge joins a tap device and a VXLAN device of the kernel in a bridge.
 func bridge(t *testing.T, local, remote netip.Addr) {
 	t.Helper()
 	attrs := func(name string) netlink.LinkAttrs {
@@ -116,7 +116,8 @@ func bridge(t *testing.T, local, remote netip.Addr) {
 	}
 }
 
-// The socket of a stream is removed at the end, though the process may not do that by itself.
+// The socket of a stream uplink is removed at the end, though the sandboxed process itself may not
+// remove it.
 func TestServeRemovesTheSocketOfItsUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A preset is a lab, it fits into 4 GiB with all its guests, and its paths are what its name promises.
+// Each preset is valid, needs at most 4 GiB for both guests, and has the PCIe paths that its name
+// promises.
 func TestPresets(t *testing.T) {
 	testkit.Equal(t, "presets", strings.Join(Presets(), " "), "a3-high acs flat pair")
 	for _, name := range Presets() {
@@ -42,7 +43,7 @@ func TestPresets(t *testing.T) {
 		"bus PIX bus PIX host bridge PHB host bridge PHB none SYS none SYS none SYS none SYS")
 }
 
-// What is completed says everything: read again it is the same.
+// A completed file has all settings: if it is read again, it gives the same lab and the same text.
 func TestCompletedFileIsTheSameLab(t *testing.T) {
 	for _, name := range append(Presets(), "testdata/all.yaml") {
 		l := testkit.Must(Load(name, nil))(t)
@@ -64,7 +65,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff shows how descriptions differ. A NIC's GPUs are nil if it reaches all of them.
+// diff compares descriptions; it treats a NIC's GPUs as nil if the NIC reaches all of them.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -84,7 +85,7 @@ func diff(a, b lab.Description) string {
 		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
 }
 
-// Each mistake is one message, with its place and what was meant.
+// Each mistake is one message, with its place in the file and the probable intention.
 func TestMistakes(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
 	for _, c := range []struct{ old, new, want string }{
@@ -260,7 +261,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// What a file's script removes is hotplug without being called so.
+// A device that a file's script removes becomes hotplug, also if the file does not say so.
 func TestHotplug(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	a, b := l.Guests[0], l.Guests[1]
@@ -269,7 +270,8 @@ func TestHotplug(t *testing.T) {
 	testkit.Equal(t, "times in the completed file", strings.Count(string(testkit.Must(l.YAML())(t)), "hotplug: true\n"), 3)
 }
 
-// Invariant: labfile: A guest's driver is read, completed to what it was, and makes its GPUs PCI devices.
+// Invariant: labfile: A guest's driver is read, stays in the completed file, and makes its GPUs PCI
+// devices.
 func TestDriver(t *testing.T) {
 	const text = "guests:\n  a: {driver: vnicgpu, sockets: [{name: s}], nics: [{name: n, model: gve, below: s}, " +
 		"{name: m, below: s}], gpus: [{name: p, memory: 1M, hotplug: true, below: s}]}\n" +
@@ -292,7 +294,8 @@ func TestDriver(t *testing.T) {
 	testkit.ErrorSays(t, err, "a.p: NICs of both models")
 }
 
-// Invariant: labfile: A guest's IOMMU is read and completed to what it was, and refused where QEMU has none for it.
+// Invariant: labfile: A guest's IOMMU is read, stays in the completed file, and is refused for
+// guests for which QEMU has none.
 func TestIOMMU(t *testing.T) {
 	const text = "guests:\n  a: {iommu: true, nics: [{name: n, model: gve}], gpus: [{name: p}]}\n" +
 		"  b: {nics: [{name: n}]}\n"
@@ -307,7 +310,7 @@ func TestIOMMU(t *testing.T) {
 	testkit.ErrorSays(t, err, "would wait for ever")
 }
 
-// 65 guests with a GPU each are one too many, whatever else.
+// A lab of 65 GPUs or 251 NICs is refused, even if each guest is valid.
 func TestTooMany(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("guests:\n")
@@ -325,7 +328,8 @@ func TestTooMany(t *testing.T) {
 	testkit.ErrorSays(t, err, "251 NICs up to here: a lab has 250")
 }
 
-// A guest has 8 sockets, and 240 numbers of buses, at most: QEMU would refuse more in worse words.
+// A guest with more than 8 sockets or 240 bus numbers is refused: QEMU's own message would be
+// worse.
 func TestTooManySocketsAndPorts(t *testing.T) {
 	list := func(n int, item string) string {
 		var all []string
@@ -376,7 +380,8 @@ func TestLoad(t *testing.T) {
 		"-:1:1: there is no \"gests\" here: guests is meant?")
 }
 
-// Rails are subnets of their own: NICs of the same number are on one.
+// Each rail is a subnet: the NICs of the same number are in one subnet, NICs of different numbers
+// are not.
 func TestRailsAreSubnets(t *testing.T) {
 	l := testkit.Must(Load("a3-high", nil))(t)
 	for i, n := range l.Guests[0].NICs {
@@ -392,7 +397,7 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// Given tells addresses that a file gives from default ones, also in a completed file, which names both.
+// Given returns only addresses that the file gives explicitly, and no default ones.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
@@ -402,7 +407,7 @@ func TestAddressesThatAreGiven(t *testing.T) {
 	}
 }
 
-// Whatever a file says, reading it ends with an *Error, or with a lab that can be written and read again.
+// For any input Parse returns an *Error, or a lab that can be written and read again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Presets() {
 		f.Add(testkit.Must(read(name, nil))(f))
@@ -438,7 +443,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with a guest: either has its guest's uplinks, and the uplinks without a guest.
+// One file serves two hosts, each with one guest: UplinksOf returns a guest's uplinks and the
+// uplinks of no guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

@@ -10,9 +10,10 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Each name is refused where it stands, or is good for all that a lab does with it.
+// Each invalid name is refused with its place in the file, and each accepted name is valid
+// everywhere in the lab.
 //
-// Invariant: labfile: A name that a lab file has is one that the gateway takes.
+// Invariant: labfile: The gateway accepts each name that a lab file may have.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 31)
 	for name, good := range map[string]bool{"a": true, "a-b": true, "a--b": true, "a1": true, "a-1": true, long: true,
@@ -37,13 +38,13 @@ func TestNames(t *testing.T) {
 			}
 			var line, column int
 			if n, _ := fmt.Sscanf(fmt.Sprint(err), "f:%d:%d:", &line, &column); refused && n != 2 {
-				t.Errorf("it is not said where: %v", err)
+				t.Errorf("the error has no line and column: %v", err)
 			}
 		}
 	}
 }
 
-// A guest that cannot have its name beside a gateway is refused unless the file wants none.
+// A guest named gateway or localhost is refused unless the file has "gateway: off".
 func TestNamesThatAreTaken(t *testing.T) {
 	for _, name := range []string{"gateway", "localhost"} {
 		text := "guests:\n  " + name + ": {nics: [{name: n}]}"

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// written is a NIC's options after they were written to a file and read again.
+// written returns a NIC's options after they were written to a file and read again.
 func written(t *testing.T, o lab.NICOptions) lab.NICOptions {
 	l := testkit.Must(Parse("one", []byte("guests: {a: {nics: [{name: nic0}]}}")))(t)
 	l.Guests[0].NICs[0].NICOptions = o
@@ -35,7 +35,7 @@ func TestFileKeepsNICOptions(t *testing.T) {
 		if v.IsZero() {
 			t.Errorf("%s is not set, so that nobody sees whether it is lost", f.Name)
 		}
-		less := all // negative control: one option less
+		less := all // negative control: one option is missing
 		reflect.ValueOf(&less).Elem().FieldByName(f.Name).SetZero()
 		if got := differ(all, written(t, less)); !slices.Equal(got, []string{f.Name}) {
 			t.Errorf("without %s these are lost: %v", f.Name, got)

@@ -14,26 +14,27 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// flow is a transfer, in a world where time passes by events alone: packets leave over one route and arrive over
-// another.
+// flow is a simulated transfer, whose clock advances by events only: packets leave over one route
+// and arrive over another.
 type flow struct {
 	tx, rx      *shape.Route
 	sent, taken int   // packets
-	leaves      int64 // the sender may take links for another packet
-	arrives     int64 // likewise the receiver
+	leaves      int64 // when the sender may take links for its next packet
+	arrives     int64 // when the receiver may take links for its next packet
 	under       []int64
 }
 
 const superPacket, segment = 64 << 10, 8192
 
-// use is that of a packet in segments.
+// use returns the link usage of a super-packet in segments.
 func use() shape.Use {
 	const header = 66
 	n := uint32(superPacket / segment)
 	return shape.Use{Payload: superPacket, Header: header, Buffers: 17, Wire: superPacket + n*(header+wire.EtherOverhead)}
 }
 
-// step takes links for the packet that can be next, of at most 8 under way.
+// step takes links for the next event: a packet that leaves, of at most 8 in flight, or one that
+// arrives.
 func (f *flow) step() {
 	if f.sends() <= f.receives() {
 		now := f.leaves
@@ -62,8 +63,9 @@ func (f *flow) receives() int64 {
 	return max(f.arrives, f.under[0])
 }
 
-// letThrough is how many bytes of payload a second the links of a lab let through, by transfer: from each NIC of the
-// first guest to that of the second, and back. model is what is predicted of them, and limits by which edges.
+// letThrough simulates transfers from each NIC of the first guest to the same NIC of the second,
+// and back. got is the payload of each transfer in bytes a second, model is the predicted payload,
+// and limits has the edge that limits each prediction.
 func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits []*lab.Edge) {
 	l := testkit.Must(lab.Open(d, lab.Options{}))(t)
 	defer func() { testkit.OK(t, l.Close()) }()
@@ -119,7 +121,7 @@ func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits [
 	return got, model, limits
 }
 
-// Whatever is the bottleneck of a tree, what links let through is what the model predicts, within 3 %.
+// Whatever edge of a tree is the bottleneck, the simulated rates equal the model's within 3 %.
 func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	want := map[string]string{"wire": "nic0 ", "nic-link": "nic0 up", "gpu-link": "gpu0 ", "uplink": "sw0 ",
 		"memory":  "s0 memory",
@@ -144,8 +146,9 @@ func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	}
 }
 
-// The negative control of rails: where one NIC has half of its rate its rail has half, in both directions, and all
-// others have what they had. So the sum falls by that half of a rail, and not to four times the slowest.
+// The negative control of rails: if one NIC has half of its rate, the transfers of its rail have
+// half, in both directions, and all others are unchanged. So the sum falls by half a rail, and not
+// to four times the slowest.
 func TestOneRailAtHalfRate(t *testing.T) {
 	const slow = 2
 	whole, _, _ := letThrough(t, testkit.Must(Load("a3-high", nil))(t).Description)

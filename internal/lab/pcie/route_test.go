@@ -49,8 +49,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// Published figures: writes of 256 bytes use 91.4 % of a link for payload, writes of 128 bytes 84.2
-// %.
+// Loads agrees with published figures: writes of 256 bytes use 91.4 % of a link for payload, writes
+// of 128 bytes 84.2 %.
 func TestLoads(t *testing.T) {
 	tree := routes(t, NoRouting)
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-4 }

@@ -25,12 +25,12 @@ func drive(r *Route, u Use, late time.Duration) (n int) {
 }
 
 func TestRateIsKeptWhoeverIsLate(t *testing.T) {
-	const rate, packet = 100e6, 64 << 10 // 655 microseconds each
+	const rate, packet = 100e6, 64 << 10 // a packet takes 655 microseconds
 	for _, c := range []struct {
 		late        time.Duration
-		least, most float64 // of the rate
+		least, most float64 // parts of the rate
 	}{{0, 0.995, 1.01}, {time.Millisecond, 0.99, 1.01}, {4 * time.Millisecond, 0.99, 1.01},
-		{50 * time.Millisecond, 0.1, 0.5}, // more than the credit compensates
+		{50 * time.Millisecond, 0.1, 0.5}, // longer than the credit for late senders
 	} {
 		e := NewEdge("a", rate)
 		r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -94,7 +94,7 @@ func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 		sum += s.n
 	}
 	for i, s := range senders {
-		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late sender does not get every turn
+		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late sender misses some turns
 			t.Errorf("sender %d: %d packets of %d, which should be 5000", i, s.n, sum)
 		}
 	}
@@ -144,7 +144,7 @@ func TestNoRouteCostsNothing(t *testing.T) {
 	}
 }
 
-// Concurrent takes lose no time of the edge.
+// Concurrent calls of Take lose no time of the edge.
 func TestTakesTogether(t *testing.T) {
 	e := NewEdge("a", 1e9)
 	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -182,7 +182,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests are counted although they slip in: an edge never carries more than its rate.
+// Requests are counted although they may interrupt a payload: an edge never carries more than its
+// rate.
 func TestRequestsDoNotExceedAnEdge(t *testing.T) {
 	clock, slow := NewClock(1), NewEdge("slow", 1e6)
 	r := NewRoute(clock, []Share{{Edge: NewEdge("fast", 25e6), Payload: 1}, {Edge: slow, Payload: 0.05}})

@@ -84,7 +84,7 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 	testkit.ErrorIs(t, aptError("x", context.Canceled), context.Canceled, "a context's error")
 	unknown := &proc.ToolError{Name: "apt-get", Err: errors.New("exit status 100"),
 		Stderr: "Notice: x\nE: words of next year\n"}
-	testkit.Equal(t, "words that are not known", aptError("suite s", unknown).Error(),
+	testkit.Equal(t, "unknown words", aptError("suite s", unknown).Error(),
 		"suite s: apt-get: exit status 100: Notice: x; E: words of next year")
 }
 
@@ -105,7 +105,8 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 	}
 }
 
-// Otherwise an interrupted fetch leaves apt's files in the user's directory for temporary files.
+// apt's temporary files are in the directory of its state: in the user's directory for temporary
+// files an interrupted fetch would leave them.
 func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
 	needsApt(t)
 	dir := t.TempDir()

@@ -60,7 +60,7 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// A user with a kernel, and a QEMU that vnic does not start, needs no cache.
+// A user with a kernel, for whom vnic starts no QEMU, needs no cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,

@@ -140,7 +140,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	testkit.ErrorSays(t, err, "no such file", otherwise)
 }
 
-// A machine is started in another directory than the one to which a user's path is relative.
+// A relative path to a user's QEMU becomes absolute, as QEMU starts in another directory.
 func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 	path := fakeQEMU(t, "11.0.0")
 	t.Chdir(filepath.Dir(path))

@@ -26,10 +26,10 @@ func TestAccelIsChosenByTrying(t *testing.T) {
 	}
 }
 
-// An explicit choice is not probed.
+// ChooseAccel does not probe KVM if --accel names kvm or tcg.
 //
 // Invariant: qemu: --accel kvm without KVM is one error that says why, and --accel tcg never looks
-// at it.
+// for KVM.
 func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "kvm")
 	r := &assets.Resolved{Cache: t.TempDir()}

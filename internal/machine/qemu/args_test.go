@@ -111,7 +111,7 @@ func TestCPUWhoseHostBridgesForward(t *testing.T) {
 	for _, forwards := range []bool{false, true} {
 		conf := Config{RAMSize: 256 << 20, CPUs: 1, ForwardsP2P: forwards}
 		text := strings.Join(testkit.Must(conf.MachineArgs())(t), " ")
-		testkit.Equal(t, "a CPU is said: "+text, strings.Contains(text, "-cpu max,family=23"), forwards)
+		testkit.Equal(t, "CPU in "+text, strings.Contains(text, "-cpu max,family=23"), forwards)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	}
 }
 
-// For a QEMU that another program starts.
+// Netdev.Args returns the arguments for a QEMU that another program starts.
 func TestNetdevArgs(t *testing.T) {
 	for want, n := range map[string]Netdev{
 		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device " +
@@ -264,7 +264,7 @@ func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 			t.Errorf("%+v: %q", c, args)
 		}
 	}
-	testkit.Equal(t, "a machine that is not known", KernelArgs(false, "a b"), kernelArgs+" tsc=unstable a b")
+	testkit.Equal(t, "an unknown machine", KernelArgs(false, "a b"), kernelArgs+" tsc=unstable a b")
 	for _, c := range []struct {
 		line  string
 		cpus  int

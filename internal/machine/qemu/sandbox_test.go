@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A QEMU that supports the sandbox starts in it, one that does not starts without it, and each is
-// asked only once.
+// A QEMU that supports the sandbox starts in it, and one that does not starts without it; vnic asks
+// each QEMU only once whether it does.
 func TestSandboxWhereQEMUHasOne(t *testing.T) {
 	for want, script := range map[bool]string{
 		true:  "echo x >> \"$0.asked\"",

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// convert gives the suites in a line each, as their XML has them.
+// convert converts text to JUnit XML, and returns each suite of the XML as a line.
 func convert(t *testing.T, text string, status int) string {
 	t.Helper()
 	all := testkit.Must(Convert(strings.NewReader(text), "test", status))(t)
@@ -41,9 +41,10 @@ func convert(t *testing.T, text string, status int) string {
 	return b.String()
 }
 
-// What programs print becomes what CI shows, and a run that failed is never green.
+// A program's output becomes test cases for CI, and a run that failed is never green.
 //
-// Invariant: vnic junit: What ends with another status than 0 has a failure or an error, whatever was printed.
+// Invariant: vnic junit: The suites of a program that ends with a status other than 0 have a
+// failure or an error, whatever it printed.
 func TestConvert(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -80,7 +81,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// However much is printed, as much as doc.go says is kept.
+// The output that is kept is bounded as doc.go says, however much a program prints.
 func TestConvertIsBounded(t *testing.T) {
 	var b strings.Builder
 	for i := range 2 * MaxCases {

@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// Scripts and styles of the page are allowed by their hashes, nothing else is, and nothing else is needed.
+// The page's policy allows its scripts and styles by their hashes and nothing else, and the page
+// needs nothing else.
 //
-// Invariant: page: The page loads nothing, and its policy allows the scripts that are in it alone.
+// Invariant: page: The page loads nothing, and its policy allows only the scripts in it.
 func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {
 	text := string(html(nil))
 	policy := assemble().policy
@@ -42,8 +43,9 @@ func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {
 	}
 }
 
-// Modules are joined by lines: an import or export that join does not know would be in the middle of a script, and two
-// of the same name would be an error of the whole.
+// join joins modules line by line: an import or export of a form that join does not recognize would
+// stay in the joined script, and two declarations of one name would be an error of the whole
+// script.
 func TestModulesCanBeJoined(t *testing.T) {
 	text := join(modules)
 	if m := regexp.MustCompile(`(?m)^(import|export)\b.*`).FindString(text); m != "" {
@@ -75,12 +77,13 @@ func TestModulesCanBeJoined(t *testing.T) {
 		}
 	}
 	entries, err := web.ReadDir("web")
-	if err != nil || len(entries) != len(modules)+3 { // and index.html, page.css, vendor
+	if err != nil || len(entries) != len(modules)+3 { // plus index.html, page.css and vendor
 		t.Errorf("%d files for %d modules: %v", len(entries), len(modules), err)
 	}
 }
 
-// No name of a guest, lab or flow becomes HTML: what would do that is used nowhere.
+// No name of a guest, lab or flow becomes HTML: the modules use no function that would parse a text
+// as HTML or code.
 func TestModulesMakeNoHTMLOfText(t *testing.T) {
 	if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacent|document\.write|dangerously|\beval\(|Function\(`).
 		FindString(join(modules)); m != "" {

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// However long a run is, what is kept of it is bounded, from its beginning to its end.
+// However long a run is, its recording is bounded, and covers the run from its beginning to its
+// end.
 //
 // Invariant: page: A recording has at most 300 samples of 64 links and 32 flows, from a run's beginning to its end.
 func TestRecordingIsBounded(t *testing.T) {
@@ -56,10 +57,10 @@ func TestSamplesGetFartherApart(t *testing.T) {
 	}
 }
 
-// Where no page is open, counters are read once a second; at first each read is a sample.
+// While no page is open, counters are read once a second; at first each reading becomes a sample.
 //
-// Invariant: page: Without a page that is open, counters are read once a second at most; and a look is followed by ten
-// times as long without one.
+// Invariant: page: While no page is open, counters are read at most once a second; and after a
+// reading the recorder does not read for ten times as long as that reading took.
 func TestNobodyWatching(t *testing.T) {
 	reads := 0
 	r := newRecorder(func() *stat.Page { reads++; return small() })
@@ -85,7 +86,8 @@ func TestNobodyWatching(t *testing.T) {
 	}
 }
 
-// A look that takes long is followed by ten times as long without one, and then by what was due meanwhile.
+// After a reading that takes long the recorder does not read for ten times as long; then it reads
+// what has become due.
 func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	var now, read time.Duration
 	const length = 300 * time.Millisecond
@@ -95,7 +97,7 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	defer r.Watch()()
 	_, next := r.State()
 	read = length
-	for range 400 { // 100 s and more
+	for range 400 { // at least 100 s
 		now += firstInterval
 		r.look(false)
 	}
@@ -111,10 +113,10 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	now += time.Minute
 	before := reads
 	r.look(false)
-	testkit.Equal(t, "what was due", reads-before, 1)
+	testkit.Equal(t, "readings that were due", reads-before, 1)
 }
 
-// What there was before the first lab is no sample.
+// What happened before the first lab opened is no sample.
 func TestNothingIsRecordedBeforeALab(t *testing.T) {
 	r := newRecorder(func() *stat.Page { return &stat.Page{Snapshot: &stat.Snapshot{}} })
 	r.Close()
@@ -135,7 +137,7 @@ func TestSampleHasWhatFlowsDid(t *testing.T) {
 		`"samples":[{"t":1.5,"l":[[0,7,0],[1,0,0]],"f":[[0,120,85,10,3,3,9,7,"open"]]}]}`)
 }
 
-// The largest lab's report stays below its bound, and has the end of the run.
+// The report of the largest lab is smaller than its bound, and contains the end of the run.
 //
 // Invariant: page: A report is below 2 MB, and no name in it is HTML.
 func TestReportIsBoundedAndEscaped(t *testing.T) {
@@ -180,7 +182,8 @@ func TestReportIsBoundedAndEscaped(t *testing.T) {
 	}
 }
 
-// At the end of a run all memory is free: a report has what was used last, and says when.
+// At the end of a run no memory is in use: the report has the last memory map with memory in use,
+// and its time.
 func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	p := small()
 	p.Memory = []stat.GPUMap{{GPU: "A", Bytes: 1 << 20, Ranges: []stat.MemoryRange{{Len: 4096, State: "held", Port: "A"}}}}

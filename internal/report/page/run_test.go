@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// While a run goes on, its page is sent its machines and its flow; of two modes the second follows, and a report has
-// both.
+// During a run the page receives the run's machines and its flow; it receives the flow of the
+// second mode after that of the first, and the report has the flow.
 func TestPageOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	counters := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -30,7 +30,7 @@ func TestPageOfARun(t *testing.T) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	modes := 0
 	o.Stage = func(step run.Step) {
-		if step.Stage != "verify" { // all has been sent, and the lab is there
+		if step.Stage != "verify" { // at this stage all is sent, and the lab is still open
 			return
 		}
 		modes++
@@ -55,7 +55,8 @@ func TestPageOfARun(t *testing.T) {
 	}
 }
 
-// sees reads states until one has two machines and the flow's megabyte, in GPU memory or not.
+// sees reads states until one has two machines and a flow of 1 MiB, in GPU memory if inGPU, else in
+// host memory.
 func sees(t *testing.T, r *bufio.Reader, inGPU bool) bool {
 	for range 200 {
 		l, err := r.ReadString('\n')

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// serving serves what read gives, and gives a client that keeps no connection.
+// serving starts a server of the pages that read returns, and returns a client without keep-alive.
 func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Server, *http.Client) {
 	t.Helper()
 	r := newRecorder(read)
@@ -26,7 +26,7 @@ func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Ser
 	return s, &http.Client{Transport: tr}
 }
 
-// answer is a response that has been read.
+// answer is a response with its body.
 type answer struct {
 	status int
 	header http.Header
@@ -47,7 +47,7 @@ func get(t *testing.T, c *http.Client, url string, change func(*http.Request)) a
 	return answer{resp.StatusCode, resp.Header, string(testkit.Must(io.ReadAll(resp.Body))(t))}
 }
 
-// event reads one of a stream's.
+// event reads the next event of a stream.
 func event(t *testing.T, r *bufio.Reader) (name, data string) {
 	t.Helper()
 	for {
@@ -63,7 +63,7 @@ func event(t *testing.T, r *bufio.Reader) (name, data string) {
 	}
 }
 
-// stream opens the events.
+// stream opens the page's event stream.
 func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 	t.Helper()
 	req := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+"events", nil))(t)
@@ -76,9 +76,10 @@ func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 	return bufio.NewReader(resp.Body)
 }
 
-// A page gets what has been, then a state a second, and hears of the end.
+// A page receives the history, then a state each second, and an event at the end.
 //
-// Invariant: page: A page is sent what has been, then what is, and gets an event when vnic ends.
+// Invariant: page: A page is sent the history, then the current states, and gets an event when vnic
+// ends.
 func TestEventsGiveStates(t *testing.T) {
 	s, c := serving(t, small, limits.LocalClient.Here())
 	r := stream(t, s, c)
@@ -108,7 +109,7 @@ func TestEventsGiveStates(t *testing.T) {
 		}
 		s.recorder.look(true)
 	}
-	go s.Close() // again by Cleanup's: see Close
+	go s.Close() // Close is called again by Cleanup, which it allows
 	for name != "end" {
 		name, _ = event(t, r)
 	}
@@ -128,7 +129,8 @@ func TestStateAndPage(t *testing.T) {
 	}
 }
 
-// What another site's page asks for, under a name that leads here (DNS rebinding), is refused.
+// A request from another site's page, under a name that resolves to this machine (DNS rebinding),
+// is refused.
 //
 // Invariant: page: A request whose Host is neither an address, localhost nor the name that the user gave is refused.
 func TestHostIsChecked(t *testing.T) {
@@ -143,7 +145,7 @@ func TestHostIsChecked(t *testing.T) {
 	} {
 		for _, path := range []string{"", "state.json", "events"} {
 			if path == "events" && x.want == 200 {
-				continue // it does not end
+				continue // the stream does not end
 			}
 			a := get(t, c, s.URL()+path, func(r *http.Request) { r.Host = x.host })
 			if a.status != x.want || x.want == 421 && !strings.Contains(a.body, "open http://127.0.0.1:") {
@@ -153,7 +155,7 @@ func TestHostIsChecked(t *testing.T) {
 	}
 }
 
-// Invariant: page: A client that does not read is dropped, and others go on.
+// Invariant: page: A client that does not read is dropped, and others continue.
 func TestSlowClientIsDropped(t *testing.T) {
 	testkit.Slow(t)
 	p := large(1e12)
@@ -172,18 +174,19 @@ func TestSlowClientIsDropped(t *testing.T) {
 	testkit.Equal(t, "event", name, "history")
 }
 
-// A client that does not read does not keep Close.
+// Close does not wait for a client that does not read.
 func TestCloseWaitsForNobody(t *testing.T) {
 	p := large(1e12)
 	s, _ := serving(t, func() *stat.Page { return p }, time.Hour)
 	slow := testkit.Must(net.Dial("tcp", strings.Trim(s.URL()[len("http:"):], "/")))(t)
 	defer slow.Close()
 	testkit.OK(t, testkit.Err(io.WriteString(slow, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")))
-	testkit.OK(t, testkit.Err(slow.Read(make([]byte, 1)))) // it has begun
+	testkit.OK(t, testkit.Err(slow.Read(make([]byte, 1)))) // the response has begun
 	s.Close()
 }
 
-// Invariant: page: 32 pages and 64 connections are the most; the next page gets an error that says so.
+// Invariant: page: At most 32 pages and 64 connections are open; the next page gets an error that
+// says so.
 func TestClientsAreBounded(t *testing.T) {
 	s, c := serving(t, small, limits.LocalClient.Here())
 	for range maxPages {

@@ -19,9 +19,9 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestGoldenCaptures holds that the structure of a run's capture is the one that was frozen: its blocks, interfaces and
-// options, and the forms that the parts of comments have. The bytes, and what is lost, are frozen by
-// internal/wire/capture.
+// TestGoldenCaptures compares the structure of a run's capture with golden files: its blocks,
+// interfaces and options, and the forms of the parts of comments. Golden files of
+// internal/wire/capture have the bytes, and the comments about lost frames.
 func TestGoldenCaptures(t *testing.T) {
 	got := make(map[string]string)
 	for name, change := range map[string]func(*run.Options, *pcap.Options){
@@ -46,7 +46,7 @@ func TestGoldenCaptures(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// What differs from run to run in a comment, and what is written in its place.
+// variable has the parts of a comment that differ from run to run, and their replacements.
 var variable = []struct {
 	pattern *regexp.Regexp
 	by      string
@@ -55,11 +55,12 @@ var variable = []struct {
 	{regexp.MustCompile(`\b[0-9]+\b`), "N"},
 }
 
-// last are parts of comments that only frames have which are on their way while a guest ends.
+// last has parts of comments that occur only for frames that are under way when a guest ends.
 var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
 
-// structure describes a pcapng file: the section's header and the interfaces as they come, then for each interface
-// which options its packets have, and which parts their comments; then the statistics.
+// structure describes a pcapng file: the section's header and the interfaces in their order, then
+// for each interface the options of its packets and the parts of their comments; then the
+// statistics.
 func structure(t *testing.T, file []byte) string {
 	t.Helper()
 	le := binary.LittleEndian
@@ -126,7 +127,7 @@ func optionCodes(b []byte) string {
 	return strings.Join(codes, " ")
 }
 
-// optionTexts gives those options that have one of the codes.
+// optionTexts returns the options with one of the codes.
 func optionTexts(b []byte, codes ...uint16) (s string) {
 	eachOption(b, func(code uint16, value []byte) {
 		if slices.Contains(codes, code) {

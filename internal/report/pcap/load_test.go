@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire/capture"
 )
 
-// TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a
-// capture's reader takes nothing. All arrive; what was not captured is counted.
+// TestEightGuestsAreNotHeldUp: eight guests with vnic's NICs exchange bytes at the same time while
+// the capture's reader does not read. All bytes arrive; packets that were not captured are counted.
 func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	r, out, err := os.Pipe()
@@ -47,7 +47,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		g.Go(func() error { return all[i].Exchange(t.Context(), all[(i+1)%guests], bytes) })
 	}
 	testkit.NoError(t, g.Wait())
-	testkit.Eventually(t, "packets in the pipe, and others for which it was full", func() bool { // the writer may be late
+	testkit.Eventually(t, "captured packets, and missed ones as the pipe was full", func() bool { // the writer may be slow
 		s := c.Stats()
 		return s.Missed > 0 && s.Packets > 0
 	})
@@ -59,13 +59,13 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		n := w.Port(i).NIC().Link().Counters()
 		seen += n.Sent + n.Received
 	}
-	_ = r.Close() // the reader goes away
+	_ = r.Close() // the reader closes
 	testkit.OK(t, w.Close())
 	if err := c.Close(); err == nil || errors.Is(err, capture.ErrStuck) {
-		t.Errorf("the pipe broke, and the capture says %v", err)
+		t.Errorf("the pipe broke, and the capture returns %v", err)
 	}
 	_ = out.Close()
-	// What is flooded and finds no buffer is seen by the tap too, and not received.
+	// The tap also sees flooded frames that find no receive buffer and count as not received.
 	if s := c.Stats(); s.Packets+s.Missed < seen {
 		t.Errorf("%d captured and %d missed, of %d", s.Packets, s.Missed, seen)
 	}

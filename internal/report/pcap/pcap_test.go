@@ -37,7 +37,8 @@ func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
 	}
 }
 
-// TestWorldIsCaptured: a lab with and without a capture; its end is the capture's.
+// TestWorldIsCaptured: with a capture each link of a lab has a tap, without one none has; the
+// capture ends with the lab.
 func TestWorldIsCaptured(t *testing.T) {
 	none, err := Start(Options{}, note(t))
 	if none != nil || err != nil || none.Report() != nil {
@@ -63,7 +64,7 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the lab's.
+// TestErrorIsToldAtOnceAndAtTheEnd: the error is no error of the lab.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	notes := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })
@@ -75,6 +76,6 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	}
 	testkit.OK(t, w.Close())
 	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(notes) != 0 {
-		t.Errorf("%+v, told %d times more", r, len(notes))
+		t.Errorf("%+v, noted %d times more", r, len(notes))
 	}
 }

@@ -18,13 +18,15 @@ import (
 
 var update = flag.Bool("update", false, "write liberation.json")
 
-// The characters that liberation.json has, as far as the font has them: first and last ones of ranges.
+// ranges has the characters of liberation.json, as far as the fonts have them: the first and the
+// last of each range.
 var ranges = [][2]rune{
 	{' ', '~'}, {0xa0, 0x17f}, {0x384, 0x3ce}, {0x400, 0x45f}, {0x2010, 0x2044}, {'€', '€'}, {'™', '™'}, {'←', '↕'},
 	{'∂', '∂'}, {'∆', '∏'}, {'∑', '−'}, {'√', '∞'}, {'∩', '∫'}, {'≈', '≈'}, {'≠', '≥'},
 }
 
-// What is embedded is what the fonts' own files say, as another reads them. With -update it is made so.
+// The embedded glyphs equal the glyphs that another library reads from the fonts' files. With -update
+// the test writes them.
 func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	f := fonts{Regular: readFont(t, liberationsansregular.TTF), Bold: readFont(t, liberationsansbold.TTF)}
 	b := testkit.Must(json.Marshal(f))(t)
@@ -34,7 +36,7 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 		testkit.OK(t, os.WriteFile("liberation.json", b, 0o644))
 	}
 	if !bytes.Equal(b, liberation) && !*update {
-		t.Fatal("liberation.json is not what the fonts say: go test ./internal/report/plot -update")
+		t.Fatal("liberation.json differs from the fonts: go test ./internal/report/plot -update")
 	}
 	if n := len(f.Regular.Glyphs); n < 500 || f.Regular.Kern["AV"] >= 0 ||
 		f.Bold.Glyphs["m"].Advance <= f.Bold.Glyphs["i"].Advance {
@@ -42,7 +44,7 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	}
 }
 
-// ops are the operations of TrueType's outlines.
+// ops maps the operations of TrueType outlines to the package's own.
 var ops = map[sfnt.SegmentOp]op{
 	sfnt.SegmentOpMoveTo: moveTo, sfnt.SegmentOpLineTo: lineTo, sfnt.SegmentOpQuadTo: quadTo,
 }

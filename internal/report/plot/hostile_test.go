@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// named is a picture that has a name in each of its texts.
+// named is a picture with the same name as each of its texts.
 func named(name string) *Picture {
 	return &Picture{Title: name, Subtitle: name, Footnote: name,
 		Panels: []Panel{{Title: name, Unit: name, Limit: &Limit{1, name}, Marks: []Mark{{0, name}, {1, name}},
@@ -23,7 +23,8 @@ func named(name string) *Picture {
 			{Title: name, Values: [][]float64{{1}}, Format: func(float64) string { return name }, Full: 1}}}}
 }
 
-// drawn is a picture as pixels. They are not encoded: under the race detector this takes most of a test's time.
+// drawn draws a picture as pixels, without encoding: under the race detector encoding takes most of
+// a test's time.
 func drawn(t *testing.T, p *Picture) *raster {
 	f := testkit.Must(newFonts())(t)
 	l := p.layout(f)
@@ -33,8 +34,8 @@ func drawn(t *testing.T, p *Picture) *raster {
 	return r
 }
 
-// A name may have what XML must not have, or has for markup, and be of any length: it adds no element and no attribute,
-// and the file is as large as one with long, but ordinary names.
+// A name may contain markup or characters that XML forbids, and have any length: it adds no element
+// and no attribute, and the picture is as large as one with ordinary names.
 func TestHostileNames(t *testing.T) {
 	for name, text := range map[string]string{
 		"markup":               `"/></text><script href='x'>&amp;]]><!--`,
@@ -92,7 +93,8 @@ func elements(t *testing.T, svg []byte) {
 	}
 }
 
-// Values that no axis can have a place for are drawn somewhere, and are no word in the file that is not a number.
+// Infinite values, NaN and the largest numbers are drawn somewhere, and appear in the file as valid
+// numbers.
 func TestValuesWithoutAPlace(t *testing.T) {
 	for _, v := range []float64{math.Inf(1), math.Inf(-1), math.NaN(), math.MaxFloat64, -math.MaxFloat64} {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sample has all that a picture can have, and texts that XML must not have as they are.
+// sample has everything that a picture can have, and texts that must be escaped in XML.
 func sample() *Picture {
 	p := &Picture{Title: "<lab> & \"more\"\x00\x1b[31m", Subtitle: "subtitle", Footnote: "footnote"}
 	for _, mode := range []string{"devmem", "copy"} {
@@ -44,7 +44,7 @@ func sample() *Picture {
 	return p
 }
 
-// words are all texts of an SVG.
+// words returns all texts of an SVG.
 func words(t *testing.T, svg []byte) (list []string) {
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for {
@@ -111,7 +111,7 @@ func TestPNGIsAsLargeAsSaid(t *testing.T) {
 	}
 }
 
-// The colour of a line is in the picture, so that it is not the background's that is compared.
+// The picture contains each line's colour: so the comparison is not with the background.
 func TestLinesHaveTheirColours(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, sample().Write(&b, "png"))
@@ -139,7 +139,7 @@ func TestFormatIsByTheFilesName(t *testing.T) {
 	}
 }
 
-// failing takes no byte.
+// failing is a writer that always fails.
 type failing struct{ error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.error }
@@ -164,7 +164,8 @@ func TestAxisHasRoundNumbers(t *testing.T) {
 	}
 }
 
-// A line goes through the middles of its intervals, and has a gap where nothing is known.
+// A line goes through the middles of its intervals, and has a gap between intervals that are not
+// adjacent.
 func TestLineHasGaps(t *testing.T) {
 	s := Series{Intervals: []Interval{{From: 0, To: 2, Value: 5}, {From: 2, To: 4, Value: 7}, {From: 6, To: 8, Value: 1}}}
 	testkit.Equal(t, "points", fmt.Sprint(s.points()), "[[{0 5} {1 5} {3 7} {4 7}] [{6 1} {7 1} {8 1}]]")

@@ -11,12 +11,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A dash that reaches a corner goes on behind it, and so does a gap.
+// A dash that reaches a corner continues after it, and so does a gap.
 func TestDashesGoRoundCorners(t *testing.T) {
 	for name, c := range map[string]struct {
 		line   []point
 		dashes []float64
-		want   string // from point to point along the line: ink or none
+		want   string // from point to point along the line: # is ink, . is none
 	}{
 		"no dashes":           {[]point{{0, 5}, {9, 5}}, nil, "#########"},
 		"a corner in a dash":  {[]point{{0, 5}, {4, 5}, {4, 9}}, []float64{3, 1}, "###.###."},
@@ -41,11 +41,11 @@ func TestDashesGoRoundCorners(t *testing.T) {
 	}
 }
 
-// pixel is the colour of a pixel.
+// pixel returns the colour of a pixel.
 func (r *raster) pixel(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
 
-// Around a line's points, at whatever angle its parts meet, there is ink up to half of its width, and none from there
-// on. Parts that overlap do not cancel out.
+// Around a line's points, whatever the angle between its parts, there is ink up to half of the
+// line's width, and none beyond. Overlapping parts do not cancel out.
 func TestLinesAreAsWideAtCorners(t *testing.T) {
 	const width, size = 20, 200
 	black := color.NRGBA{A: 0xff}
@@ -72,7 +72,8 @@ func TestLinesAreAsWideAtCorners(t *testing.T) {
 	}
 }
 
-// distance of a point from a line's part, and whether it is beside it rather than before or behind it.
+// distance returns a point's distance from a line's part, and whether the point is beside the part
+// rather than before its start or after its end.
 func distance(p, a, b point) (d float64, beside bool) {
 	length := math.Hypot(b.x-a.x, b.y-a.y)
 	if length == 0 {
@@ -84,7 +85,8 @@ func distance(p, a, b point) (d float64, beside bool) {
 	return math.Hypot(p.x-a.x-(b.x-a.x)*along/length, p.y-a.y-(b.y-a.y)*along/length), beside
 }
 
-// A text of a PNG is as wide as was measured, where it was to be: what is left of the point, right of it or around it.
+// The text of a PNG has the measured width, and is at its place: left of the point, right of it or
+// around it.
 func TestTextIsWhereItsPointIs(t *testing.T) {
 	f := testkit.Must(newFonts())(t)
 	for _, up := range []bool{false, true} {

@@ -20,8 +20,8 @@ func numbered(n int) func(io.Writer) error {
 	}
 }
 
-// On a terminal a view is painted over the last one, and no line of it is longer or lower than the
-// screen: else the next one would not be painted over it.
+// On a terminal a view is painted over the previous one. It is cut to the screen's width and
+// height: else the next view would not cover it.
 func TestViewIsPaintedOverTheLast(t *testing.T) {
 	var b strings.Builder
 	r := &Repaint{w: &b, size: func() (int, int) { return 10, 5 }}

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// screen is what a terminal shows after b was written to it, for the few sequences that we use.
+// screen returns what a terminal shows after b was written to it, for the few sequences that
+// package show uses.
 func screen(t *testing.T, b string) string {
 	t.Helper()
 	lines := [][]rune{nil}
@@ -55,7 +56,7 @@ func screen(t *testing.T, b string) string {
 	return s.String()
 }
 
-// On a terminal there is one line, and in the end none.
+// On a terminal there is one progress line, and at the end none.
 func TestTerminalHasOneProgressLine(t *testing.T) {
 	var b bytes.Buffer
 	u := &UI{w: &b, tty: true, stop: make(chan struct{})}
@@ -93,14 +94,15 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 		}
 	}
 	shows("note: this is untested\na log line\ncopy: digesting what arrived")
-	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // before that
+	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // before the verify stage
 		t.Errorf("the bar was never full: %q", b.String())
 	}
 	u.Done()
 	shows("note: this is untested\na log line\n")
 }
 
-// Elsewhere there are lines, few for many rounds; nothing beside JSON but notes.
+// Without a terminal progress is written as lines, few for many rounds; if stdout has JSON only
+// notes are written.
 func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer
@@ -118,7 +120,7 @@ func TestLogHasFewLines(t *testing.T) {
 				u.Stage(session.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
 				if s == "transfer" {
 					u.Progress("devmem", uint64(round)*10-5, 100)
-					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the end is not seen
+					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the last progress report may be below 100 %
 				}
 			}
 		}
@@ -148,7 +150,7 @@ stage: verify
 	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
 }
 
-// rude is a report with a server's words.
+// rude is a report with a server's text, which has control characters.
 type rude struct{}
 
 func (rude) Table(w io.Writer) error {
@@ -156,7 +158,7 @@ func (rude) Table(w io.Writer) error {
 	return err
 }
 
-// What servers and guests say cannot drive a terminal.
+// Text from servers and guests cannot control a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
 	testkit.OK(t, Text(&b, rude{}.Table))
@@ -165,7 +167,8 @@ func TestServersWordsAreShownPlain(t *testing.T) {
 
 const rudeText = "a\x1b[31mb\x07c\u009b31md\u202egpj\u2028e\x7f"
 
-// What a guest says at set-up, or a server in an error, is shown in a note as one line without what a terminal obeys.
+// A note shows text from a guest's set-up, or from a server's error, as one line without control
+// characters.
 func TestNotesArePlain(t *testing.T) {
 	type named string
 	for name, arg := range map[string]any{"string": rudeText, "error": errors.New(rudeText), "named": named(rudeText),
@@ -183,7 +186,7 @@ func TestNotesArePlain(t *testing.T) {
 	}
 }
 
-// What a terminal obeys is escaped in JSON, which says the same as before.
+// JSON escapes characters that control a terminal; read again, it is unchanged.
 func TestJSONIsPlain(t *testing.T) {
 	in := map[string]string{rudeText: rudeText + "\u2066\u061c \"ü\" 你好 \U0001f600"}
 	var b strings.Builder

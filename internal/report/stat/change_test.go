@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What is asked for is done, and an error of it comes back; whoever asks for nothing gets counters, as before.
+// Change applies a change and returns its error; other requests are answered with a snapshot or an
+// error.
 func TestChange(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{})
@@ -59,7 +60,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// answer gives a client an answer.
+// answer accepts a client, reads its request, and sends says.
 func answer(l net.Listener, says string) {
 	c, err := l.Accept()
 	if err != nil {
@@ -70,7 +71,7 @@ func answer(l net.Listener, says string) {
 	_, _ = io.WriteString(c, says)
 }
 
-// tell says a line to the server, and gives what it answers.
+// tell sends a line to the server, and returns the answer.
 func tell(t *testing.T, dir, line string) string {
 	c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 	defer c.Close()
@@ -80,9 +81,10 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// A client of another vnic is refused by one line that names both, of 780d5150, too: it says nothing to have a
-// snapshot, prints the error of a change, and that a snapshot without a schema is of another version. Of the same
-// protocol any vnic is answered.
+// A client of another protocol version is refused by one line that names both versions, in a form
+// that a client of 780d5150 prints, too: that client sends nothing to get a snapshot, prints the
+// error of a change, and reports a snapshot without a schema as that of another version. A client
+// of the same protocol is answered, whatever its vnic version.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
@@ -96,7 +98,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 		`{"id":1,"op":"snapshot","hello":{"protocol":3,"vnic":"v9"}}` + "\n": "who asks is of vnic v9 (protocol 3)",
 		`{"id":1,"op":"snapshot","hello":{"protocol":2,"vnic":"v9"}}` + "\n": "",
 	} {
-		var old struct { // as 780d5150 has it
+		var old struct { // the answer's type in vnic 780d5150
 			Done   bool
 			Error  string
 			Schema int
@@ -112,8 +114,9 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A vnic of another version is refused by one line that names both: one of 780d5150 gives counters where it has not
-// seen the request, else it says that it is none.
+// A server of another protocol version is refused by one line that names both versions. A server of
+// 780d5150 sends counters if it has not seen the request in time, else an error that it does not
+// know the request.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

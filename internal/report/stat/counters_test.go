@@ -46,11 +46,11 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	return slices.Sorted(maps.Values(names))
 }
 
-// TestEveryCounterIsShown holds that what the control channel counts is in JSON, but for what is
-// listed here.
+// TestEveryCounterIsShown: the JSON has all counters of the control channel except those listed
+// here.
 func TestEveryCounterIsShown(t *testing.T) {
 	if d := cmp.Diff([]string{"RetransBytes"}, undeclared(t, directionCounters)); d != "" {
-		t.Errorf("of a queue: %s", d) // meters alone count it
+		t.Errorf("of a queue: %s", d) // only flow counters count retransmissions
 	}
 	if d := cmp.Diff([]string{"TableBytes"}, undeclared(t, engineCounters)); d != "" {
 		t.Errorf("of the engines: %s", d)
@@ -108,7 +108,8 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	}
 }
 
-// What another version says more, or does not say, is no mistake; what is no number is one.
+// Counters that are unknown or missing in another version's JSON are no error; a value that is not
+// a number is one.
 func TestCountersOfAnotherVersion(t *testing.T) {
 	var d Direction
 	if err := json.Unmarshal([]byte(`{"packets":3,"new":{"x":[1]}}`), &d); err != nil || d != (Direction{Packets: 3}) {

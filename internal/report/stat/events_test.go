@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnic stat: A port's events are kept and shown however many another port has.
+// Invariant: vnic stat: A port's events are kept and shown however many events other ports have.
 func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	var e events
 	e.add(Event{Port: "quiet", Kind: "binding", Text: "first"})
@@ -25,7 +25,7 @@ func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	if !slices.IsSortedFunc(list, func(a, b Event) int { return int(a.Seq) - int(b.Seq) }) {
 		t.Error("not in order")
 	}
-	for p := range 100 { // more than are shown
+	for p := range 100 { // more ports than read can show
 		for i := range p * 10 {
 			e.add(Event{Port: fmt.Sprint("port", p), Text: fmt.Sprint(i)})
 		}
@@ -44,7 +44,8 @@ func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	}
 }
 
-// What a port's driver changes is found by looking at each rule once or twice, however many there are.
+// added finds the rules that a port's driver has added by looking at each rule at most three times,
+// however many there are.
 func TestChangesAreFoundInOneWalk(t *testing.T) {
 	looks := 0
 	id := func(r *control.FlowRule) uint32 { looks++; return r.ID }

@@ -2,7 +2,8 @@ package stat
 
 var MetricsHandler = metricsHandler
 
-// HasLooked reports whether the looker has no port left to look at.
+// HasLooked reports whether the lab's looker has read the rings of all ports that it was asked to
+// read.
 func HasLooked(s *Server) bool {
 	l := s.lab.Load()
 	if l == nil {

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parsed is what Prometheus's own parser makes of an exposition.
+// parsed returns the metric families that Prometheus's own parser reads from an exposition.
 func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.LegacyValidation)
@@ -30,7 +30,7 @@ func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	return families
 }
 
-// written is how Prometheus's own encoder writes families.
+// written encodes families with Prometheus's own encoder.
 func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 	t.Helper()
 	var b strings.Builder
@@ -43,7 +43,8 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
 	const help = "Of \"b\", C:\\ and\nmore."
-	// Values that sort in another way with their quotes than without, and all that has to be escaped.
+	// These values sort differently with quotes than without, and contain everything that must be
+	// escaped.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
@@ -84,7 +85,8 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	}
 }
 
-// Prometheus refuses a page with bytes that are no UTF-8, and may drop all of one that has a sample twice.
+// Invalid UTF-8 is replaced, and a second sample with the same labels is left out: Prometheus
+// refuses a page with the former, and may drop a whole page with the latter.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
 	x.add("m", "", 1, "l", "a\xff\xfe")
@@ -94,7 +96,7 @@ func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	parsed(t, x.text())
 }
 
-// Any names and numbers give a page of one family and one sample, with that value.
+// For any names and numbers the page has one family with one sample, of that value.
 func FuzzExposition(f *testing.F) {
 	f.Add("help", "port", "0", 1.0)
 	f.Add("a\\\nb", "\"} 1\nx 1", "\xff\\", math.Inf(-1))
@@ -115,7 +117,8 @@ func FuzzExposition(f *testing.F) {
 	})
 }
 
-// The page as a whole is read by Prometheus; the metrics of the process and of Go are what they are named for.
+// Prometheus's parser reads the whole page; the metrics of the process and of Go have plausible
+// values.
 func TestMetricsOfTheProcess(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -149,7 +152,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	for name, v := range map[string]uint64{ // they hardly change between the page and now
+	for name, v := range map[string]uint64{ // these change little between the page and now
 		"sys_bytes": m.Sys, "heap_sys_bytes": m.HeapSys, "stack_sys_bytes": m.StackSys, "mspan_sys_bytes": m.MSpanSys,
 		"mcache_sys_bytes": m.MCacheSys, "mcache_inuse_bytes": m.MCacheInuse, "buck_hash_sys_bytes": m.BuckHashSys,
 		"gc_sys_bytes": m.GCSys, "other_sys_bytes": m.OtherSys, "alloc_bytes_total": m.TotalAlloc, "mallocs_total": m.Mallocs,

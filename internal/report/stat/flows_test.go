@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The keys of the account are API, as are the keys of the snapshot around it.
+// The JSON keys of flows are API, like the other keys of a snapshot.
 func TestFlowsHaveTheseKeys(t *testing.T) {
 	side := []FlowSide{{Port: "guest0", Queues: []int{1}, Rule: 2, Bound: []int{1}, Drops: map[string]uint64{"stopped": 1},
 		First: time.Unix(0, 0).UTC(), Last: time.Unix(1, 0).UTC()}}

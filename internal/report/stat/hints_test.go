@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each hint is one line, which names the flow first.
+// Each hint is one line, which begins with the flow.
 //
-// Invariant: vnic stat: A hint names each flow that arrived in host memory though queues of its port have GPU memory,
-// with the queue by which it came and the queues that are bound.
+// Invariant: vnic stat: A hint names each flow that arrived in host memory though queues of its
+// port are bound to GPU memory, with the queue by which it came and the bound queues.
 func TestHints(t *testing.T) {
 	side := func(host, gpu uint64, queues, bound []int, rule uint32) FlowSide {
 		return FlowSide{Port: "guest1", Queues: queues, Bound: bound, Rule: rule, Packets: 1, Host: host, Device: gpu}
@@ -19,7 +19,7 @@ func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		flow Flow
-		want string // "": nothing is said
+		want string // "": no hint
 	}{
 		{"not steered", Flow{RX: []FlowSide{side(24<<20, 0, []int{0}, []int{1}, 0)}},
 			"24 MiB arrived, none of it in GPU memory: the flow was not steered (it came by queue 0; bound is queue 1)"},
@@ -52,7 +52,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// However many flows there are to complain of, as many lines as can be read are said.
+// The number of hints is bounded, however many flows would have one.
 func TestHintsAreBounded(t *testing.T) {
 	var list []Flow
 	for range 100 {

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: page: A guest that does not say who holds its tokens keeps no page waiting, and is asked once at a time.
+// Invariant: page: No page waits for a guest that does not report the holders of its tokens, and
+// such a guest is asked only once at a time.
 func TestPageWaitsForNoGuest(t *testing.T) {
 	t.Setenv(EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(Start(Options{Command: "boot"}))(t)
@@ -21,7 +22,7 @@ func TestPageWaitsForNoGuest(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Services: []lab.Service{s.Watch}}))(t)
 	name, shown := w.Port(0).Name, make(chan struct{})
 	asked := make(chan struct{}, 10)
-	w.Port(0).SetHolders(func(context.Context) ([]devmem.Holder, error) { // whose guest heeds no context
+	w.Port(0).SetHolders(func(context.Context) ([]devmem.Holder, error) { // a guest that ignores its context
 		asked <- struct{}{}
 		select {
 		case <-shown:

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fullAccounts returns the flow accounts of so many ports, with all rows taken. Flow n has n bytes, and goes from a
-// port to the next one.
+// fullAccounts returns flow accounts of the given number of ports, with all rows in use. Flow n has
+// n bytes, and goes from one port to the next.
 func fullAccounts(ports int) (list []portFlows) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for p := range ports {
@@ -36,10 +36,10 @@ func fullAccounts(ports int) (list []portFlows) {
 	return list
 }
 
-// Invariant: vnic stat: A page has the 200 flows that moved most, as they are among all, and says how many others there
-// are.
+// Invariant: vnic stat: A page has the 200 flows that moved most, with the same values as in the
+// complete list, and the number of the others.
 func TestLargestFlows(t *testing.T) {
-	acks := func() []portFlows { // of the largest flow, by a flow that moves nothing
+	acks := func() []portFlows { // acknowledgements of the largest flow, in its reverse flow
 		list := fullAccounts(3)
 		r := flows.Row{Flow: reverse(list[2].rows[0].Rows[0].Flow), Peer: flows.Peer{Known: true, Ack: 900, Window: 5}}
 		for _, x := range list[2].rows[1].Rows {
@@ -55,10 +55,10 @@ func TestLargestFlows(t *testing.T) {
 	testkit.Equal(t, "others", some.More, len(all.List)-shownFlows)
 	for i := range some.List {
 		testkit.Equal(t, "flow", some.List[i].From, all.List[i].From)
-		testkit.Equal(t, "what is known of it", fmt.Sprintf("%+v", some.List[i].RX), fmt.Sprintf("%+v", all.List[i].RX))
+		testkit.Equal(t, "its receive side", fmt.Sprintf("%+v", some.List[i].RX), fmt.Sprintf("%+v", all.List[i].RX))
 	}
 	if f := &some.List[0].TX[0]; f.Window == nil || *f.Window != 5 || f.InFlight != 100 {
-		t.Errorf("what the other direction says is not there: %+v", f)
+		t.Errorf("the values from the other direction are missing: %+v", f)
 	}
 	few := account(fullAccounts(1)[:1], nil, 1<<20)
 	testkit.Equal(t, "others of few", few.More, 0)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// linkTable is what the table has of links, without the spaces that align it.
+// linkTable returns the part of the table about links, without the spaces that align it.
 func linkTable(t *testing.T, before, now *Snapshot) string {
 	var out bytes.Buffer
 	testkit.OK(t, Table(&out, before, now))
@@ -58,11 +58,11 @@ a.nic0 up 1.0 MiB 1.0 MiB`)
 		"their rates, the busiest of 24 (--json shows all):" {
 		t.Error(text)
 	}
-	before.Links = before.Links[:1] // which has carried nothing
+	before.Links = before.Links[:1] // this link has carried nothing
 	testkit.Equal(t, "the table", linkTable(t, nil, before), "links")
 }
 
-// described is a lab of two guests with a NIC and a GPU each.
+// described returns a lab of two guests with a NIC and a GPU each, with sockets.
 func described() lab.Description {
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, Slot: lab.Slot{Below: "s0", Link: pcie.Link{Gen: 4, Width: 16}}}, 4096)
 	for i := range d.Guests {
@@ -72,13 +72,13 @@ func described() lab.Description {
 	return d
 }
 
-// Counters of links never go back, whatever is read while packets pass.
+// Counters of links never decrease, whatever is read while packets pass.
 func TestLinksNeverGoBack(t *testing.T) {
 	l := testkit.Must(lab.Open(described(), lab.Options{}))(t)
 	defer l.Close()
 	x := newLinks(l)
 	list, scale := x.read()
-	if len(list) != 4 || scale == nil || *scale != 1 { // the links of the NICs have a rate, each in both directions
+	if len(list) != 4 || scale == nil || *scale != 1 { // only the links of the NICs have a rate, in each direction
 		t.Fatalf("%+v, %v", list, scale)
 	}
 	for _, e := range l.Edges() {
@@ -92,7 +92,7 @@ func TestLinksNeverGoBack(t *testing.T) {
 	}
 }
 
-// A lab that flags have made shows no links.
+// A lab that was made from flags shows no links.
 func TestLinksThatNobodyDescribedAreNotShown(t *testing.T) {
 	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 4096), lab.Options{}))(t)
 	defer l.Close()

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The metrics of the process are what procfs reads: it checks our parsing.
+// The metrics of the process equal the values that package procfs reads.
 func TestProcessIsThatOfProcfs(t *testing.T) {
 	p := testkit.Must(procfs.Self())(t)
 	before := testkit.Must(p.Stat())(t)
@@ -28,13 +28,13 @@ func TestProcessIsThatOfProcfs(t *testing.T) {
 	testkit.Equal(t, "address space at most", value("virtual_memory_max_bytes"), float64(limits.AddressSpace))
 	for _, c := range []struct {
 		name string
-		a, b float64 // before and after
+		a, b float64 // values before and after
 	}{
 		{"cpu_seconds_total", before.CPUTime(), after.CPUTime()},
 		{"virtual_memory_bytes", float64(before.VirtualMemory()), float64(after.VirtualMemory())},
 		{"resident_memory_bytes", float64(before.ResidentMemory()), float64(after.ResidentMemory())},
 	} {
-		const slack = 16 << 20 // what a runtime maps, or gives back, between two looks
+		const slack = 16 << 20 // memory that the runtime maps or frees between two readings
 		low, high := min(c.a, c.b), max(c.a, c.b)
 		if c.name != "cpu_seconds_total" {
 			low, high = low-slack, high+slack

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What a run has counted is seen from outside, by either way, and it is what the run itself reports.
+// A run's counters can be read from outside, from the socket and as metrics, and equal those in the
+// run's report.
 //
 // Invariant: vnic stat: Counters seen from outside equal the counters of the run's report.
 func TestCountersOfARun(t *testing.T) {
@@ -37,7 +38,7 @@ func TestCountersOfARun(t *testing.T) {
 	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	o.Stage = func(step run.Step) {
-		if step.Stage == "verify" { // all is there, and nothing is sent any more
+		if step.Stage == "verify" { // at this stage all has arrived, and nothing more is sent
 			text, page = metrics(), s.Page()
 			var err error
 			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
@@ -85,7 +86,7 @@ func TestCountersOfARun(t *testing.T) {
 		t.Errorf("sent %d, received %d of device memory, %d of host memory; the run: %+v", sent, received, host, r)
 	}
 	if snap.Links != nil || snap.Scale != nil || strings.Contains(text, "vnic_lab") {
-		t.Errorf("links of a lab that nobody has described: %+v", snap.Links)
+		t.Errorf("links of a lab without described hardware: %+v", snap.Links)
 	}
 	checkFlows(t, snap.Flows, size)
 	checkPage(t, page)
@@ -97,7 +98,8 @@ func TestCountersOfARun(t *testing.T) {
 	}
 }
 
-// checkFlows wants of a run's flows the one that moved size bytes from GPU memory to GPU memory, with its rule.
+// checkFlows checks that the first flow of a run moved size bytes from GPU memory to GPU memory,
+// with its rule.
 func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	t.Helper()
 	if f == nil || len(f.List) == 0 {
@@ -111,7 +113,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 		t.Errorf("%+v", big)
 	}
 	if len(f.Hints) > 0 {
-		t.Errorf("of a good run it says %q", f.Hints)
+		t.Errorf("hints about a good run: %q", f.Hints)
 	}
 	var b strings.Builder
 	testkit.OK(t, stat.FlowTable(&b, f))
@@ -120,7 +122,8 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	}
 }
 
-// checkPage wants of a run what a page shows beside counters: hardware, whose memory is whose, and what was set up.
+// checkPage checks what a page shows beside counters: hardware, the use of memory, and events of
+// the set-up.
 func checkPage(t *testing.T, p *stat.Page) {
 	t.Helper()
 	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
@@ -156,7 +159,7 @@ func checkPage(t *testing.T, p *stat.Page) {
 	}
 }
 
-// The account of a run over links that lose has the losses of each connection.
+// The flows of a run over lossy links have the losses of each connection.
 //
 // Invariant: vnic stat: Losses and retransmitted bytes are shown for each connection.
 func TestFlowsOfALossyRun(t *testing.T) {
@@ -175,27 +178,28 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
-// The number of tokens that a connection holds comes from its stack, if that is in this process, else from its agent.
+// The number of tokens that a connection holds comes from its stack if that is in this process,
+// else from the guest's agent.
 //
-// Invariant: vnic stat: The tokens that a connection holds are shown if its stack is ours.
+// Invariant: vnic stat: The tokens that a connection holds are shown if its stack is vnic's.
 func TestTokensHeldAreTold(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
-	for _, hold := range []uint64{0, 100} { // until the end, as more than that are there
+	for _, hold := range []uint64{0, 100} { // with 100 tokens a connection holds them until the end, as it receives more
 		o := run.Defaults()
 		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
 		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 		held, table := -1, ""
 		var memory []stat.GPUMap
 		o.Stage = func(step run.Step) {
-			if step.Stage == "connect" { // memory is bound, and nothing has come
-				testkit.Eventually(t, "what is posted to be seen", func() bool { return stat.HasLooked(s) })
+			if step.Stage == "connect" { // memory is bound, and no payload has arrived
+				testkit.Eventually(t, "posted memory to be seen", func() bool { return stat.HasLooked(s) })
 			}
 			if step.Stage != "verify" {
 				return
 			}
-			memory = s.Page().Memory // for the first time
+			memory = s.Page().Memory // the first page of this run
 			now := s.Snapshot().Flows
 			if rx := now.List[0].RX; len(rx) == 1 && rx[0].Held != nil {
 				held = *rx[0].Held
@@ -214,19 +218,20 @@ func TestTokensHeldAreTold(t *testing.T) {
 				}
 			}
 		}
-		if inMap < hold*4096*3/4 { // two tokens may be of one page
+		if inMap < hold*4096*3/4 { // two tokens may be in one page
 			t.Errorf("the map has %d bytes that are held, of %d tokens: %+v", inMap, hold, memory)
 		}
 		if !strings.Contains(table, "  TOKENS HELD  ") {
-			t.Errorf("nothing is said of tokens: %s", table)
+			t.Errorf("the table has no tokens: %s", table)
 		}
 	}
 }
 
-// Of a run of a lab file, links are seen from outside, by either way: what they carried is what the NICs' queues did.
+// In a run of a lab file the counters of links can be read from the socket and as metrics: they
+// equal what the NICs' queues moved.
 //
-// Invariant: vnic stat: Links of a lab are shown where somebody has said what there is, with what
-// the queues count.
+// Invariant: vnic stat: Links are shown for a lab whose hardware is described, and agree with the
+// queues' counters.
 func TestLinksOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -253,7 +258,7 @@ func TestLinksOfARun(t *testing.T) {
 			return
 		}
 		seen++
-		testkit.Eventually(t, "links to have carried what queues count", func() bool {
+		testkit.Eventually(t, "links' payload to equal the queues' counts", func() bool {
 			snap, err := stat.Read(t.Context(), os.Getpid())
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -288,7 +293,7 @@ func TestLinksOfARun(t *testing.T) {
 		})
 	}
 	testkit.OK(t, testkit.Err(run.Do(t.Context(), o)))
-	testkit.Equal(t, "times that it was looked at", seen, 1)
+	testkit.Equal(t, "calls of Stage at verify", seen, 1)
 	if now := s.Snapshot(); now.Links != nil || now.Scale != nil {
 		t.Errorf("after the run: %+v", now)
 	}

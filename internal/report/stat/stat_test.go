@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place makes a place for sockets that nobody else has.
+// place makes a directory for sockets that no other test uses.
 func place(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -41,7 +41,7 @@ func start(t *testing.T, o Options) *Server {
 	return s
 }
 
-// many is more than a socket holds.
+// many returns ports whose snapshot is larger than a socket's buffer.
 func many() (ports []Port) {
 	for i := range 5000 {
 		ports = append(ports, Port{Name: fmt.Sprint("port", i), Kind: "host"})
@@ -86,11 +86,11 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 	}
 }
 
-// Clients that connect and never read keep nobody from asking, until there are too many of them,
-// and no server from ending.
+// Clients that connect and never read do not keep other clients from being answered, unless there
+// are too many of them, and do not keep a server from closing.
 //
-// Invariant: vnic stat: A client that never reads keeps nobody from asking, and no vnic from
-// ending.
+// Invariant: vnic stat: A client that never reads keeps neither other clients from being answered
+// nor a vnic from ending.
 func TestClientThatNeverReads(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{patience: time.Hour})
@@ -100,7 +100,7 @@ func TestClientThatNeverReads(t *testing.T) {
 		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		held = append(held, c)
 		testkit.Must(io.WriteString(c, `{"id":1,"op":"snapshot","hello":{"protocol":2}}`+"\n"))(t)
-		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // its answer has begun
 			t.Fatal(err)
 		}
 	}
@@ -114,20 +114,20 @@ func TestClientThatNeverReads(t *testing.T) {
 	for _, c := range held[:maxClients/2] {
 		_ = c.Close()
 	}
-	for { // until it has seen that they are gone
+	for { // until the server has noticed that they are gone
 		if _, err := Read(t.Context(), os.Getpid()); err == nil {
 			break
 		} else if !errors.Is(err, ErrNone) {
 			t.Fatal(err)
 		}
 	}
-	s.Close() // while the others still hold
+	s.Close() // while the others still keep their connections open
 	for _, c := range held {
 		_ = c.Close()
 	}
 }
 
-// A server that is not ours may say anything.
+// Read and Find return an error for any nonsense that a foreign server sends.
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
@@ -145,7 +145,7 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 	}
 }
 
-// Invariant: vnic stat: A directory that is another user's is not used.
+// Invariant: vnic stat: A directory of another user is not used.
 func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	base := t.TempDir()
 	theirs, open, link, fine := filepath.Join(base, "theirs"), filepath.Join(base, "open"), filepath.Join(base, "link"),
@@ -165,7 +165,7 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if d, err := openDir(dir, true); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v", dir, d, err)
 		}
-		// The command goes on without, and nothing is put there.
+		// The command continues without a socket, and creates no file there.
 		t.Setenv(EnvDir, dir)
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
@@ -185,9 +185,10 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// What a process left that was killed goes; what somebody listens at, or a living process may be about to, stays.
+// The socket of a killed process is removed; a socket with a listener stays, and so does one of a
+// living process, which may be about to listen.
 //
-// Invariant: vnic stat: What a killed vnic leaves is swept.
+// Invariant: vnic stat: The socket of a killed vnic is removed.
 func TestStaleSocketsAreSwept(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
@@ -204,7 +205,7 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 	gone, parent, elsewhere := dead(), os.Getppid(), dead()
 	listen(gone).Close()
 	listen(parent).Close()
-	listen(os.Getpid()).Close() // of an earlier process with our number
+	listen(os.Getpid()).Close() // left by an earlier process with the same pid
 	l := listen(elsewhere)
 	defer l.Close()
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
@@ -280,7 +281,7 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 	}
 }
 
-// The page for people needs nothing else, and has names as text.
+// The page for people is complete in itself, and shows names as text.
 func TestPageShowsTheCounters(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -299,17 +300,18 @@ func TestPageShowsTheCounters(t *testing.T) {
 	}
 }
 
-// More pages at once than there is room for are refused, not made to wait.
+// More concurrent pages than the limit are refused, not queued.
 func TestPagesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/", pagesAtOnce, "too many at once: try again\n")
 }
 
-// More requests for metrics at once than there is room for are refused, not made to wait.
+// More concurrent requests for metrics than the limit are refused, not queued.
 func TestScrapesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
 }
 
-// oneTooMany asks for a page while most others are being answered: it is refused with this text, and served afterwards.
+// oneTooMany requests a page while the maximum is being answered: the request is refused with this
+// text; a later one is answered.
 func oneTooMany(t *testing.T, path string, most int, refusal string) {
 	t.Helper()
 	place(t)
@@ -349,7 +351,7 @@ func TestBitRateHasThreeDigits(t *testing.T) {
 	}
 }
 
-// The counters of impairments are in the JSON where an impairment did something, and can be read again.
+// An impairment's counters are in the JSON if the impairment did something, and can be read again.
 func TestLinkCountersOfImpairments(t *testing.T) {
 	for text, c := range map[string]wire.Counters{`"delay_full":0,"not_learned":0,`: {},
 		`"delay_full":0,"duplicated":3,"corrupted":4,"marked":5,"not_learned":0,`: {Duplicated: 3, Corrupted: 4, Marked: 5}} {
@@ -397,7 +399,7 @@ new wire tx 0 0 bit/s
 		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
-	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
+	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process, with another pid
 	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Counters: wire.Counters{Received: 3}}}}}
@@ -406,7 +408,7 @@ new wire tx 0 0 bit/s
 	}
 }
 
-// A client has to be served while ports come and go, and a server's end waits for whoever is inside.
+// A client is answered while ports come and go.
 func TestPortsComeAndGo(t *testing.T) {
 	place(t)
 	s := start(t, Options{})
@@ -434,12 +436,13 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// What a sandbox has refused is shown in all three forms, and nothing of a process without one.
+// The number of calls that a sandbox has refused is in the JSON, the metrics and the table, and
+// none of them mention a sandbox for a process without one.
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {
 		sandbox             *Sandbox
-		json, metric, table string // "": nothing of it
+		json, metric, table string // "": not mentioned
 	}{
 		{nil, "", "", ""},
 		{&Sandbox{Mode: "on"}, `"sandbox":{"mode":"on","refused":0}`, `vnic_sandbox_refused_total{mode="on"} 0`, ""},

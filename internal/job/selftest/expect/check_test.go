@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suite is a small one.
+// suite returns a small suite.
 func suite() *Suite {
 	return &Suite{Kernel: "7.2", Patches: map[string]Patch{"combined-channels": {}},
 		Programs: map[string][]string{"a.py": {"one", "two", "test.x_1", "test.x_2"}, "whole.py": {"one"}, "psp.py": nil}}
 }
 
-// sound is a file that nothing is wrong with.
+// sound is a file without mistakes.
 const sound = `model: gve
 kernel: "7.2"
 programs:
@@ -37,7 +37,8 @@ programs:
         - {case: (program), expect: fail, class: setup, evidence: bpftrace, text: why}
 `
 
-// Each mistake in a file is found and said, with what may be meant; without the mistake there is no error.
+// Parse reports each mistake in a file, with the name that was probably meant; it accepts the file
+// without the mistake.
 func TestMistakesAreSaid(t *testing.T) {
 	if _, err := Parse("f", []byte(sound), suite(), []string{"A heading"}); err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func TestMistakesAreSaid(t *testing.T) {
 		}
 		_, err := Parse("f", []byte(text), suite(), []string{"A heading"})
 		if name == "not covered" {
-			testkit.OK(t, err) // the names are the suite's: an entry for each will do
+			testkit.OK(t, err) // an entry for each case of the suite does as well as "*"
 			continue
 		}
 		if err == nil || !strings.HasPrefix(err.Error(), "f: ") || !strings.Contains(err.Error(), c.says) {
@@ -96,7 +97,7 @@ func TestMistakesAreSaid(t *testing.T) {
 	}
 }
 
-// Several mistakes are said at once, each with the file's name.
+// Parse reports all mistakes of a file, each with the file's name.
 func TestAllMistakesAreSaid(t *testing.T) {
 	text := strings.ReplaceAll(sound, "text: why", "text: ' '")
 	_, err := Parse("f.yaml", []byte(text), suite(), nil)
@@ -105,7 +106,7 @@ func TestAllMistakesAreSaid(t *testing.T) {
 	}
 }
 
-// Mistakes in a suite are said.
+// ParseSuite reports mistakes in a suite.
 func TestMistakesInASuiteAreSaid(t *testing.T) {
 	good := "kernel: \"7.2\"\npatches: {p: {does: what, numbers: [1]}}\nprograms:\n  a.py: [one, two]\n"
 	if _, err := ParseSuite("s", []byte(good)); err != nil {
@@ -123,7 +124,7 @@ func TestMistakesInASuiteAreSaid(t *testing.T) {
 	}
 }
 
-// The series of a release is its first two numbers.
+// Series returns the first two numbers of a kernel's release.
 func TestSeries(t *testing.T) {
 	for release, want := range map[string]string{
 		"7.2.12+deb13-cloud-amd64": "7.2", "7.2": "7.2", "7.10.1": "7.10", "7.3-rc1": "7.3", "": "", "7": "", "next.1": "",

@@ -30,7 +30,8 @@ func headings(t *testing.T) []string {
 	return list
 }
 
-// unwritten has the programs without expectations, by file: each is work to be done, and none is forgotten.
+// unwritten lists by file the programs for which nobody has written expectations yet; the test
+// fails for any other such program.
 var unwritten = map[string]string{
 	"gve-7.2":    "hw/ipsec_vxlan.py psp.py",
 	"gve-7.3":    "hw/ipsec_vxlan.py psp.py",
@@ -38,7 +39,8 @@ var unwritten = map[string]string{
 	"virtio-7.3": "hw/ipsec_vxlan.py psp.py",
 }
 
-// Invariant: selftest: Every result of a selftest that is expected and is no pass has a reason with evidence.
+// Invariant: selftest: Every expected result of a selftest that is not a pass has a reason with
+// evidence.
 func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	found := headings(t)
 	n := 0
@@ -60,7 +62,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 				not = append(not, name)
 			}
 		}
-		if model != "virtio-xdp" { // which has what differs from virtio
+		if model != "virtio-xdp" { // has only the programs whose results differ from virtio's
 			testkit.Equal(t, path+": programs that are not judged", strings.Join(not, " "), unwritten[base])
 		}
 		n++
@@ -70,7 +72,8 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	}
 }
 
-// Each patch that stands for a reason is in the series, and each of the series stands for one.
+// Each patch that a suite names is among the patch files, and each patch file has a name in the
+// suite.
 func TestPatchesAreThere(t *testing.T) {
 	for _, kernel := range []string{"7.2.0", "7.3.0"} {
 		patchesAreThere(t, testkit.Must(SuiteOf(kernel))(t))

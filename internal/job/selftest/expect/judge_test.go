@@ -17,7 +17,7 @@ func expectations(t *testing.T) *Expectations {
 	return testkit.Must(Parse("f", []byte(sound), suite(), nil))(t)
 }
 
-// matching is a run that is as sound expects it.
+// matching returns a run with the results that sound expects.
 func matching() results.Run {
 	cases := func(list ...any) (cases []results.Case) {
 		for i := 0; i < len(list); i += 2 {
@@ -34,7 +34,7 @@ func matching() results.Run {
 	}}
 }
 
-// verdicts are what does not match, or is new.
+// verdicts returns the verdicts that are new or do not match.
 func verdicts(j *Judgement) string {
 	var list []string
 	for _, p := range j.Programs {
@@ -47,7 +47,8 @@ func verdicts(j *Judgement) string {
 	return strings.Join(list, ", ")
 }
 
-// Invariant: selftest: A run's exit status is 0 only when each case has the result that is expected of it, or passes.
+// Invariant: selftest: A run's exit status is 0 only when each case has its expected result, or
+// passes.
 func TestRunsAreJudged(t *testing.T) {
 	x := expectations(t)
 	for name, c := range map[string]struct {
@@ -122,8 +123,8 @@ func TestRunsAreJudged(t *testing.T) {
 	}
 }
 
-// The results of a kernel without expectations are new, and no failure, if payload was where it had to be.
-// A device that is none of ours is not judged: its status is by what failed.
+// With a kernel without expectations results are new, and no failure, if payload was in the right
+// memory. A run on a device that is not vnic's is not judged: its status depends on failed cases.
 func TestUnknownIsNotJudged(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, device, kernel string
@@ -174,14 +175,14 @@ func TestUnknownIsNotJudged(t *testing.T) {
 		Name: "queues.py", Column: results.Unmodified, Only: []string{"get_*"},
 		Cases: []results.Case{{Name: "get_queues", Result: ktap.Pass}}}}}
 	if j := testkit.Must(Judge(&r))(t); !j.Judged || !j.Matches || j.Status() != 0 {
-		t.Errorf("a kernel that is known: %+v", j)
+		t.Errorf("a kernel with expectations: %+v", j)
 	}
 	if _, err := Of("gve", "6.12"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("%v", err)
 	}
 }
 
-// A new failure says how well it is known what was expected.
+// The note of a new failure names the origin of the expectation: a run or the sources.
 func TestNoteSaysHowItIsKnown(t *testing.T) {
 	x, r := expectations(t), matching()
 	r.Programs[0].Cases[0].Result = ktap.Fail
@@ -192,7 +193,7 @@ func TestNoteSaysHowItIsKnown(t *testing.T) {
 		"expected was xfail, by the sources; no run has shown it")
 }
 
-// Cases that would end the guest are named, so that they are not run.
+// LeftOut lists the cases that would end the guest, which are therefore not run.
 func TestLeftOutCasesAreNamed(t *testing.T) {
 	x := testkit.Must(Of("gve", "7.2.12"))(t)
 	testkit.Equal(t, "stats.py", strings.Join(x.LeftOut("stats.py", results.Unmodified), " "), "check_down")
@@ -200,7 +201,8 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// Behind lists cases that pass on QEMU's own NIC and in no run of ours: they fail, are skipped, or have no result.
+// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's NICs: they fail, are
+// skipped, or have no result.
 func TestBehindTheYardstick(t *testing.T) {
 	program := func(name string, list ...ktap.Result) results.Program {
 		p := results.Program{Name: name, Column: results.Unmodified}
@@ -217,16 +219,16 @@ func TestBehindTheYardstick(t *testing.T) {
 	testkit.Equal(t, "behind", fmt.Sprint(list), "[{x.py unmodified b fail} {x.py unmodified d xfail} "+
 		"{x.py unmodified e } {y.py unmodified a fail}]")
 	testkit.Equal(t, "a failure is bad", list[0].Bad(), true)
-	testkit.Equal(t, "what is expected to fail is", list[1].Bad(), false)
-	testkit.Equal(t, "what has no result is", list[2].Bad(), true)
+	testkit.Equal(t, "an expected failure is bad", list[1].Bad(), false)
+	testkit.Equal(t, "a case without a result is bad", list[2].Bad(), true)
 	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail))
-	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best of them counts
+	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best result of the runs counts
 		testkit.Equal(t, "behind", fmt.Sprint(Behind(theirs, runs)), "[{x.py unmodified b skip} {x.py unmodified d xfail} "+
 			"{x.py unmodified e fail}]")
 	}
 }
 
-// Cases are asked for as ksft.py's -t does.
+// Asked selects cases by patterns as ksft.py's -t does.
 func TestAskedCases(t *testing.T) {
 	for _, c := range []struct {
 		name, patterns string

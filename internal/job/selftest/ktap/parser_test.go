@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parse gives what a program printed to a Parser, in pieces of so many bytes.
+// parse feeds a program's output to a Parser, in pieces of the given number of bytes.
 func parse(opts Options, text []byte, piece int, exit Exit) (events []Event, s Summary) {
 	p := New(opts, func(e Event) { events = append(events, e) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -47,7 +47,7 @@ func (c Case) describe(indent string) string {
 	return b.String()
 }
 
-// describe writes down what a Parser said.
+// describe returns a Parser's events and summary as text.
 func describe(events []Event, s Summary) string {
 	var b strings.Builder
 	for _, e := range events {
@@ -79,7 +79,7 @@ func describe(events []Event, s Summary) string {
 	return b.String()
 }
 
-// exits are how the programs of testdata ended; the others have ended with status 0.
+// exits has how programs of testdata ended; those not listed ended with status 0.
 var exits = map[string]Exit{
 	"demo":      {Status: 1},
 	"killed":    {Status: 1, TimedOut: true},
@@ -93,8 +93,9 @@ var exits = map[string]Exit{
 	"nested":    {Status: 1},
 }
 
-// What programs print becomes the same events however it is cut into pieces. The first three inputs are what Linux
-// 7.2's ksft.py printed for a program of nine tests, and for one that a signal ended.
+// A Parser makes the same events of a program's output, whatever pieces it is cut into. The first
+// three inputs are the output of Linux 7.2's ksft.py, for a program of nine tests and for one that
+// a signal ended.
 func TestOutputBecomesEvents(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.ktap"))(t) {
@@ -113,7 +114,8 @@ func TestOutputBecomesEvents(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// A program without KTAP is one case, by its exit status (kselftest.h, "exit codes").
+// The output of a program without KTAP is one case, whose result is given by the exit status
+// (kselftest.h, "exit codes").
 func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	for _, c := range []struct {
 		exit   Exit
@@ -143,7 +145,8 @@ func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	}
 }
 
-// An exit status that the cases do not explain is a trouble; one that they explain is none.
+// An exit status that contradicts the results of the cases is a trouble; one that agrees with them
+// is none.
 func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		text    string
@@ -167,7 +170,7 @@ func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	}
 }
 
-// Result lines are distinguished from prose that begins alike.
+// Lines of other text that begin like result lines are not taken for results.
 func TestResultLines(t *testing.T) {
 	for line, want := range map[string]resultLine{
 		"ok 1":                         {ok: true, number: 1},
@@ -196,7 +199,7 @@ func TestResultLines(t *testing.T) {
 	}
 }
 
-// What a directive does to a line that begins with "ok" or "not ok".
+// A directive changes the result of a line that begins with "ok" or "not ok".
 func TestDirectives(t *testing.T) {
 	for _, c := range []struct {
 		directive  string
@@ -210,7 +213,7 @@ func TestDirectives(t *testing.T) {
 	}
 }
 
-// Invariant: selftest: What a guest prints is kept within bounds, however much it is.
+// Invariant: selftest: The output kept from a guest is bounded, however much the guest prints.
 func TestOutputIsKeptWithinBounds(t *testing.T) {
 	var b bytes.Buffer
 	long := strings.Repeat("x", MaxLine+100)
@@ -221,7 +224,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "not ok 1 noisy\n# %s\nok 2 %s # SKIP %s\n", long, long, long)
 	for i := 3; i < MaxCases+10; i++ {
-		if i == MaxKept/MaxLine { // all that is kept is kept by now
+		if i == MaxKept/MaxLine { // from here on the bound is reached
 			long = long[:MaxLine/8]
 		}
 		fmt.Fprintf(&b, "# %s\nok %d a # SKIP %s\n%s\n", long, i, long, long)
@@ -248,7 +251,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	testkit.Equal(t, "lines of the noisy case", len(first.Diagnostics), MaxDiagnostics)
 	testkit.Equal(t, "its first", first.Diagnostics[0], "first")
 	testkit.Equal(t, "its last", first.Diagnostics[MaxDiagnostics-1], "999")
-	testkit.Equal(t, "those behind the gap begin with", first.Diagnostics[keepFirst], fmt.Sprint(1000-keepLast))
+	testkit.Equal(t, "the first line after the gap", first.Diagnostics[keepFirst], fmt.Sprint(1000-keepLast))
 	testkit.Equal(t, "its dropped lines", first.Dropped, 1001-MaxDiagnostics)
 	second := events[slices.IndexFunc(events, func(e Event) bool { return e.Kind == Ended && e.Case.Number == 2 })].Case
 	testkit.Equal(t, "a long line", second.Diagnostics[0], longest[:MaxLine-2]+" [...]")
@@ -257,7 +260,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 }
 
-// clean reports whether a terminal and XML take a text as it is.
+// clean reports whether a terminal and XML accept the text unchanged.
 func clean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool {
 		return unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == 0xfffe || c == 0xffff

@@ -44,7 +44,7 @@ programs:
         - {case: hammer, expect: xfail, text: its author says so}
 `
 
-// example is a run with everything that a report can show, and what is expected of it.
+// example returns a run with everything that a report can show, and the expectations for it.
 func example(t *testing.T) (*results.Run, *expect.Expectations) {
 	t.Helper()
 	suite := testkit.Must(expect.ParseSuite("suite", []byte(suiteFile)))(t)
@@ -89,7 +89,7 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 		}}, x
 }
 
-// good is the part of the example that is as expected.
+// good returns the part of example's run whose results are the expected ones.
 func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	run, x := example(t)
 	run.Programs = run.Programs[1:3]
@@ -97,7 +97,7 @@ func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	return run, x
 }
 
-// unknown is a run of a kernel without expectations.
+// unknown returns a run of a kernel without expectations.
 func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -106,7 +106,8 @@ func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
-// newTroubles is one in which the kernel complains, and payload goes to host memory.
+// newTroubles returns a run of a kernel without expectations in which the kernel complains, and
+// payload goes to host memory.
 func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -121,7 +122,7 @@ func text(t *testing.T, write func(*bytes.Buffer) error) string {
 	return b.String()
 }
 
-// What users and CI see of runs is frozen.
+// The reports for users and CI equal their golden files.
 func TestReports(t *testing.T) {
 	got := map[string]string{}
 	add := func(name string, run *results.Run, j *expect.Judgement) {
@@ -142,7 +143,8 @@ func TestReports(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// Of what passes on QEMU's NIC alone, a line for each program and result says so; failures are counted.
+// Yardstick prints a line for each program and result of cases that pass on QEMU's NIC only, and
+// counts the failures among them.
 func TestYardstick(t *testing.T) {
 	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
 		p := results.Program{Name: "gro.py", Column: results.Unmodified}
@@ -177,7 +179,8 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// CI is red exactly when the exit status is not 0, and the counts of a suite are the counts of its cases.
+// JUnit's XML has failures exactly when the exit status is not 0, and the counts of a suite are
+// the counts of its cases.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
@@ -237,8 +240,8 @@ func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	}
 }
 
-// What a program prints comes through to CI's XML, whatever it is: of ksft.py's own output, and of one with colours and
-// bytes that XML does not take.
+// Any output of a program gets into the XML for CI: that of ksft.py, and text with colours and with
+// bytes that XML does not allow.
 func TestOutputComesThrough(t *testing.T) {
 	for name, want := range map[string]struct {
 		tests, bad int
@@ -263,7 +266,7 @@ func TestOutputComesThrough(t *testing.T) {
 	}
 }
 
-// The schema is that of Document, with its comments.
+// The committed schema equals that generated from Document and its comments.
 //
 //	go test ./internal/job/selftest/report -update
 func TestSchemaIsThatOfDocument(t *testing.T) {
@@ -275,7 +278,7 @@ func TestSchemaIsThatOfDocument(t *testing.T) {
 //go:embed schema.json
 var schema string
 
-// What JSON writes the schema takes, and other keys it does not.
+// The schema accepts the documents that JSON writes, and refuses other keys.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
 	valid := schematest.Compile(t, schema)
 	run, x := example(t)

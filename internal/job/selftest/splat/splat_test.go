@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// scan gives a console's output to a Scanner, in pieces of so many bytes.
+// scan feeds a console's output to a Scanner, in pieces of the given number of bytes.
 func scan(text []byte, piece int) (list []Splat, s *Scanner) {
 	s = New(func(found Splat) { list = append(list, found) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -35,8 +35,9 @@ func describe(list []Splat) string {
 	return b.String()
 }
 
-// Complaints are found in consoles, and what looks alike is not one. Titles, functions and offsets of gve-null and
-// xdp-warn come from complaints that guests of vnic had; all else has the form that the kernel's source gives it.
+// The Scanner finds complaints in consoles, and does not report text that only resembles one.
+// Titles, functions and offsets of gve-null and xdp-warn come from complaints that vnic's guests
+// printed; all other inputs follow the formats in the kernel's source.
 func TestComplaintsAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.log"))(t) {
@@ -49,11 +50,11 @@ func TestComplaintsAreFound(t *testing.T) {
 			testkit.Equal(t, fmt.Sprintf("%s in pieces of %d", name, piece), describe(list), got[name])
 		}
 	}
-	testkit.Equal(t, "complaints in what is harmless", got["harmless"], "")
+	testkit.Equal(t, "complaints in harmless text", got["harmless"], "")
 	golden.Check(t, "testdata/golden", got)
 }
 
-// What the two complaints are about that were seen.
+// Splat.Function and Module name the culprits of the two complaints that were really printed.
 func TestFunctionsAreNamed(t *testing.T) {
 	for name, want := range map[string]struct {
 		kind     Kind
@@ -70,7 +71,8 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
-// A complaint is reported at the end of its block, not before, and Flush ends what has no end.
+// A complaint is reported at the end of its block, not before; Flush reports a block without an
+// end.
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })
@@ -90,7 +92,7 @@ func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	}
 }
 
-// Invariant: selftest: A console full of complaints is kept within bounds.
+// Invariant: selftest: The memory kept for a console's complaints is bounded.
 func TestComplaintsAreKeptWithinBounds(t *testing.T) {
 	var b strings.Builder
 	long := strings.Repeat("y", 5*MaxLine)
@@ -106,7 +108,7 @@ func TestComplaintsAreKeptWithinBounds(t *testing.T) {
 	}
 	list, s := scan([]byte(b.String()), 1<<20)
 	testkit.Equal(t, "complaints", len(list), MaxSplats)
-	testkit.Equal(t, "complaints not told of", s.More, 5+10*MaxSplats)
+	testkit.Equal(t, "complaints left out", s.More, 5+10*MaxSplats)
 	testkit.Equal(t, "titles that are remembered", len(s.once), MaxSplats)
 	testkit.Equal(t, "lines", len(list[0].Lines), MaxLines)
 	testkit.Equal(t, "lines left out", list[0].Dropped, 9)

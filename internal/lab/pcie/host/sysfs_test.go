@@ -59,7 +59,7 @@ func compareDevices(t *testing.T, what, sys string) (failed bool) {
 		t.Errorf("%s: procfs reads (-), we read (+):\n%s", what, d)
 	}
 	if (err1 == nil) != (err2 == nil) || errors.Is(err1, fs.ErrNotExist) != errors.Is(err2, fs.ErrNotExist) {
-		t.Errorf("%s: procfs says %v, we say %v", what, err1, err2)
+		t.Errorf("%s: procfs reads %v, vnic reads %v", what, err1, err2)
 	}
 	return err2 != nil
 }

@@ -110,7 +110,7 @@ func badDiff(diff string) error {
 	return nil
 }
 
-// count parses the number of lines of a hunk's side; if it is missing, it is one.
+// count parses the number of lines of a hunk's side; a missing number means 1.
 func count(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
