@@ -33,3 +33,10 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 			"internal/clienttest/devmem-clients internal/deadline internal/devmembase internal/devmemtest internal/diagnosis "+
 			"internal/elements internal/limits internal/rtnl internal/scm internal/testkit loader")
 }
+
+// A bench that cannot be opened is an error that a program can print, and no panic.
+func TestBenchWithoutAGPU(t *testing.T) {
+	b, err := newBench("no-such-interface", 1<<20)
+	testkit.Equal(t, "a bench without a GPU fails", err != nil, true)
+	testkit.OK(t, b.close())
+}

@@ -56,16 +56,16 @@ func newBench(name string, node int) (b *bench, err error) {
 		}
 	}()
 	if b.gpu, err = newGPU(node); err != nil {
-		return nil, err
+		return b, err
 	}
 	if b.dev, err = kernel.Open(kernel.Options{Interface: name, Buffers: b.gpu}); err != nil {
-		return nil, err
+		return b, err
 	}
 	if b.queue = b.dev.Queues() - 1; b.queue < 1 {
-		return nil, fmt.Errorf("%s has %d receive queues: 2 are needed", name, b.queue+1)
+		return b, fmt.Errorf("%s has %d receive queues: 2 are needed", name, b.queue+1)
 	}
 	if err = b.dev.SetRSS(b.queue); err != nil {
-		return nil, err
+		return b, err
 	}
 	b.memory = b.gpu.memory()
 	for _, p := range []struct {
@@ -73,7 +73,7 @@ func newBench(name string, node int) (b *bench, err error) {
 		off, size uint64
 	}{{&b.data, dataOff, dataSize}, {&b.pool, poolOff, poolSize}, {&b.scratch, scratchOff, scratchSize}} {
 		if *p.to, err = b.dev.Register(0, p.off, p.size); err != nil {
-			return nil, err
+			return b, err
 		}
 	}
 	return b, nil

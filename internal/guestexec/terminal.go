@@ -24,17 +24,17 @@ func openTerminal(size Size) (master, slave *os.File, err error) {
 		}
 	}()
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return nil, nil, fmt.Errorf("terminal: unlock: %w", err)
+		return master, nil, fmt.Errorf("terminal: unlock: %w", err)
 	}
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err != nil {
-		return nil, nil, fmt.Errorf("terminal: number: %w", err)
+		return master, nil, fmt.Errorf("terminal: number: %w", err)
 	}
 	if err := setSize(master, size); err != nil {
-		return nil, nil, err
+		return master, nil, err
 	}
 	if slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		return nil, nil, fmt.Errorf("terminal: %w", err)
+		return master, nil, fmt.Errorf("terminal: %w", err)
 	}
 	return master, slave, nil
 }

@@ -49,14 +49,14 @@ func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, er
 	}()
 	pd, err := d.AllocPD()
 	if err != nil {
-		return nil, nil, nil, err
+		return d, nil, nil, err
 	}
 	if mr, err = pd.RegisterBuffer(buffer, 0, size, access); err != nil {
-		return nil, nil, nil, err
+		return d, nil, nil, err
 	}
 	cq, err := d.NewCQ(16)
 	if err != nil {
-		return nil, nil, nil, err
+		return d, nil, nil, err
 	}
 	qp, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 16})
 	return d, mr, qp, err
