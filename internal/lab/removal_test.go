@@ -120,6 +120,30 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.OK(t, apply("gpu a.gpu0 remove")) // the lab's end does not wait for it
 }
 
+// A change of several settings of a NIC leaves all of them unchanged if the guest refuses one.
+func TestRefusedChangeLeavesTheOthers(t *testing.T) {
+	l := removalLab(t, nil)
+	const change = "nic a.nic0 completions=5ms tokens=5ms tokens=6ms exhaust=0"
+	p := l.Machine(0).Ports[0]
+	refused := func(why string) {
+		t.Helper()
+		testkit.ErrorSays(t, l.Apply(testkit.Must(ParseChange(change))(t)), why)
+		testkit.Equal(t, "delay of completions", p.completions, 0)
+	}
+	refused("vnic run has one") // the machine has no function for it
+	var asked []time.Duration
+	err := errors.New("the guest is busy")
+	l.Machine(0).SetGuest(GuestFaults{LateTokens: func(_ int, by time.Duration) error {
+		asked = append(asked, by)
+		return err
+	}})
+	refused("the guest is busy")
+	err = nil
+	testkit.OK(t, l.Apply(testkit.Must(ParseChange(change))(t)))
+	testkit.Equal(t, "delay of completions", p.completions, 5*time.Millisecond)
+	testkit.Equal(t, "delays of tokens", fmt.Sprint(asked), "[6ms 6ms]")
+}
+
 // What a script removes is hotplug, and nothing else; but what cannot be is not, and who says so is refused.
 func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	d := removalDescription()
