@@ -17,7 +17,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		on = "off"
 	}
 	out := struct {
-		Guests  ordered         `yaml:"guests"`
+		Guests  yaml.MapSlice   `yaml:"guests"`
 		Links   []yaml.MapSlice `yaml:"links,omitempty"`
 		Uplinks []Uplink        `yaml:"uplinks,omitempty"`
 		Script  []Event         `yaml:"script,omitempty"`
@@ -26,8 +26,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		P2P     string          `yaml:"p2p"`
 		Seed    *uint64         `yaml:"seed,omitempty"`
 		Scale   Quantity        `yaml:"scale"`
-	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, Accel: l.Accel,
-		P2P: on, Seed: l.Seed}
+	}{Gateway: l.Gateway, Accel: l.Accel, P2P: on, Seed: l.Seed}
 	for _, c := range l.Uplinks {
 		out.Uplinks = append(out.Uplinks, uplinkOf(c))
 	}
@@ -35,8 +34,7 @@ func (l *Lab) YAML() ([]byte, error) {
 	out.Scale = Quantity(strconv.FormatFloat(d.Scale, 'g', -1, 64))
 	for i := range d.Guests {
 		g := &d.Guests[i]
-		out.Guests.names = append(out.Guests.names, g.Name)
-		out.Guests.guests[g.Name] = l.guest(i, g)
+		out.Guests = append(out.Guests, yaml.MapItem{Key: g.Name, Value: l.guest(i, g)})
 		for _, n := range g.NICs {
 			if x := linkOf(&n); x != nil {
 				out.Links = append(out.Links, x)
