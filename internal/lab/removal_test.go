@@ -80,11 +80,13 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	}
 	var late []string
 	for i, m := range l.Machines() {
-		m.SetGuest(GuestFaults{RemoveNIC: asked("nic", i), RemoveGPU: asked("gpu", i)})
-		m.SetGuest(GuestFaults{LateTokens: func(nic int, by time.Duration) error {
-			late = append(late, fmt.Sprint(i, nic, by))
-			return nil
-		}})
+		m.SetGuest(func(f *GuestFaults) { f.RemoveNIC, f.RemoveGPU = asked("nic", i), asked("gpu", i) })
+		m.SetGuest(func(f *GuestFaults) {
+			f.LateTokens = func(nic int, by time.Duration) error {
+				late = append(late, fmt.Sprint(i, nic, by))
+				return nil
+			}
+		})
 	}
 	for what, want := range map[string]string{
 		"nic b.nic0 remove": "link b.nic0 state=down", "gpu b.gpu0 remove": "NUMA node's",
@@ -133,10 +135,12 @@ func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	refused("vnic run has one") // the machine has no function for it
 	var asked []time.Duration
 	err := errors.New("the guest is busy")
-	l.Machine(0).SetGuest(GuestFaults{LateTokens: func(_ int, by time.Duration) error {
-		asked = append(asked, by)
-		return err
-	}})
+	l.Machine(0).SetGuest(func(f *GuestFaults) {
+		f.LateTokens = func(_ int, by time.Duration) error {
+			asked = append(asked, by)
+			return err
+		}
+	})
 	refused("the guest is busy")
 	err = nil
 	testkit.OK(t, l.Apply(testkit.Must(ParseChange(change))(t)))

@@ -49,14 +49,11 @@ func (l *Lab) YAML() ([]byte, error) {
 
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs, Driver: g.Driver,
-		IOMMU: g.IOMMU}
+		IOMMU: g.IOMMU, Interconnect: make(map[string]Quantity)}
 	for _, s := range g.Sockets {
 		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String(), rateOf(s.DRAM, lab.FormatByteRate)})
 	}
 	for _, x := range g.Interconnects {
-		if f.Interconnect == nil {
-			f.Interconnect = make(map[string]Quantity)
-		}
 		f.Interconnect[x.From+"-"+x.To] = rateOf(x.Rate, lab.FormatByteRate)
 	}
 	for _, s := range g.Switches {
