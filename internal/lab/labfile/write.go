@@ -7,7 +7,6 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // YAML is the lab as a file without any key left out.
@@ -91,9 +90,6 @@ func rateOf(r float64, format func(float64) string) Quantity {
 }
 
 func slotOf(s lab.Slot) Slot {
-	f := Slot{Below: s.Below, ACSRedirect: s.Redirect}
-	if s.Link != (pcie.Link{}) {
-		f.Link = s.Link.String()
-	}
-	return f
+	link, _ := s.Link.MarshalText() // it returns no error
+	return Slot{s.Below, string(link), s.Redirect}
 }
