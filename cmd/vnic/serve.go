@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -166,7 +164,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	stderr := &lines{w: c.ErrOrStderr()}
+	stderr := show.New(c.ErrOrStderr(), true) // writes one call's bytes after the other's
 	o.Log = show.Log(stderr, slog.LevelWarn, x.verbose)
 	note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
 	o.Note = note
@@ -246,16 +244,4 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 			model)
 	}
 	return &f, nil
-}
-
-// lines is a writer for several goroutines that writes one call's bytes after the other's.
-type lines struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(b)
 }

@@ -25,6 +25,8 @@ type Fault struct {
 	// its value.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
+	// asks is set if the change asks the port's guest, which may refuse it. No other change can fail.
+	asks bool
 	// unable returns the reason why a port does not support the fault; Apply calls it before it
 	// changes anything. nil: all ports support it.
 	unable func(p *Port) error
@@ -105,7 +107,7 @@ var faults = []Fault{
 		unable: (*Port).noReset},
 	{Kind: KindNIC, Key: "tokens", Example: "200ms",
 		Help:  "receivers at it return devmem tokens so much later (vnic run), 10s at most; 0 ends it",
-		parse: upTo(MaxLateTokens, (*Lab).lateTokens)},
+		parse: upTo(MaxLateTokens, (*Lab).lateTokens), asks: true},
 	{Kind: KindNIC, Key: removal,
 		Help: "its guest is asked to let go of it, then it is unplugged (virtio, with hotplug: true in the file)"},
 	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
@@ -267,7 +269,7 @@ func (l *Lab) OnApply(f func(Change)) {
 	l.applied.Store(&f)
 }
 
-// Apply makes a change. An error in c's keys or values leaves the lab unchanged.
+// Apply makes a change. If it returns an error, the lab is unchanged.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -299,7 +301,7 @@ func (l *Lab) apply(c Change) error {
 		return l.removeNIC(p)
 	}
 	im := p.desc.Link.Up
-	var after []change
+	var asked, after []change
 	for _, x := range c.Set {
 		f, err := lookUp(c.Kind, x[0])
 		if err != nil {
@@ -312,7 +314,11 @@ func (l *Lab) apply(c Change) error {
 		if err != nil {
 			return err
 		}
-		if do != nil {
+		switch {
+		case do == nil:
+		case f.asks:
+			asked = []change{do} // replaces the change of the same key before it, so that one at most can fail
+		default:
 			after = append(after, do)
 		}
 	}
@@ -322,7 +328,7 @@ func (l *Lab) apply(c Change) error {
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
-	for _, do := range after {
+	for _, do := range slices.Concat(asked, after) { // a guest that refuses leaves the other settings as they were
 		if err := do(l, p); err != nil {
 			return err
 		}

@@ -106,11 +106,7 @@ func (l *Lab) free() error {
 func (l *Lab) memoryError(size uint64, err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {
-			n := 0
-			for _, g := range l.desc.Guests {
-				n += len(g.GPUs)
-			}
-			return &MemoryError{Size: size, GPUs: n, Err: err}
+			return &MemoryError{Size: size, GPUs: len(l.memory), Err: err}
 		}
 	}
 	return err

@@ -11,7 +11,6 @@ import (
 // switch: a NIC's request for a GPU's BAR goes to the IOMMU, which knows the bus address only if
 // Linux maps it, and Linux does so only across host bridges (drivers/pci/p2pdma.c). Other transfers
 // would wait for ever.
-// would wait for ever.
 func (g *Guest) checkIOMMU() error {
 	if !g.IOMMU {
 		return nil

@@ -25,20 +25,12 @@ type GuestFaults struct {
 // MaxLateTokens is the maximum delay of returned tokens.
 const MaxLateTokens = 10 * time.Second
 
-// SetGuest sets the machine's functions for faults of its guest. Fields of f that are nil leave the
-// earlier function.
-func (m *Machine) SetGuest(f GuestFaults) {
+// SetGuest calls set, which sets some of the machine's functions for faults of its guest, while no
+// change of the lab is made.
+func (m *Machine) SetGuest(set func(*GuestFaults)) {
 	m.lab.changing.Lock()
 	defer m.lab.changing.Unlock()
-	if f.RemoveNIC != nil {
-		m.faults.RemoveNIC = f.RemoveNIC
-	}
-	if f.RemoveGPU != nil {
-		m.faults.RemoveGPU = f.RemoveGPU
-	}
-	if f.LateTokens != nil {
-		m.faults.LateTokens = f.LateTokens
-	}
+	set(&m.faults)
 }
 
 // The reasons why a device cannot be removed.

@@ -80,11 +80,13 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	}
 	var late []string
 	for i, m := range l.Machines() {
-		m.SetGuest(GuestFaults{RemoveNIC: asked("nic", i), RemoveGPU: asked("gpu", i)})
-		m.SetGuest(GuestFaults{LateTokens: func(nic int, by time.Duration) error {
-			late = append(late, fmt.Sprint(i, nic, by))
-			return nil
-		}})
+		m.SetGuest(func(f *GuestFaults) { f.RemoveNIC, f.RemoveGPU = asked("nic", i), asked("gpu", i) })
+		m.SetGuest(func(f *GuestFaults) {
+			f.LateTokens = func(nic int, by time.Duration) error {
+				late = append(late, fmt.Sprint(i, nic, by))
+				return nil
+			}
+		})
 	}
 	for what, want := range map[string]string{
 		"nic b.nic0 remove": "link b.nic0 state=down", "gpu b.gpu0 remove": "NUMA node's",
@@ -118,6 +120,32 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
 	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
 	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for this removal
+}
+
+// A change of several settings of a NIC leaves all of them unchanged if the guest refuses one.
+func TestRefusedChangeLeavesTheOthers(t *testing.T) {
+	l := removalLab(t, nil)
+	const change = "nic a.nic0 completions=5ms tokens=5ms tokens=6ms exhaust=0"
+	p := l.Machine(0).Ports[0]
+	refused := func(why string) {
+		t.Helper()
+		testkit.ErrorSays(t, l.Apply(testkit.Must(ParseChange(change))(t)), why)
+		testkit.Equal(t, "delay of completions", p.completions, 0)
+	}
+	refused("vnic run has one") // the machine has no function for it
+	var asked []time.Duration
+	err := errors.New("the guest is busy")
+	l.Machine(0).SetGuest(func(f *GuestFaults) {
+		f.LateTokens = func(_ int, by time.Duration) error {
+			asked = append(asked, by)
+			return err
+		}
+	})
+	refused("the guest is busy")
+	err = nil
+	testkit.OK(t, l.Apply(testkit.Must(ParseChange(change))(t)))
+	testkit.Equal(t, "delay of completions", p.completions, 5*time.Millisecond)
+	testkit.Equal(t, "delays of tokens", fmt.Sprint(asked), "[6ms 6ms]")
 }
 
 // A device that a script removes becomes hotplug, and no other does; a device that cannot be

@@ -102,7 +102,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err := hw.SetMemory(memoryOf(m)); err != nil {
 		return nil, errors.Join(fmt.Errorf("memory of %s: %w", c.Name, err), m.Close())
 	}
-	hw.SetGuest(lab.GuestFaults{RemoveNIC: m.UnplugNIC, RemoveGPU: m.UnplugGPU})
+	hw.SetGuest(func(f *lab.GuestFaults) { f.RemoveNIC, f.RemoveGPU = m.UnplugNIC, m.UnplugGPU })
 	return &Guest{Machine: m}, nil
 }
 

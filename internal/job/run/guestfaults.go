@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -48,10 +47,10 @@ func (s *stream) blameRemoval(err error) error {
 	return err
 }
 
-// lateTokens returns the faults of a guest: LateTokens makes the transfers of the ends at NIC i
+// lateTokens returns a guest's lab.GuestFaults.LateTokens: it makes the transfers of the ends at NIC i
 // return tokens late. The ends must have taken their NICs.
-func lateTokens(ends ...*end) lab.GuestFaults {
-	return lab.GuestFaults{LateTokens: func(i int, by time.Duration) error {
+func lateTokens(ends ...*end) func(i int, by time.Duration) error {
+	return func(i int, by time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.Background(), limits.Ask.Here())
 		defer cancel()
 		var errs []error
@@ -61,5 +60,5 @@ func lateTokens(ends ...*end) lab.GuestFaults {
 			}
 		}
 		return errors.Join(errs...)
-	}}
+	}
 }

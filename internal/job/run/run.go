@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/session"
 )
@@ -66,7 +67,7 @@ func (r *runner) run(ctx context.Context, fail func(error)) (*Report, error) {
 		return nil, r.blame(ctx, err)
 	}
 	for _, g := range r.Guests {
-		g.HW.SetGuest(lateTokens(r.endsOf(g)...))
+		g.HW.SetGuest(func(f *lab.GuestFaults) { f.LateTokens = lateTokens(r.endsOf(g)...) })
 	}
 	if o.opened != nil {
 		o.opened(r)

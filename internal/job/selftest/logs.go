@@ -61,10 +61,7 @@ func Line(p *results.Program) string {
 	if n[ktap.XFail] > 0 {
 		line += fmt.Sprintf(", %d xfail", n[ktap.XFail])
 	}
-	if p.Column != results.Unmodified {
-		line += fmt.Sprintf(" (%s)", p.Column)
-	}
-	line += fmt.Sprintf(", %.0f s", p.Seconds)
+	line += fmt.Sprintf("%s, %.0f s", p.Column.Suffix(), p.Seconds)
 	for i := range p.Splats {
 		line += fmt.Sprintf("; the kernel: %s: %s", p.Splats[i].Kind, p.Splats[i].Title)
 	}

@@ -85,10 +85,7 @@ func (o *Options) Check() error {
 
 // event shows the progress of a program.
 func (o *Options) event(p *program, column results.Column, e ktap.Event) {
-	what := p.name
-	if column != results.Unmodified {
-		what += " (" + string(column) + ")"
-	}
+	what := p.name + column.Suffix()
 	switch e.Kind {
 	case ktap.Begun:
 		what += fmt.Sprintf(": case %d", e.Case.Number)

@@ -158,6 +158,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	r := &Report{Schema: 1, PID: os.Getpid(), Client: client, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	r.addModels(l)
 	var all []gpu
+	var nics []string // arguments for the NICs of all ports
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
@@ -167,21 +168,18 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 		var gpus []gpu
 		if m := p.GPU(); m != nil {
 			e.GPUBytes, e.GPUPath = m.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, m.File.Fd())
-			g := gpu{id("gpu", i), e.GPUBytes, e.GPUPath}
+			gpus = []gpu{{id("gpu", i), e.GPUBytes, e.GPUPath}}
+			all = append(all, gpus...)
 			if shared {
-				e.GPUSocket, g.path = e.Socket+gpufd.Suffix, gpufd.Path(0)
+				e.GPUSocket, gpus[0].path, all[len(all)-1].path = e.Socket+gpufd.Suffix, gpufd.Path(0), gpufd.Path(i)
 			}
-			gpus = append(gpus, g)
-			if shared {
-				g.path = gpufd.Path(i)
-			}
-			all = append(all, g)
 		}
 		ram := "ram"
 		if i > 0 { // the user may give one QEMU the arguments of several ports
 			ram = id(ram, i)
 		}
-		e.QEMU = append(machineArgs(m, ram, gpus), nicArgs(id("net", i), p, &e, client)...)
+		nic := nicArgs(id("net", i), p, &e, client)
+		e.QEMU, nics = append(machineArgs(m, ram, gpus), nic...), append(nics, nic...)
 		r.Ports = append(r.Ports, e)
 	}
 	r.qemu = []string{qemuName}
@@ -190,10 +188,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	}
 	named := !slices.ContainsFunc(r.Ports, func(p PortReport) bool { return p.Socket == "" })
 	if n := len(r.Ports); named && n > 1 && n <= maxAllPorts {
-		r.AllPorts = machineArgs(m, "ram", all)
-		for i, p := range l.Ports() {
-			r.AllPorts = append(r.AllPorts, nicArgs(id("net", i), p, &r.Ports[i], client)...)
-		}
+		r.AllPorts = append(machineArgs(m, "ram", all), nics...)
 	}
 	return r
 }

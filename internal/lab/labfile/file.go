@@ -1,9 +1,8 @@
 package labfile
 
 import (
-	"github.com/goccy/go-yaml"
-
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 // File is the content of a lab file.
@@ -145,7 +144,7 @@ type Uplink struct {
 	// Tap is the name of an existing tap device.
 	Tap string `yaml:"tap,omitempty"`
 	// Stream is a socket that carries frames in the format of QEMU's -netdev stream.
-	Stream *Stream `yaml:"stream,omitempty"`
+	Stream *uplink.Stream `yaml:"stream,omitempty"`
 }
 
 // VXLAN is a tunnel.
@@ -159,13 +158,6 @@ type VXLAN struct {
 	VNI uint64 `yaml:"vni" jsonschema:"maximum=16777215"`
 }
 
-// Stream is a socket: a file name with a slash in it, or HOST:PORT. One side listens, the other
-// connects.
-type Stream struct {
-	Listen  string `yaml:"listen,omitempty"`
-	Connect string `yaml:"connect,omitempty"`
-}
-
 // Quantity is a number, with or without a unit.
 type Quantity string
 
@@ -176,20 +168,3 @@ const (
 	MaxTokens = 20_000   // words and punctuation of YAML
 	MaxNodes  = 100_000  // YAML nodes, counted after aliases are expanded
 )
-
-var _ yaml.InterfaceMarshaler = ordered{}
-
-// ordered is guests in a fixed order, for writing a file.
-type ordered struct {
-	names  []string
-	guests map[string]Guest
-}
-
-// MarshalYAML returns a mapping in the order of o.names.
-func (o ordered) MarshalYAML() (any, error) {
-	m := make(yaml.MapSlice, 0, len(o.names))
-	for _, name := range o.names {
-		m = append(m, yaml.MapItem{Key: name, Value: o.guests[name]})
-	}
-	return m, nil
-}

@@ -31,6 +31,7 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 		return &jsonschema.Schema{Ref: "#/$defs/Quantity"}
 	}}
 	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", ".."))
+	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", "../../wire/uplink"))
 	s := r.Reflect(&File{})
 	s.ID = ""
 	s.Definitions["Quantity"] = &jsonschema.Schema{Description: "Quantity is a number, with or without a unit.",

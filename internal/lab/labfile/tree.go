@@ -133,10 +133,8 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 			strings.Join(places, ", "))
 	}
 	out = lab.Slot{Below: s.Below, Redirect: s.ACSRedirect}
-	if s.Link != "" {
-		if out.Link, err = pcie.ParseLink(s.Link); err != nil {
-			return out, b.wrong(where.to("link"), "%v", err)
-		}
+	if err = out.Link.UnmarshalText([]byte(s.Link)); err != nil {
+		return out, b.wrong(where.to("link"), "%v", err)
 	}
 	return out, nil
 }

@@ -30,15 +30,14 @@ func (b *builder) uplinks() error {
 			return b.wrong(where.to("of"), "%q is no guest: the uplink is of the host that runs it, as of: %s", f.Of,
 				b.out.Guests[0].Name)
 		}
-		c := uplink.Config{Name: f.Name, Tap: f.Tap}
+		c := uplink.Config{Name: f.Name, Tap: f.Tap, Stream: f.Stream}
 		if v := f.VXLAN; v != nil {
 			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
 			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // if it is invalid, Check returns an error
 			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
 			where = where.to("vxlan")
 		}
-		if s := f.Stream; s != nil {
-			c.Stream = &uplink.Stream{Listen: s.Listen, Connect: s.Connect}
+		if f.Stream != nil {
 			where = where.to("stream")
 		}
 		if err := c.Check(); err != nil {
@@ -72,12 +71,9 @@ func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 
 // uplinkOf converts an uplink for writing a file.
 func uplinkOf(u Uplinked) Uplink {
-	f := Uplink{Name: u.Name, Of: u.Of, Tap: u.Tap}
+	f := Uplink{Name: u.Name, Of: u.Of, Tap: u.Tap, Stream: u.Stream}
 	if v := u.VXLAN; v != nil {
 		f.VXLAN = &VXLAN{v.Local.String(), v.Remote.String(), uint64(v.VNI)}
-	}
-	if s := u.Stream; s != nil {
-		f.Stream = &Stream{s.Listen, s.Connect}
 	}
 	return f
 }

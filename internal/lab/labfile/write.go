@@ -7,7 +7,6 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // YAML is the lab as a file without any key left out.
@@ -17,7 +16,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		on = "off"
 	}
 	out := struct {
-		Guests  ordered         `yaml:"guests"`
+		Guests  yaml.MapSlice   `yaml:"guests"`
 		Links   []yaml.MapSlice `yaml:"links,omitempty"`
 		Uplinks []Uplink        `yaml:"uplinks,omitempty"`
 		Script  []Event         `yaml:"script,omitempty"`
@@ -26,8 +25,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		P2P     string          `yaml:"p2p"`
 		Seed    *uint64         `yaml:"seed,omitempty"`
 		Scale   Quantity        `yaml:"scale"`
-	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, Accel: l.Accel,
-		P2P: on, Seed: l.Seed}
+	}{Gateway: l.Gateway, Accel: l.Accel, P2P: on, Seed: l.Seed}
 	for _, c := range l.Uplinks {
 		out.Uplinks = append(out.Uplinks, uplinkOf(c))
 	}
@@ -35,8 +33,7 @@ func (l *Lab) YAML() ([]byte, error) {
 	out.Scale = Quantity(strconv.FormatFloat(d.Scale, 'g', -1, 64))
 	for i := range d.Guests {
 		g := &d.Guests[i]
-		out.Guests.names = append(out.Guests.names, g.Name)
-		out.Guests.guests[g.Name] = l.guest(i, g)
+		out.Guests = append(out.Guests, yaml.MapItem{Key: g.Name, Value: l.guest(i, g)})
 		for _, n := range g.NICs {
 			if x := linkOf(&n); x != nil {
 				out.Links = append(out.Links, x)
@@ -51,14 +48,11 @@ func (l *Lab) YAML() ([]byte, error) {
 
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs, Driver: g.Driver,
-		IOMMU: g.IOMMU}
+		IOMMU: g.IOMMU, Interconnect: make(map[string]Quantity)}
 	for _, s := range g.Sockets {
 		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String(), rateOf(s.DRAM, lab.FormatByteRate)})
 	}
 	for _, x := range g.Interconnects {
-		if f.Interconnect == nil {
-			f.Interconnect = make(map[string]Quantity)
-		}
 		f.Interconnect[x.From+"-"+x.To] = rateOf(x.Rate, lab.FormatByteRate)
 	}
 	for _, s := range g.Switches {
@@ -96,9 +90,6 @@ func rateOf(r float64, format func(float64) string) Quantity {
 }
 
 func slotOf(s lab.Slot) Slot {
-	f := Slot{Below: s.Below, ACSRedirect: s.Redirect}
-	if s.Link != (pcie.Link{}) {
-		f.Link = s.Link.String()
-	}
-	return f
+	link, _ := s.Link.MarshalText() // it returns no error
+	return Slot{s.Below, string(link), s.Redirect}
 }

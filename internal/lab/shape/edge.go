@@ -7,25 +7,19 @@ import (
 
 // Edge is one direction of a link, or a memory.
 type Edge struct {
-	name string
 	rate float64      // bytes per second
 	free atomic.Int64 // the time from which it is free
 	busy atomic.Int64 // nanoseconds reserved so far
 }
 
-// NewEdge makes an edge with a rate in bytes per second, at least 1.
+// NewEdge makes an edge with a rate in bytes per second, at least 1. The name is for the panic that a lower rate
+// causes.
 func NewEdge(name string, rate float64) *Edge {
 	if !(rate >= 1) {
 		panic(fmt.Sprintf("shape: edge %s of %v bytes a second", name, rate))
 	}
-	return &Edge{name: name, rate: rate}
+	return &Edge{rate: rate}
 }
-
-// Name returns the edge's name.
-func (e *Edge) Name() string { return e.name }
-
-// Rate returns the rate given to NewEdge, regardless of the scale.
-func (e *Edge) Rate() float64 { return e.rate }
 
 // Busy returns for how many nanoseconds packets have reserved the edge, including current
 // reservations.

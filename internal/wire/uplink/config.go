@@ -26,9 +26,12 @@ type VXLAN struct {
 	VNI    uint32
 }
 
-// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or we
-// connect.
-type Stream struct{ Listen, Connect string }
+// Stream is a socket: a file name with a slash in it, or HOST:PORT. One side listens, the other
+// connects.
+type Stream struct {
+	Listen  string `yaml:"listen,omitempty"`
+	Connect string `yaml:"connect,omitempty"`
+}
 
 // MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
 const MaxVNI = 1<<24 - 1

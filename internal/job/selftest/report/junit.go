@@ -1,7 +1,6 @@
 package report
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -27,10 +26,8 @@ func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 }
 
 func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement) junit.Suite {
-	s := junit.Suite{Name: p.Name, Time: junit.Seconds(p.Seconds), SystemOut: strings.Join(p.Diagnostics, "\n")}
-	if p.Column != results.Unmodified {
-		s.Name = fmt.Sprintf("%s (%s)", p.Name, p.Column)
-	}
+	s := junit.Suite{Name: p.Name + p.Column.Suffix(), Time: junit.Seconds(p.Seconds),
+		SystemOut: strings.Join(p.Diagnostics, "\n")}
 	s.Properties = []junit.Property{{Name: "model", Value: run.Model}, {Name: "device", Value: run.Device},
 		{Name: "kernel", Value: run.Kernel}, {Name: "column", Value: string(p.Column)}}
 	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins takes the text before a dot for a package

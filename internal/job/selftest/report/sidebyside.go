@@ -41,7 +41,7 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	})
 	fmt.Fprint(w, "| program |")
 	for _, c := range columns {
-		fmt.Fprintf(w, " %s%s |", device(runs[c.run]), column(c.column))
+		fmt.Fprintf(w, " %s%s |", device(runs[c.run]), c.column.Suffix())
 	}
 	fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---|", len(columns)))
 	for _, name := range names {
@@ -105,7 +105,7 @@ func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 		if n := len(list) - 3; n > 0 {
 			list, more = list[:3], fmt.Sprintf(" and %d more", n)
 		}
-		_, err = fmt.Fprintf(w, "- %s%s, %s: %s%s\n", k.program, column(k.column),
+		_, err = fmt.Fprintf(w, "- %s%s, %s: %s%s\n", k.program, k.column.Suffix(),
 			cmp.Or(k.result, "no result"), strings.Join(list, ", "), more)
 	}
 	return failures, err

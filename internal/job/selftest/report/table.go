@@ -113,18 +113,11 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 				fmt.Fprint(tw, "\nnot passed, as expected\tcases\tresult\tclass\tevidence\twhy\n")
 				first = false
 			}
-			fmt.Fprintf(tw, "%s:%s%s\t%d\t%s\t%s\t%s\t%s\n", p.Name, e.Case, column(p.Column), n[e], e.Expect,
+			fmt.Fprintf(tw, "%s:%s%s\t%d\t%s\t%s\t%s\t%s\n", p.Name, e.Case, p.Column.Suffix(), n[e], e.Expect,
 				cmp.Or(e.Class, "-"), cmp.Or(e.Evidence, "-"), e.Text)
 		}
 	}
 	return tw.Flush()
-}
-
-func column(c results.Column) string {
-	if c == results.Unmodified {
-		return ""
-	}
-	return fmt.Sprintf(" (%s)", c)
 }
 
 // deviations prints each case that does not match, with its diagnostics or the kernel's complaint.
@@ -137,7 +130,7 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 			if c.Verdict.Matches() && !bad && c.Verdict != expect.NewPass && !c.Complaint() {
 				continue
 			}
-			fmt.Fprintf(w, "\n%s:%s%s: %s", p.Name, c.Case, column(p.Column), describe(c))
+			fmt.Fprintf(w, "\n%s:%s%s: %s", p.Name, c.Case, p.Column.Suffix(), describe(c))
 			if c.Class != "" {
 				fmt.Fprintf(w, " [%s]", c.Class)
 			}

@@ -19,6 +19,15 @@ const (
 	Patched    Column = "patched"    // these tests with vnic's patch series
 )
 
+// Suffix returns the column's name in parentheses after a space, for the text after a program's name; "": the tests are
+// unmodified.
+func (c Column) Suffix() string {
+	if c == Unmodified {
+		return ""
+	}
+	return " (" + string(c) + ")"
+}
+
 // Run is one run of selftests on one device.
 type Run struct {
 	Schema int `json:"schema"`
