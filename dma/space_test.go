@@ -15,7 +15,7 @@ const (
 	top  = 1<<64 - page // the last page
 )
 
-// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
+// Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	s := guestSpace(t)
 	a, b := memfd(t, 4*page), memfd(t, 4*page)

@@ -304,8 +304,8 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Workers go on while memory is mapped and unmapped; where nothing is mapped they get an error,
-// never a fault.
+// Workers access memory while the client maps and unmaps it. At unmapped addresses they get an
+// error, never a fault.
 //
 // Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
 // and cuts no mapping.

@@ -154,7 +154,8 @@ func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r.gpu.whole(t)
 }
 
-// After its device is gone, a sleeper can still be woken: calls are run until Close.
+// After its device is gone, a sleeper cannot sleep any more, but rest returns at each wake: the
+// driver runs its callers' requests until Close.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

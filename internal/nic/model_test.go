@@ -458,8 +458,9 @@ func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	}
 }
 
-// A frame is not given up because of time during which its Sender did not run: the receiver may not
-// have run either. It is given up when the Sender has looked for buffers all the time.
+// A Sender does not give up a frame because of time during which the Sender did not run: the
+// receiver may not have run either. It gives the frame up when it has looked for buffers all the
+// time.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	const patience = 16 * time.Millisecond
 	a, b := pair(t, nic.SenderOptions{Patience: patience})

@@ -42,7 +42,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// Old results are forgotten, and the latest are still known.
+	// The link forgets the fates of old segments, and still has those of the latest 500.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -172,8 +172,9 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// Named segments are lost when they are sent first, however they are packed, but not when they are
-// retransmitted, and again for each connection.
+// The link loses the segments that Impairment.Drop numbers when the sender sends them first,
+// however it packs them, but not when it retransmits them. Each connection counts its segments
+// anew.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})

@@ -10,8 +10,8 @@ import (
 )
 
 // TestPacketsSayWhoSentThem: a packet names the link on which it came, whatever its source address
-// is and whatever its sender wrote there before: whole, cut, completed, flooded, held back by
-// either link, and sent again.
+// is and whatever its sender wrote to the field From. This holds for packets that the wire passes
+// on whole, cuts, completes, floods, or holds back on either link, and for packets sent again.
 func TestPacketsSayWhoSentThem(t *testing.T) {
 	late := Impairment{Seed: 1, Reorder: .5, HoldMax: time.Millisecond}
 	for name, c := range map[string]struct {

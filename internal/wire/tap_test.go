@@ -105,7 +105,7 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	b.post(-1)
 	up.take()
 
-	// A packet that the port itself gave up on.
+	// The port itself gives up a packet.
 	a.link.GaveUp(a.w, p, DropNoBuffer)
 	expect(t, up.take(), "sending 6", "sent 6: dropped no-buffer")
 	if p.Verdict.Kind != Taken || p.Payload == nil {

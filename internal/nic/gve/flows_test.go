@@ -180,7 +180,7 @@ func TestFlowRules(t *testing.T) {
 	c.placesAre(4096, 1, 508, 509, 510, 511)
 	testkit.Equal(t, "status", c.flow(flowReset, flowRule{}, 0), statusPassed)
 	c.noRules()
-	// Linux would read the last one of no rules.
+	// A query for rules must fail if there are none: Linux would read the last rule of an empty list.
 	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
 		t.Errorf("rules when there are none: %v", st)
 	}

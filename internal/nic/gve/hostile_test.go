@@ -277,7 +277,8 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A doorbell that jumps, forwards or back, is believed, and harms only its driver.
+// The device accepts the value of a doorbell that jumps forwards or back. This harms only the
+// driver that wrote it.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDoorbell(t *testing.T) {
@@ -294,7 +295,7 @@ func TestBadDoorbell(t *testing.T) {
 	w.Moves(t)
 }
 
-// The rest of a packet may be posted later.
+// A driver may post the rest of a packet's descriptors with a later doorbell.
 func TestPacketInParts(t *testing.T) {
 	w := newWorld(t)
 	w.A.Post(0, 8)

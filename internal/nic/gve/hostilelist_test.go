@@ -134,7 +134,8 @@ func TestBuffersInOddMemory(t *testing.T) {
 	w.Moves(t)
 }
 
-// A queue whose vector has no eventfd still works; the interrupt comes when there is an eventfd.
+// A queue whose vector has no eventfd still works; the device raises its interrupt when the
+// frontend sets an eventfd.
 //
 // Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestQueueWithoutEventFD(t *testing.T) {

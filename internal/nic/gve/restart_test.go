@@ -187,7 +187,7 @@ func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
-// An incomplete packet is read once for each doorbell, and not again and again.
+// The worker reads an incomplete packet once for each doorbell, and not again and again.
 func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()

@@ -244,7 +244,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 }
 
 // Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles
-// and reorders, and no other memory is written.
+// and reorders, and the engines write no other memory.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {

@@ -12,8 +12,8 @@ func (v *victim) reth(op uint8, off uint64, n uint32) header {
 	return header{op: op, ackReq: true, va: base + off, key: v.b.mr, dmaLen: n}
 }
 
-// Packets ahead of the expected one are refused once, however many come, until that one has come
-// (9.7.5.2.8).
+// The responder sends one NAK for packets ahead of the expected one, however many come, until the
+// expected one has come (9.7.5.2.8).
 func TestPacketsAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)

@@ -130,7 +130,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that is not shared does not start, and the reply says why.
+// A ring in memory that the frontend does not share does not start, and the reply has the reason.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})

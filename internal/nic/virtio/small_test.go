@@ -196,8 +196,8 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// If a frame was too big for a full ring, the ring is looked at again when the driver has posted a
-// shorter chain.
+// After a frame was too big for a full ring, the queue walks over the ring again when the driver
+// has posted a shorter chain.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -241,8 +241,8 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// Lists of very many chains are kept for 64 frames that do not need them, so long and short frames
-// in turn make no garbage.
+// A queue keeps its lists of very many chains for 64 frames that do not need them, so long and
+// short frames in turn make no garbage.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)

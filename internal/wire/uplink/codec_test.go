@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The bytes are taken from Linux's own vxlan device, which sends and accepts them.
+// The expected bytes come from Linux's vxlan device, which sends and accepts them.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)

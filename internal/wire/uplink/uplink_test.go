@@ -290,8 +290,8 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 }
 
-// The function that wants to know why an uplink ended is called, and nothing is logged; Close does
-// not call it.
+// An uplink that ends with an error passes it to Options.Failed and logs nothing; Close does not
+// call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -312,7 +312,7 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two uplinks between two switches form a loop, which broadcasts reveal.
+// Two uplinks between two switches form a loop, which an uplink detects by returning broadcasts.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -370,8 +370,8 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	}
 }
 
-// Received frames from the gateway's MAC, which another lab's gateway may have too, and from an
-// additional MAC of a guest are only dropped.
+// The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
+// too, and from an additional MAC of a guest; it stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -393,8 +393,8 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// NICs that send longer packets than fit are an error, which names both lengths and the setting to
-// change.
+// An uplink does not start on a switch whose NICs may send longer packets than fit. The error names
+// both lengths and the setting to change.
 //
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
@@ -449,7 +449,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// The frame that waited is complete, and so are the next ones.
+	// The peer reads now: the frames that waited are complete, and so are the next ones.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
