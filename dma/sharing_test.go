@@ -63,8 +63,8 @@ func newFakePeer(s *Space) *fakePeer {
 	return p
 }
 
-// A file that the peer has mapped privately is not accessible: each use is an error that names
-// share=on. The space reports the file once.
+// A space does not access a file that the peer has mapped privately: each use is an error that
+// names share=on. The space reports the file once.
 //
 // Invariant: dma: Memory that a peer has mapped privately is found, and neither read nor written.
 func TestPrivateMemoryIsNotAccessible(t *testing.T) {

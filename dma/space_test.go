@@ -256,7 +256,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
 		t.Fatalf("after Close: %v, %d files", err, files.Len())
 	}
-	add(t, s, Map{Size: page, FD: other}) // the space may be used again
+	add(t, s, Map{Size: page, FD: other}) // after Close the space can map memory again
 	s.Close()
 }
 

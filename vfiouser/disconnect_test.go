@@ -227,7 +227,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// Requests that come after the device was disconnected are answered too.
+// A server that disconnects a device also answers requests that come after that.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

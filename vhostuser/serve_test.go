@@ -306,7 +306,7 @@ func TestServeMemoryChanges(t *testing.T) {
 	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
 	h.WantCalls("MemoryChanged 1")
 
-	// A table that cannot be mapped changes nothing; the rings go on.
+	// A table that the backend cannot map changes nothing; the rings go on.
 	wantRefused(t, "table beyond its file", l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}}))
 	h.WantCalls(slices.Concat(stops, starts)...)
 
@@ -406,7 +406,7 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					// the last request that is answered
+					// the last request that the backend answers
 					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}

@@ -51,7 +51,7 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault at any other address is not a removal.
+// A fault at any other address is a panic, not a removal of the device.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)

@@ -427,8 +427,8 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 }
 
-// Frames to a dead receiver are dropped, counted and completed when patience ends, and do not delay
-// frames to other receivers for long.
+// When patience ends, the sender drops, counts and completes the frames to a dead receiver. They do
+// not delay frames to other receivers for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -571,8 +571,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// The memory of held frames is looked up again only when mappings have changed. A frame whose
-// memory is gone is dropped; the others are sent.
+// The sender looks up the memory of held frames again only when mappings have changed. It drops a
+// frame whose memory is gone, and sends the others.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {

@@ -265,7 +265,8 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 }
 
 // TestPayloadThatIsNotThere: if the memory segments of a packet are shorter than its stated length,
-// the link drops that packet, and no other.
+// the link drops the frame that lacks bytes. If the packet is a GSO packet, its other segments
+// arrive.
 func TestPayloadThatIsNotThere(t *testing.T) {
 	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {

@@ -238,7 +238,8 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 }
 
 // TestNeighborsNameOnlyTheirMAC: the switch refuses ARP and neighbor discovery for the sender's own
-// address that names another host's MAC, messages that cannot be parsed, and invalid IPv6 sources.
+// address that names another host's MAC, messages that the switch cannot parse, and invalid IPv6
+// sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -287,8 +288,8 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the check changes no
-// byte of the checked message.
+// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the switch's check
+// changes no byte of the message that arrives.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -315,8 +316,8 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 }
 
 // TestDuplicatesAreFound: a probe for duplicate addresses passes, so that the owner can answer; but
-// not for an address that another port has just probed, because it would lose the address before
-// using it.
+// not for an address that another port has just probed, because that port would lose the address
+// before using it.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {

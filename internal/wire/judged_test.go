@@ -220,8 +220,8 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	}
 }
 
-// TestCompletedFramesMeetBusyPorts: a frame whose checksum is completed on its way is completed
-// again when it is sent again after a busy port.
+// TestCompletedFramesMeetBusyPorts: when a sender sends a frame again because the port was busy,
+// the link completes its partial checksum again.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]

@@ -336,7 +336,7 @@ func TestBadAdminQueue(t *testing.T) {
 	}
 }
 
-// A register is written only if the write covers all of it; reads may have any width.
+// A write changes a register only if it covers all of it; reads may have any width.
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)

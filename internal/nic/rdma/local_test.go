@@ -190,7 +190,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 								if unmap {
 									d.lose()
 								} else {
-									go d.DelMR(key) // it waits for goroutines inside, such as this one
+									go d.DelMR(key) // DelMR waits for goroutines inside, such as this one
 									for d.regionOf(key) != nil {
 										time.Sleep(time.Nanosecond)
 									}
@@ -319,7 +319,7 @@ func TestCompletionQueueNeverOverflows(t *testing.T) {
 		testkit.OK(t, post(q, true, 1))
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC)
 		testkit.ErrorIs(t, post(other, false, 1), syscall.ENOSPC)
-		p.run() // there is no peer: retries run out, and all is flushed
+		p.run() // there is no peer: the retries run out, and the NIC flushes all work requests
 		poll := func() int { return len(testkit.Must(e.PollCQ(control.Poll{CQ: cq, Max: 100}))(t).WCs) }
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC) // three completions, two receives still posted
 		testkit.Equal(t, "completions", poll(), 3)

@@ -49,7 +49,7 @@ func TestPacketsAgain(t *testing.T) {
 		copy(v.want[50:], fill(8))
 		v.only(synAck, after(v.psn, psnMask))
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
-		v.b.mem[0], v.want[0] = 0xee, 0xee // written meanwhile: must not be overwritten
+		v.b.mem[0], v.want[0] = 0xee, 0xee // new bytes, which the repeated request must not overwrite
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
 			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
 				{op: opWriteMiddle},
@@ -125,7 +125,7 @@ func TestReadFlood(t *testing.T) {
 			v.state(control.QPReady, 0)
 			again := v.reth(opReadRequest, 0, pkts*256)
 			again.psn = forgedPSN
-			for range 1000 { // repeats of the first one, which is being answered
+			for range 1000 { // repeats of the first READ, whose answer is not complete
 				if depth > 0 {
 					v.give(again)
 				}

@@ -279,7 +279,7 @@ func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
 	p := newPair(t, nil)
 	q := p.a.qpOf(p.qa)
 	testkit.OK(t, p.a.DelQP(p.qa))
-	p.a.qps.set(p.qa, q) // as if it had just been found
+	p.a.qps.set(p.qa, q) // as if a goroutine had found the queue pair before
 	testkit.ErrorIs(t, p.a.PostSend(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRWrite}}}), syscall.ENOENT)
 	testkit.ErrorIs(t, p.a.PostRecv(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRRecv}}}), syscall.ENOENT)
 	testkit.Equal(t, "places that are taken", p.a.cqs[p.a.cq].reserved, 0)

@@ -41,7 +41,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 				}
 				w.B.hang()
 				w.A.Sent(0)
-				for range 5 { // to a guest that is not there
+				for range 5 { // to the guest whose frontend has hung up
 					out.send()
 				}
 				w.A.Sent(0)
@@ -50,7 +50,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.A.flight[0] > 0 { // frames that lack a buffer need one
+			for w.A.flight[0] > 0 { // frames that wait for a buffer need one
 				out.receive(t)
 				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
 				w.A.OK(err)

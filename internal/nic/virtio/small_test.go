@@ -128,7 +128,8 @@ func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A frame waits for enough buffers if the ring has space for them, and is too big otherwise.
+// A frame waits for enough buffers if the ring has space for them; otherwise the device drops it as
+// too big.
 func TestFrameWaitsForManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -219,7 +220,7 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	testkit.Equal(t, "chains used", r.usedIdx(), 6)
 }
 
-// A frame may take 1025 chains; if they are too small they come back.
+// A frame may take 1025 chains; if these are too small, the device returns them.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

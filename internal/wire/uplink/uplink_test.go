@@ -128,8 +128,8 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// A received frame's checksum is marked as verified if and only if it is correct: a receiver whose
-// memory the CPU cannot read has no other check.
+// The uplink marks the checksum of a received frame as verified if and only if it is correct: a
+// receiver whose memory the CPU cannot read has no other check.
 //
 // Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
@@ -155,7 +155,8 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// Invalid datagrams are dropped, counted by reason, and logged; later frames pass as before.
+// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass as
+// before.
 //
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
@@ -334,9 +335,9 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// If two paths lead to one network, its machines' broadcasts circulate: the rate of received ones
-// is bounded. Those above it are dropped and counted, with one log line per second. Frames to one
-// machine still pass.
+// If two paths lead to one network, its machines' broadcasts circulate. The uplink bounds the rate
+// of received broadcasts: it drops and counts further ones, and logs one line per second. Frames to
+// one machine still pass.
 //
 // Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
@@ -414,7 +415,8 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// A peer that reads nothing uses up the buffers; further frames are dropped, and no sender waits.
+// A peer that reads nothing uses up the buffers; the uplink drops further frames, and no sender
+// waits.
 //
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
