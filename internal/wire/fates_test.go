@@ -42,7 +42,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// The link forgets the fates of old segments, and still has those of the latest 500.
+	// The link forgets the fates of old segments, and still has the fates of the latest 500.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -132,7 +132,8 @@ func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	}
 }
 
-// Marks are set only if the sender supports ECN, and the IP header's checksum stays correct.
+// The link sets congestion marks only in packets whose sender supports ECN, and the IP header's
+// checksum stays correct.
 func TestMarksOfCongestion(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, capable := range []bool{false, true} {
@@ -258,8 +259,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate has a queue: packets beyond its limit are lost; from half of the limit on,
-// packets are marked.
+// A link with a rate has a queue: the link drops packets beyond the queue's limit, and marks
+// packets from half of the limit on.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -351,7 +352,7 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// An impairment can be changed while the link is in use.
+// The test changes an impairment while the link is in use.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {
@@ -362,8 +363,8 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// Unchanged settings keep their state, and new ones start now: the new state is not computed from
-// all past segments.
+// When an impairment changes, unchanged settings keep their state, and new ones start now: the link
+// does not compute their state from all past segments.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

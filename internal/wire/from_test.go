@@ -33,8 +33,8 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		"held on the way up":   {up: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 		"held on the way down": {down: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 	} {
-		// The clock stands still while the receiver is busy; otherwise the link would drop held
-		// packets.
+		// In a synctest bubble the clock stands still while the receiver is busy; otherwise the link
+		// would drop held packets.
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSwitch(t)

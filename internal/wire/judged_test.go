@@ -446,8 +446,8 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves compares a frame that a port got with the sent frame, of which m is the metadata and was
-// are the checked properties.
+// leaves compares a frame that a port got with the sent frame; m is the sent frame's metadata, and
+// was its checked properties.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers

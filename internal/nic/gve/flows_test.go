@@ -246,7 +246,7 @@ func TestRulesSteerFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// A full table is listed in pages.
+// A driver reads a full table of rules in pages, by several commands.
 func TestFlowRulesInPages(t *testing.T) {
 	c := newConfigured(t, 2)
 	for i := range nic.MaxRules {

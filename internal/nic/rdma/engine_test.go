@@ -321,7 +321,8 @@ func TestMessagesArrive(t *testing.T) {
 	}
 }
 
-// Many work requests of all kinds at once, in both directions, with loss.
+// Many concurrent work requests of all kinds, in both directions, complete although the link loses
+// packets.
 func TestManyAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)

@@ -226,8 +226,8 @@ func (d *end) lose() {
 	}
 }
 
-// A peer that does not answer: packets are sent again as often as configured, and then all work
-// requests fail.
+// If a peer does not answer, the requester sends packets again as often as configured; then all
+// work requests fail.
 func TestSilentPeer(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		bubble(t, func(t *testing.T) {
@@ -250,8 +250,8 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// A peer without posted receives: the SEND fails after the configured number of RNR NAKs, unless
-// that is infinite.
+// If a peer has posted no receives, a SEND fails after the configured number of RNR NAKs, unless
+// that number is infinite.
 func TestNoReceive(t *testing.T) {
 	for _, op := range []control.WROp{control.WRSend, control.WRSendImm, control.WRWriteImm} {
 		for _, retries := range []uint8{0, 3, 7} {

@@ -91,7 +91,7 @@ func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	r.GivenUp = true
 	b.asked = append(b.asked, r)
 	b.mu.Unlock()
-	<-c // waits for the slot to be freed
+	<-c // waits until the NIC has freed the slot
 	return false
 }
 
@@ -103,7 +103,7 @@ type owner struct {
 	pages []place
 	free  []uint64 // free pages: RAM below vramAt, otherwise GPU memory
 	gen   uint32
-	held  []bool // the NIC may have the page
+	held  []bool // by page: the NIC may access it
 
 	migrations, answers int
 	mute                bool // answer nothing
@@ -442,7 +442,8 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// If more packets come than can be parked, the peer sends them again.
+// If more packets come than the responder can park, it does not accept the others; the peer sends them
+// again.
 func TestParkedPacketsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 100

@@ -69,8 +69,9 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// A repeated READ is answered again, also in part. It is not answered if it was never requested, if
-// the key does not allow it, or if it is longer than the specification's 2 GiB.
+// The responder answers a repeated READ again, also a part of it. It does not answer if the peer
+// has not sent that READ before, if the key does not allow it, or if it is longer than the
+// specification's 2 GiB.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)

@@ -10,8 +10,9 @@ import (
 )
 
 // The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left
-// without asking, from the used ring. Frames from its guest arrive once and in order. Frames sent
-// to it meanwhile are dropped and counted, and the others arrive once and in order.
+// without asking, from the used ring. Frames from its guest arrive once and in order. The NIC drops
+// and counts frames sent to the guest while no frontend is connected. All other frames arrive once
+// and in order.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.

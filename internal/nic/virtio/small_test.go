@@ -103,8 +103,8 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// The same on a split queue: each of its chains has a header buffer, and a frame uses only the
-// first one.
+// On a split queue too, a frame takes as many chains as it needs. Each chain has a header buffer,
+// and a frame uses only its first chain's.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
