@@ -40,8 +40,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
-// Invariant: dma: Removing a region waits for the workers inside, for nobody else, and holds nobody
-// up.
+// Invariant: dma: Removing a region waits only until the workers inside the space have left, and
+// delays no worker.
 func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, 4*page)
@@ -134,11 +134,11 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go. If a region is unmapped too early,
-// reading it ends the test process or returns bytes of another region.
+// Workers read through translations while regions come and go. If the space unmaps a region too
+// early, a read of it ends the test process or returns bytes of another region.
 //
-// Invariant: dma: Removing a region waits for the workers inside, for nobody else, and holds nobody
-// up.
+// Invariant: dma: Removing a region waits only until the workers inside the space have left, and
+// delays no worker.
 func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	leakFree(t)
 	const regions, rounds = 8, 400

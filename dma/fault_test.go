@@ -120,11 +120,12 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			if closed(healthy.Faulted()) || healthy.FaultErr() != nil {
 				t.Error("the healthy guest is blamed")
 			}
-			// From now on the file is refused before it is touched, even where it still has pages.
+			// From now on the copier refuses the file before it touches it, even where the file still has
+			// pages.
 			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
-			// Other guests go on, on the same copier.
+			// Copies between other guests still work, with the same copier.
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
 			// The guest comes back with a complete file.
 			testkit.OK(t, victim.Close())
@@ -171,7 +172,8 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	}
 }
 
-// netstack's goroutines, which we do not start, send too: being inside a space must suffice.
+// netstack's goroutines, which are not started by Go, also access guest memory: a goroutine that is
+// inside a space is guarded against faults.
 func TestEnterGuardsAnyGoroutine(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, _ := twoGuests(t)
@@ -207,7 +209,7 @@ func TestRingAccessFaults(t *testing.T) {
 	}
 }
 
-// Invariant: dma: A panic that is no fault of mapped memory goes on.
+// Invariant: dma: Only faults of mapped memory become errors; other panics continue.
 func TestOtherPanicsGoOn(t *testing.T) {
 	leakFree(t)
 	_, healthy, _, _ := twoGuests(t)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Only file systems that ask no server are accepted.
+// A space accepts only files on file systems whose driver asks no server.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -45,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// Files of this machine, as the kernel describes them.
+// isLocal accepts memfds, pipes and devices of this machine, and refuses proc.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -66,7 +66,7 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 //
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // not a memory file, so it is asked on a goroutine
+	pipe := [2]int{} // not a memory file, so the space examines it on another goroutine
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -85,7 +85,7 @@ func TestBlockedFileSystem(t *testing.T) {
 	})
 }
 
-// Discard counts a descriptor that must not be closed; it closes others.
+// Discard closes descriptors, except those whose close might block; it counts these.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -104,10 +104,12 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// A peer cannot make a file that passes for another guest's: inode numbers are reused, times of
-// birth are not, and a hugetlbfs file, which has none, is known in one space only.
+// A peer cannot make a file that passes for another guest's: the kernel reuses inode numbers, but
+// not times of birth. A hugetlbfs file has no time of birth, so it is recognized only within one
+// space.
 //
-// Invariant: dma: A file is identified by its birth time too, or it is known in one space only.
+// Invariant: dma: A file is identified by its birth time too; a file without one is recognized in
+// one space only.
 func TestFilesAreToldApart(t *testing.T) {
 	a, b := NewSpace("a", NewFiles()), NewSpace("b", NewFiles())
 	id := testkit.Must(FileIDOf(memfd(t, 4096)))(t)

@@ -22,13 +22,13 @@ type modelPage struct {
 // FuzzSpace plays operations on a space and on an array of pages. The window lies alternately at
 // the bottom and at the top of the address space, where the arithmetic may wrap.
 //
-// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
+// Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 0, 0, 0, 4, 4, 1, 0, 3, 0, 9, 200, 30, 1})
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
 	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
 	const files, filePages, window = 3, 16, 64
-	var fds [files]int // only read from here on, so one set serves all runs
+	var fds [files]int // the fuzz target only reads the files, so one set serves all runs
 	for i := range fds {
 		fds[i] = memfd(f, filePages*page)
 		var tag [filePages * page]byte
@@ -175,8 +175,8 @@ func FuzzSpace(f *testing.F) {
 
 func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
 
-// checkTranslate also asks a Translator that has answered all earlier questions, whatever was
-// mapped since.
+// checkTranslate compares a translation with the model, and with that of a Translator which has
+// made all earlier translations too, whatever was mapped since.
 func checkTranslate(t *testing.T, s *Space, tr *Translator, c *Copier, model *[64]modelPage, base uint64, off, n int,
 	a Access) {
 	defer s.Leave(s.Enter())

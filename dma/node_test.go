@@ -16,8 +16,8 @@ func nodeAt(t *testing.T, s *Space, iova uint64) int {
 }
 
 // Each node's RAM is a file; nodes are numbered by address, in whatever order the files are mapped.
-// GPUs' files are no nodes. With another number of files no node is found, and nodes found earlier
-// stay.
+// GPUs' files are no nodes. If the number of files differs from the number of nodes, the space
+// finds no node, and keeps nodes that it found earlier.
 func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

@@ -42,7 +42,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// Each counted file costs a descriptor: there are at most 32, and they are closed with the files.
+// A space keeps a descriptor of each counted file: at most 32, which it closes with the files.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -56,7 +56,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // a space that does not count memory
+	other := NewSpace("of another", s.files) // a space that does not count its memory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())

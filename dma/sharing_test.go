@@ -45,7 +45,8 @@ func TestSharingOfAFile(t *testing.T) {
 	}
 }
 
-// fakePeer answers for a process, and counts the questions.
+// fakePeer stands for the mappings of a process: the space gets answer for each of its files. asked
+// counts the calls, and reported has the files that the space has reported.
 type fakePeer struct {
 	answer   Sharing
 	asked    int
@@ -62,8 +63,8 @@ func newFakePeer(s *Space) *fakePeer {
 	return p
 }
 
-// A file that the peer has mapped privately is not accessible: each use is an error that names
-// share=on. The space reports the file once.
+// A space does not access a file that the peer has mapped privately: each use is an error that
+// names share=on. The space reports the file once.
 //
 // Invariant: dma: Memory that a peer has mapped privately is found, and neither read nor written.
 func TestPrivateMemoryIsNotAccessible(t *testing.T) {
@@ -108,8 +109,9 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// The space checks a peer's mappings when a file is first mapped, not for each of its regions, and
-// at each Replace. The rate is limited, whatever the peer does: beyond it the last answer applies.
+// The space reads a peer's mappings when it first maps a file, and at each Replace, but not for
+// each region. It limits the rate of these reads, whatever the peer does: beyond that rate it uses
+// the last result.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())

@@ -53,7 +53,7 @@ func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 		{"neighbors by two regions", low.Segment(page+100, 50), high.Segment(150, 50), false},
 		{"of another file", low.Segment(100, 50), other.Segment(100, 50), false},
 		{"of no file", low.Segment(100, 50), buf.Segment(100, 50), false},
-		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true}, // taken for overlapping without a check
+		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true}, // without a file: always true
 	} {
 		if got := overlap(&tt.a, &tt.b); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

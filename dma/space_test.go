@@ -15,7 +15,7 @@ const (
 	top  = 1<<64 - page // the last page
 )
 
-// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
+// Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	s := guestSpace(t)
 	a, b := memfd(t, 4*page), memfd(t, 4*page)
@@ -256,7 +256,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
 		t.Fatalf("after Close: %v, %d files", err, files.Len())
 	}
-	add(t, s, Map{Size: page, FD: other}) // the space may be used again
+	add(t, s, Map{Size: page, FD: other}) // after Close the space can map memory again
 	s.Close()
 }
 

@@ -204,8 +204,8 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
 }
 
-// A change makes a node or two on each level, and shares all others, also if leaves are cut or
-// merged.
+// A change of the tree makes one or two new nodes on each level, also if it splits or merges
+// leaves. The new tree shares all other nodes with the old one.
 func TestChangeCopiesAFewNodes(t *testing.T) {
 	const n = 50_000
 	regions := make([]*Region, n)

@@ -9,7 +9,7 @@ import (
 
 // A Translator remembers a region only while it is mapped.
 //
-// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
+// Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {
 	s := guestSpace(t)
 	tr := NewTranslator(s)

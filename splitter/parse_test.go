@@ -87,7 +87,7 @@ func TestParseFindsSelectors(t *testing.T) {
 		}
 		for n := range h.JudgedLen() { // with fewer bytes than JudgedLen, Parse returns ErrShort
 			if c.src == 0 && n >= uint32(h.HdrLen) {
-				break // the frame has no selectors
+				break // the frame has neither ports nor an SPI
 			}
 			var short Headers
 			if err := Parse(c.b[:n], uint32(len(c.b)), &short); !errors.Is(err, ErrShort) {

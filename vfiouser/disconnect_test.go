@@ -103,7 +103,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 			break
 		}
 		got = append(got, r.ID)
-		// Serve notices that it is to end between two messages: before any of the waiting requests,
+		// Serve notices the cancelled context between two messages: before any of the waiting requests,
 		// or after some.
 		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 &&
 			r.ID != 1 {
@@ -142,7 +142,8 @@ func TestCancelInManyWrites(t *testing.T) {
 	}
 }
 
-// A machine that was switched off has not lost its device, whatever Serve notices first.
+// If the client hangs up and then the context is cancelled, Serve does not log that a guest has
+// lost its device, whichever of the two it notices first.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	h, l := serving(t)
 	inRead, goOn := h.blockRead()
@@ -226,7 +227,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// Requests that come after the device was disconnected are answered too.
+// A server that disconnects a device also answers requests that come after that.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

@@ -140,7 +140,7 @@ var attacks = []attack{
 			_, _, err := l.Conn().WriteMsgUnix([]byte{b}, unix.UnixRights(event(t).FD()), nil)
 			must(t, err)
 		}
-		// A descriptor with the first byte is one too many for a reset.
+		// A reset takes no descriptor, so one sent with the first byte is an error.
 		if r, err := l.Receive(); err != nil || r.Flags&vfiouser.FlagError == 0 {
 			t.Errorf("%+v, %v", r, err)
 		}

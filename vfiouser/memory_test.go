@@ -151,8 +151,8 @@ func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting fun
 	return unmapped
 }
 
-// The reply to an unmap comes after the device was called and every worker has left the space;
-// until then no other request is answered.
+// The server replies to an unmap after it has called the device and every worker has left the
+// space; until then it answers no other request.
 //
 // Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
 // and cuts no mapping.
@@ -304,8 +304,8 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Workers go on while memory is mapped and unmapped; where nothing is mapped they get an error,
-// never a fault.
+// Workers access memory while the client maps and unmaps it. At unmapped addresses they get an
+// error, never a fault.
 //
 // Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
 // and cuts no mapping.
@@ -351,7 +351,8 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// Unmapping several mappings waits once, and not at all if no worker is inside the space.
+// The server waits for workers once when it unmaps several mappings, and not at all if no worker is
+// inside the space.
 func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -380,9 +381,9 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	}
 }
 
-// Memory that the client has mapped privately is recorded, as QEMU exits at a refusal; it is not
-// used, and the log has a line for each file that says what to do. The same file is used once it is
-// shared.
+// The server records memory that the client has mapped privately, as QEMU exits at a refusal, but
+// the device cannot use it. The log has a line for each file with the remedy. The device can use
+// the same file once the client shares it.
 //
 // Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
 func TestMapOfPrivateMemory(t *testing.T) {
@@ -403,7 +404,7 @@ func TestMapOfPrivateMemory(t *testing.T) {
 		!strings.Contains(s, `address=0x40000000 size=0x1000 file="/memfd:TestMapOfPrivateMemory`) {
 		t.Errorf("log: %s", s)
 	}
-	for range 2 * peer.MaxRefusalLogs { // as many files as it likes
+	for range 2 * peer.MaxRefusalLogs { // the client may map any number of files
 		more := int(testkit.Memfd(t, guestSize).Fd())
 		mem := mapped(more, unix.MAP_PRIVATE)
 		must(t, l.MapRange(1<<40, guestSize, more, 0, true))

@@ -201,7 +201,7 @@ func TestInterrupts(t *testing.T) {
 	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
 	h.Take()
 
-	// Several with one message, as many as it may carry.
+	// Set the eventfds of several vectors with one message, which carries as many as allowed.
 	var events []*vfiotest.Event
 	for range vfiouser.MaxFDs {
 		events = append(events, event(t))
@@ -213,13 +213,13 @@ func TestInterrupts(t *testing.T) {
 			t.Errorf("event %d was not signalled", i)
 		}
 	}
-	// Remove several.
+	// Remove the eventfds of two vectors with one message.
 	_, err := l.Request(vfiouser.CmdSetIRQs, irqSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
 	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
 	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
-	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // there are none: QEMU disables them all the same
+	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // the device has no INTx: QEMU disables it all the same
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
 }
 

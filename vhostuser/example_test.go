@@ -62,7 +62,7 @@ func (b *bell) EnableQueue(_ int, on bool) error {
 }
 
 func (b *bell) StopQueue(int) (base uint32, err error) {
-	b.worker.Stop() // from here on the device does not touch the ring
+	b.worker.Stop() // after Stop the device does not touch the ring
 	b.worker = nil
 	return b.kicks, nil
 }

@@ -63,7 +63,8 @@ func silentFile(t *testing.T, fd int) {
 	}
 	testkit.ErrorIs(t, l.Wait(), ErrBadMessage)
 	h.servesAnother()
-	// One connection may send a limited number; then its host stops serving. Other hosts go on.
+	// A frontend may send a limited number of such files; then its host stops serving. Other hosts go
+	// on.
 	l = h.connect()
 	l.negotiate(t, allProtocol)
 	sent := 0
@@ -79,7 +80,7 @@ func silentFile(t *testing.T, fd int) {
 	testkit.OK(t, a.Close())
 	bystander.works(b)
 	must(t, b.HangUp())
-	// Cancelling the context ends a connection that has sent one.
+	// Cancelling the context ends a connection whose frontend has sent such a file.
 	h = newHost(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	a, theirs = testkit.SocketPair(t)

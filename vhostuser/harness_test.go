@@ -242,7 +242,7 @@ func (h *host) connect() *link {
 	h.t.Helper()
 	a, b := testkit.SocketPair(h.t)
 	f := NewFrontend(a)
-	f.SetTimeout(10 * time.Second) // reached only if a test fails
+	f.SetTimeout(10 * time.Second) // long: the timeout ends only a test that fails
 	return &link{f, peertest.Serve(h.t, func(ctx context.Context) error { return h.back.Serve(ctx, b) }, f.Close), a}
 }
 

@@ -128,7 +128,8 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	f := q.queues[0]
 	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
-	// Enabled, and not kicked yet: after the answer to a request the backend has handled both.
+	// Ring 0 is enabled, and not kicked yet. When the answer to this request comes, the backend has
+	// handled all earlier requests.
 	q.must(q.SetStatus(1))
 	if s, err := q.GetStatus(); err != nil || s != 1 {
 		t.Fatalf("status %d, %v", s, err)
@@ -150,7 +151,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	}
 }
 
-// The queue waits for its first kick; enabling it is none.
+// A queue waits for its first kick: enabling the queue does not start its processing.
 func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].pending.Add(1)
@@ -161,7 +162,7 @@ func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	<-q.queues[0].processed
 }
 
-// A ring that is changed while it runs goes on without another kick.
+// After the frontend changes a running ring, the queue goes on without another kick.
 func TestQueueDeviceGoesOnAfterAChange(t *testing.T) {
 	q := newQueueHost(t)
 	q.must(q.SetEnable(0, true))

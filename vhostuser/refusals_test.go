@@ -50,8 +50,8 @@ func TestUnacceptedOffer(t *testing.T) {
 	offered("accepted, and reset", "")
 }
 
-// Memory that the frontend does not share is logged once, not again for each ring, until the
-// frontend shares other memory; repetitions are only counted.
+// The backend logs memory that the frontend does not share once, not again for each ring, until the
+// frontend shares other memory. It only counts repetitions.
 func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)

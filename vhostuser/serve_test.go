@@ -306,7 +306,7 @@ func TestServeMemoryChanges(t *testing.T) {
 	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
 	h.WantCalls("MemoryChanged 1")
 
-	// A table that cannot be mapped changes nothing; the rings go on.
+	// A table that the backend cannot map changes nothing; the rings go on.
 	wantRefused(t, "table beyond its file", l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}}))
 	h.WantCalls(slices.Concat(stops, starts)...)
 
@@ -324,8 +324,8 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 }
 
-// TestServeTellsOfMemoryThatIsNotShared: for memory without a descriptor QEMU sends no region, only
-// rings.
+// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only
+// the addresses of rings in it.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol&^ProtocolReplyAck)
@@ -377,8 +377,9 @@ func TestServeSmallRequests(t *testing.T) {
 	}
 }
 
-// TestServeReportsFailures: a failure of the device is answered if the frontend asked for it;
-// otherwise it ends the connection if both ends would disagree.
+// TestServeReportsFailures: if the device fails at a request, the backend reports that in its reply
+// if the frontend has asked for one. Otherwise it ends the connection, if both ends would have
+// different states.
 func TestServeReportsFailures(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -405,7 +406,7 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					// the last request that is answered
+					// the last request that the backend answers
 					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}
@@ -469,12 +470,13 @@ func TestServeEndsOnAFault(t *testing.T) {
 	l.WantEnd(dma.ErrFault)
 }
 
-// TestServeStartsOnAFault: the memory is gone when Serve's own goroutine reads a ring.
+// TestServeStartsOnAFault: the frontend has truncated its memory before Serve's own goroutine reads
+// a ring.
 func TestServeStartsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
-	_ = l.SetupVring(g.vring(0)) // the device returns an error for its ring, and the connection ends
+	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring, and the connection ends
 	l.WantEnd(dma.ErrFault)
 	h.ClearErrors()
 }

@@ -90,7 +90,8 @@ func computes(file *ast.File) (positions []token.Pos) {
 	return positions
 }
 
-// isBase reports whether e is x.Base, x.base, x.Base(), a conversion of one of these, or its State.
+// isBase reports whether e is x.Base, x.base, x.Base(), a conversion of one of these, or a call of
+// the method State on one.
 func isBase(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.ParenExpr:

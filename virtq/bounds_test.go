@@ -87,9 +87,9 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	}
 }
 
-// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. A
-// chain that is refused is refused at the limit and leaves no long list; the lists of one that is
-// accepted are no longer than necessary.
+// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. The
+// device refuses a chain as soon as it exceeds a limit, and keeps no long list of it. The lists of
+// an accepted chain are no longer than necessary.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
 // kept.

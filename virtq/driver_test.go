@@ -167,7 +167,7 @@ func reconnect(t *testing.T, event bool) {
 	d, dev := g.ends(t, 4, true, event)
 	var c Chain
 	desc, avail, used := d.Addrs()
-	for round := range uint32(70_000) { // more than 65536, so that the indices wrap
+	for round := range uint32(70_000) { // more than 65536 chains, so that the indices wrap
 		again := round%10_000 == 0
 		if again {
 			dev.DisableKick() // the device ends with kicks disabled
@@ -210,7 +210,7 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 	copy(other.mem, g.mem)
 	testkit.OK(t, g.space.Replace(other.maps()))
 	testkit.OK(t, dev.Repin())
-	clear(g.mem) // the device must not read the old memory any more
+	clear(g.mem) // after Repin the device must not read the old memory
 	desc, avail, used := d.Addrs()
 	testkit.OK(t, d.ring.init(4, true, other.ring(desc), other.ring(avail), other.ring(used)))
 	step(2)

@@ -68,7 +68,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		area := g.ring(ringIOVA)[:fuzzArea]
 		clear(area)
 		copy(area, mem)
-		g.write(seamIOVA-fuzzArea/2, area) // so that the memory around the seam has a table too
+		g.write(seamIOVA-fuzzArea/2, area) // a copy of the area around the seam: indirect tables may lie there too
 		conf := fuzzConfig(shape, base)
 		q := testkit.Must(NewDevice(g.space, conf))(t)
 		defer q.Close()

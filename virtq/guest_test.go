@@ -120,7 +120,7 @@ func polls(t testing.TB, d *Driver, want ...Used) {
 	}
 }
 
-// raw is a driver that writes to the ring without any check.
+// raw is a driver that writes anything to the ring, valid or not.
 type raw struct {
 	g    *guest
 	conf Config

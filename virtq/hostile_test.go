@@ -13,8 +13,8 @@ import (
 )
 
 // TestBadChainStopsItsQueue: each case makes a bad chain of head 3 available behind a good one. The
-// good one is served; the bad one is an error that names the fault; the queue stays stopped, and
-// another queue moves bytes.
+// device serves the good one, and returns for the bad one an error that names the fault. The queue
+// stays stopped, and another queue moves bytes.
 //
 // Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {
@@ -384,7 +384,8 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 	}
 }
 
-// TestTruncatedBeforeTheStart: any goroutine may set up a ring, also one that is not guarded.
+// TestTruncatedBeforeTheStart: any goroutine may set up a ring whose file is truncated, also one
+// that dma.Go has not started: it gets an error.
 func TestTruncatedBeforeTheStart(t *testing.T) {
 	g := newGuest(t)
 	testkit.OK(t, unix.Ftruncate(g.fd, 0))

@@ -124,8 +124,8 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 		t.Fatalf("%d chains after the miss: %v", n, err)
 	}
 
-	// The IOMMU takes an entry back: the chain stays held, and Load succeeds once there is a new
-	// entry.
+	// The IOMMU removes an entry: the device still holds the chain, and Load succeeds once there is a
+	// new entry.
 	testkit.OK(t, g.space.Remove(pageIOVA+2*pageLen, pageLen))
 	u.fills = nil
 	u.filling(q, func() error { return q.Load(2, &c) })

@@ -83,7 +83,7 @@ func (r *fakePacked) take(p pos, c *Chain) (next pos, err error) {
 	if int(s.id) >= len(r.slots) {
 		return p, bad(s.id, "id of a ring of %d", len(r.slots))
 	}
-	if _, twice := r.taken[s.id]; !twice { // for a second time the Device reports the error
+	if _, twice := r.taken[s.id]; !twice { // if it was taken before, the Device reports the error
 		r.taken[s.id] = s.n
 	}
 	return r.behind(p, s.n), r.load(s.id, c)
@@ -121,7 +121,8 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 
 func (r *fakePacked) disableKick(pos) { r.kicks = false }
 
-// enableKick cannot ask for a kick beyond n chains: it asks for each, and counts.
+// enableKick cannot ask for a kick beyond n chains: it asks for a kick at each chain, and counts
+// the calls.
 func (r *fakePacked) enableKick(next pos, n int) (more bool) {
 	r.kicks = true
 	for i := 0; r.pending(next); i++ {

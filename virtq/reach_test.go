@@ -104,7 +104,8 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 	}
 }
 
-// A chain that is made available again while it is in use stops its queue, wherever its memory is.
+// A chain that the driver makes available again while the device holds the chain stops the queue,
+// wherever its memory is.
 func TestChainOutOfReachIsNotTakenTwice(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)

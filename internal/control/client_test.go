@@ -30,7 +30,7 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				for i := range 90 {
 					wg.Go(func() {
 						if _, err := c.AddFlow(t.Context(), FlowRule{Proto: 17, DstPort: uint16(i + 1)}); err != nil {
-							t.Errorf("rule %d: %v", i, err) // EEXIST if it was handled twice
+							t.Errorf("rule %d: %v", i, err) // EEXIST: the NIC has handled the request twice
 						}
 					})
 				}
@@ -41,7 +41,8 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				// A second copy may be stale; its refusal then reaches no call.
+				// The second copy of a request may be stale; the dispatcher then refuses it, and the client
+				// drops that reply.
 				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}
@@ -76,7 +77,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{})
 		l.drop = func(int) (bool, bool) { return true, false }
 		errs := make(chan error, 100)
-		for range cap(errs) { // more than may be pending: some wait
+		for range cap(errs) { // more than the client may have pending, so some calls wait
 			go func() { _, err := c.Hello(t.Context()); errs <- err }()
 		}
 		synctest.Wait()
@@ -155,7 +156,7 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 				deliver(2)
 				testkit.Equal(t, "answers", len(done), 0)
 				lost.Store(false)
-				testkit.OK(t, <-done) // by the repeat of the request
+				testkit.OK(t, <-done) // the client has repeated the request
 				lost.Store(true)
 				continue
 			}

@@ -57,7 +57,7 @@ var layouts = []struct {
 
 var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
-// again decodes data as v's type, and encodes the result.
+// again decodes data as a value of v's type, and encodes that value.
 func again(v any, data []byte) ([]byte, error) {
 	p := reflect.New(reflect.TypeOf(v)).Interface()
 	if err := decode(data, p); err != nil {

@@ -119,7 +119,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	d := NewDispatcher(p)
 	for s := range uint32(1000) {
 		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
-		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // used all the time, so it is kept
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // stays, as it is always in use
 	}
 	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
 		t.Fatalf("%d sessions", len(d.sessions))

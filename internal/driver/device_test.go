@@ -55,7 +55,7 @@ type testQueue struct {
 	vring   vhostuser.Vring
 	enabled bool
 	held    []uint16
-	short   int // chains that were not enough for a frame
+	short   int // chains available when a frame last found too few; 0: enough
 }
 
 type testFrame struct {

@@ -51,7 +51,7 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault at any other address is not a removal.
+// A fault at any other address is a panic, not a removal of the device.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
@@ -154,7 +154,8 @@ func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r.gpu.whole(t)
 }
 
-// After its device is gone, a sleeper can still be woken: calls are run until Close.
+// After its device is gone, a sleeper cannot sleep any more, but rest returns at each wake: the
+// driver runs its callers' requests until Close.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

@@ -79,8 +79,8 @@ func TestUIODeviceThatIsGone(t *testing.T) {
 	checkErr(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
 }
 
-// A device whose calls do not come is polled now and then, and after two missed calls every
-// millisecond; the first call ends this.
+// The driver polls its device now and then (a nap), in case the device's calls (interrupts) do not
+// come. After two missed calls it polls every millisecond, until the first call comes.
 func TestDeviceThatIsNotHeard(t *testing.T) {
 	s, call := newTestSleeper(t)
 	s.ears.nap = firstNap
@@ -112,7 +112,8 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
-	// The calls of a device may stop, for example after a guest was stopped: they are missed again.
+	// The calls of a device may stop, for example after a guest was stopped: the driver then counts
+	// missed calls again.
 	const heard = 2 * time.Millisecond
 	s.ears.heard = heard
 	for range 2 {
@@ -126,7 +127,8 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		testkit.Equal(t, "deaf", s.ears.worked(), true)
 	}
 	s.ears.heard = 0
-	// If the call is there when a late goroutine looks, it is no nap, although the nap has expired.
+	// If a call has come by the time that a late goroutine looks, the sleep does not count as a nap,
+	// although the nap's time is up.
 	s.ears.nap = 1
 	call()
 	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {

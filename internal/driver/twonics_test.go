@@ -100,7 +100,7 @@ func (s *sink) Receive(frames []RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// source reports room on the ring and received frames.
+// source is a receiver that reports room on the transmit ring, and received frames, on channels.
 type source struct{ room, came chan struct{} }
 
 func (s *source) Receive([]RxFrame) { s.came <- struct{}{} }

@@ -42,7 +42,7 @@ func TestTransmitErrors(t *testing.T) {
 			}
 		})
 	}
-	// The longest frame is accepted.
+	// The driver accepts a frame of the greatest length.
 	var ranges []Range
 	for i := range MaxTxRanges {
 		ranges = append(ranges, Range{3, uint64(i) * 3, 2})
@@ -87,7 +87,7 @@ func TestFramesWithoutCookieAskForNoCall(t *testing.T) {
 	}
 	r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 5})
 	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 1 })
-	// Completed reports full rings too: only full rings and the cookie woke us.
+	// Full rings wake the driver too: nothing but these and the cookie's completion has woken it.
 	if s := r.nic.Stats(); s.Sleeps > 20+10*s.Tx[0].Full {
 		t.Errorf("%d sleeps for 1000 frames: %+v", s.Sleeps, s)
 	}

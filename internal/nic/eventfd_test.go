@@ -132,8 +132,8 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	<-written
 }
 
-// Blocked writers are freed, although a hostile frontend makes the eventfd blocking and fills it as
-// fast as it can.
+// The monitor frees blocked writers, although a hostile frontend makes the eventfd blocking and
+// fills it as fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var fds nic.EventFDs
 	e, front := frontend(t, &fds)

@@ -136,8 +136,8 @@ func pausing(n, ms int) func(step int) int {
 }
 
 // A receiver that takes few buffers a second, or none, gives up frames as soon as they keep others
-// waiting, and the others get their frames. A receiver does not if it takes many, or half of the
-// frames sent to it, or only pauses, or is the only receiver.
+// waiting, and the others get their frames. A receiver loses no frames this way if it takes many,
+// or half of the frames sent to it, or only pauses, or is the only receiver.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -195,8 +195,8 @@ func TestSlowReceivers(t *testing.T) {
 	}
 }
 
-// Old traffic does not count for long: not for a receiver that has become slow, not against one
-// that is not slow any more, and not for another receiver that gets no frames any more.
+// The Sender soon forgets old traffic: when a receiver becomes slow, when it is not slow any more,
+// and when the other receiver gets no frames any more.
 func TestSlowReceiversByTime(t *testing.T) {
 	all := func(int) int { return 255 }
 	for _, c := range []struct {
@@ -254,7 +254,8 @@ func one(yes bool) int {
 	return 0
 }
 
-// The number of receivers remembered is bounded, and those with held frames are kept.
+// The Sender keeps the state of a bounded number of receivers, and always of those with held
+// frames.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A line that a guest can cause is logged at most once a second, with the number of suppressed
-// ones.
+// The NIC logs a line that a guest can cause at most once a second, with the number of suppressed
+// lines.
 //
 // Invariant: nic: The log lines that a guest can cause are bounded.
 func TestLogLimit(t *testing.T) {

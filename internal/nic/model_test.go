@@ -427,8 +427,8 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 }
 
-// Frames to a dead receiver are dropped, counted and completed when patience ends, and do not delay
-// frames to other receivers for long.
+// When patience ends, the sender drops, counts and completes the frames to a dead receiver. They do
+// not delay frames to other receivers for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -458,8 +458,9 @@ func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	}
 }
 
-// A frame is not given up because of time during which its Sender did not run: the receiver may not
-// have run either. It is given up when the Sender has looked for buffers all the time.
+// A Sender does not give up a frame because of time during which the Sender did not run: the
+// receiver may not have run either. It gives the frame up when it has looked for buffers all the
+// time.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	const patience = 16 * time.Millisecond
 	a, b := pair(t, nic.SenderOptions{Patience: patience})
@@ -570,8 +571,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// The memory of held frames is looked up again only when mappings have changed. A frame whose
-// memory is gone is dropped; the others are sent.
+// The sender looks up the memory of held frames again only when mappings have changed. It drops a
+// frame whose memory is gone, and sends the others.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {

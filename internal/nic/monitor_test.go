@@ -79,7 +79,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	m.Wake() // after Close, without effect
 }
 
-// A writer that blocks in a full eventfd is freed, and the frontend loses its eventfds.
+// The monitor frees a writer that blocks in a full eventfd, and the frontend loses its eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev, m := newMonitored(t)
 	defer m.Close()

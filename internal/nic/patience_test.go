@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Frames do not wait again and again for a receiver that took nothing: its penalty grows until it
-// has buffers. This holds for each of several receivers.
+// Frames do not wait again and again for a receiver that took nothing: the receiver's penalty grows
+// until it has buffers. This holds for each of several receivers.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	r, other := newWaitRing(), newWaitRing()

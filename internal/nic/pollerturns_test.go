@@ -146,7 +146,7 @@ func TestPortAloneAtAPoller(t *testing.T) {
 	testkit.Equal(t, "queues left", len(on.senders)+len(on.ports), 0)
 }
 
-// The first kick of each of a port's rings is seen, whatever the number of rings.
+// A poller notices the first kick of each of a port's rings, whatever the number of rings.
 func TestFirstKicksAtAPoller(t *testing.T) {
 	on := new(poller)
 	p := new(Port)

@@ -16,8 +16,8 @@ func (*witness) Limits() wire.Limits                  { return wire.Limits{} }
 func (*witness) Deliver(*wire.Worker, []*wire.Packet) {}
 func (w *witness) PortRestarted(l *wire.Link)         { w.links = append(w.links, l) }
 
-// The other ports of a switch are notified when a port's guest restarts: by a reset, a change of
-// driver, or its end. The port itself is not.
+// A switch notifies all other ports when a port's guest restarts: by a reset, a change of driver,
+// or its end. It does not notify the port itself.
 func TestOthersHearOfRestarts(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()

@@ -58,9 +58,10 @@ func (q *postedRx) AwaitBuffers() bool { return false }
 func (q *postedRx) Buffers() int       { return q.posted }
 func (q *postedRx) Stopped(error)      {}
 
-// Buffers are returned in pieces. Between two pieces the port's lock is free and frames pass;
-// frames to this queue are still split. A whole frame comes only when all buffers are returned. If
-// the driver goes on posting, the command does not wait for it. A refused command returns nothing.
+// A port returns the buffers of a queue in pieces. Between two pieces the port's lock is free and
+// frames pass; frames to this queue are still split. A whole frame comes only when all buffers are
+// returned. If the driver goes on posting, the command does not wait for it. A refused command
+// returns nothing.
 //
 // Invariant: nic: While a queue's buffers are returned, others wait at most for a part of them.
 func TestBuffersAreReturnedInPieces(t *testing.T) {

@@ -117,7 +117,7 @@ func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 type countRing struct {
 	nic.RxBase
 	buffers int
-	short   int // buffers that were too few for a frame, when one last found too few
+	short   int // buffers in the ring when a frame last found too few
 }
 
 func newCountRing() *countRing {
@@ -238,9 +238,9 @@ func TestPortsTakeTurns(t *testing.T) {
 	}
 }
 
-// When a turn ends, and only then, the port's next queue gets one, even if nothing was sent; and so
-// on, as long as there are buffers. A waiter that needs fewer buffers than the one before looks as
-// well.
+// When a turn ends, and only then, the port's next queue gets a turn, even if the last one sent
+// nothing; and so on, as long as there are buffers. A waiter that needs fewer buffers than the one
+// before it gets a turn too.
 //
 // Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
 // use them.

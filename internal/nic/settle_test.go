@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A packet that has reached its receiver is counted at its sender in each counter that is read
-// after that: for guests a transfer is over when its last byte has arrived.
+// A sender's counters include each packet that has reached its receiver before the counters are
+// read: for guests a transfer is over when its last byte has arrived.
 func TestWhatHasComeIsCounted(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,

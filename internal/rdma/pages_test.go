@@ -144,7 +144,8 @@ func TestPageWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// TestFullPageQueue makes so many requests that some are postponed; the list returns them.
+// TestFullPageQueue makes so many page requests that the page server postpones some; it gets these
+// again from the NIC's list of requests.
 func TestFullPageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})

@@ -129,8 +129,8 @@ func (q *QP) path(t *testing.T) Path {
 	return Path{RemoteQPN: 5, Local: addr, Remote: addr, MTU: 1024}
 }
 
-// TestWaitIsTold counts how often the NIC is polled: with a notify once for each wait, and without
-// notifies until there are completions.
+// TestWaitIsTold counts how often Wait polls the NIC: with notifies only once for each wait, and if
+// notifies are lost, 1 to 2 times a second until there are completions.
 func TestWaitIsTold(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestWaitIsTold(t *testing.T) {
 						t.Errorf("%+v, %v", wcs, err)
 					}
 				})
-				synctest.Wait() // nobody polls without a notify, until time passes
+				synctest.Wait() // without a notify Wait polls only when time passes
 				if a.nic.asked() != before {
 					t.Errorf("asked %d times in vain", a.nic.asked()-before)
 				}
@@ -336,7 +336,8 @@ func TestReset(t *testing.T) {
 			testkit.ErrorIs(t, err, ErrReset, "%s", name)
 			testkit.ErrorIs(t, err, syscall.ESTALE, "%s", name)
 		}
-		// Numbers are used again, and closing old objects does not delete new ones.
+		// The NIC uses the same numbers again, and closing an old object does not delete the new one with
+		// its number.
 		d := testkit.Must(Open(a.nic.client))(t)
 		for range 10 {
 			testkit.Must(d.AllocPD())(t)
@@ -354,7 +355,7 @@ func TestReset(t *testing.T) {
 }
 
 // TestResetThatAnAnswerTells resets a port between two calls: the answer to the second call reports
-// the reset, and the object that it made in the new state is deleted.
+// the reset, and the client deletes the object that this call has made after the reset.
 func TestResetThatAnAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)

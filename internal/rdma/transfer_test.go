@@ -224,7 +224,7 @@ func TestTransferFails(t *testing.T) {
 	})
 }
 
-// TestBadTransfers are refused before a command is sent.
+// TestBadTransfers checks that the package refuses invalid transfers before it sends a command.
 func TestBadTransfers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)

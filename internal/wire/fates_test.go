@@ -42,7 +42,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// Old results are forgotten, and the latest are still known.
+	// The link forgets the fates of old segments, and still has the fates of the latest 500.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -132,7 +132,8 @@ func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	}
 }
 
-// Marks are set only if the sender supports ECN, and the IP header's checksum stays correct.
+// The link sets congestion marks only in packets whose sender supports ECN, and the IP header's
+// checksum stays correct.
 func TestMarksOfCongestion(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, capable := range []bool{false, true} {
@@ -172,8 +173,9 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// Named segments are lost when they are sent first, however they are packed, but not when they are
-// retransmitted, and again for each connection.
+// The link loses the segments that Impairment.Drop numbers when the sender sends them first,
+// however it packs them, but not when it retransmits them. Each connection counts its segments
+// anew.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})
@@ -257,8 +259,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate has a queue: packets beyond its limit are lost; from half of the limit on,
-// packets are marked.
+// A link with a rate has a queue: the link drops packets beyond the queue's limit, and marks
+// packets from half of the limit on.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -350,7 +352,7 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// An impairment can be changed while the link is in use.
+// The test changes an impairment while the link is in use.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {
@@ -361,8 +363,8 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// Unchanged settings keep their state, and new ones start now: the new state is not computed from
-// all past segments.
+// When an impairment changes, unchanged settings keep their state, and new ones start now: the link
+// does not compute their state from all past segments.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

@@ -105,8 +105,8 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 	}
 }
 
-// TestECNIsTakenBackWhereItIsNotTaken: for a port without ECN the flag is cleared; without CWR this
-// needs no segmentation.
+// TestECNIsTakenBackWhereItIsNotTaken: for a port that does not accept ECN the link clears the
+// packet's ECN flag; without CWR it need not segment the packet.
 func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
 	a, b := pair(t)
 	for _, ecn := range []bool{false, true} {
@@ -144,7 +144,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	var got []received
 	for i, post := range []int{3, 0, 1, 40, 5, 1000} {
 		b.post(post)
-		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may bring other memory segments for the same bytes
+		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may pass the same bytes in other memory segments
 		a.send(p, next)
 		total += post
 		got = append(got, b.take()...)
@@ -161,8 +161,8 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	stream(t, got, append(bytes.Clone(a.ram[:60000]), a.ram[:10]...), 0)
 }
 
-// TestBusyMidwayThenTakenWhole: the port's limits change between tries; it does not get bytes
-// twice.
+// TestBusyMidwayThenTakenWhole: a port gets busy in the middle of a packet, and its limits change
+// before the sender tries again; it gets no byte twice.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -214,10 +214,10 @@ func TestPartialChecksums(t *testing.T) {
 
 // TestChecksumsElsewhereAreCompleted uses checksum starts and offsets that our parser does not
 // expect: in an unknown protocol, in the payload, across the end of the headers, at odd offsets.
-// Those in UDP or in checked bytes are refused.
+// The link drops packets whose checksum lies in UDP, or in checked bytes.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	a, b := pair(t)
-	b.setLimits(Limits{Csum: true}) // it accepts partial checksums, but not these
+	b.setLimits(Limits{Csum: true}) // the port accepts partial checksums, but not these
 	for _, start := range []uint16{0, 5, 12, 13, 14, 34, 35, 41, 42, 43, 60, 61, 200} {
 		for _, off := range []uint16{0, 1, 6, 7, 16, 90} {
 			p := a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
@@ -264,8 +264,9 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	dropped(t, p, DropBadCsum) // the field is too far from the start of the frame
 }
 
-// TestPayloadThatIsNotThere: if a sender's segments are shorter than it says, that packet is lost,
-// and no other.
+// TestPayloadThatIsNotThere: if the memory segments of a packet are shorter than its stated length,
+// the link drops the frame that lacks bytes. If the packet is a GSO packet, its other segments
+// arrive.
 func TestPayloadThatIsNotThere(t *testing.T) {
 	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {
@@ -281,7 +282,8 @@ func TestPayloadThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestMemoryThatGoesAway: a sender's file shrinks while the wire itself reads its packets.
+// TestMemoryThatGoesAway: a sender truncates its memory file while the wire itself reads the
+// payload of its packets.
 func TestMemoryThatGoesAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		up Impairment

@@ -52,7 +52,7 @@ func claimed(b []byte) (macs []MAC, addrs []netip.Addr) {
 				return macs, addrs
 			}
 			if next == 43 && l4[3] != 0 || n > len(l4) {
-				return macs, addrs // not for the addressed host
+				return macs, addrs // segments are left, so the destination is not final; or the header is incomplete
 			}
 			next, l4 = l4[0], l4[n:]
 		}

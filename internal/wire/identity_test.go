@@ -31,7 +31,8 @@ func (r *refusals) take() []Refusal {
 	return got
 }
 
-// town is a switch with a clock, a router and two checked hosts, which the switch has learned.
+// town is a switch with a clock, a router, and two hosts whose addresses the switch checks. The
+// switch has learned all of them.
 type town struct {
 	s       *Switch
 	router  *host // number 9
@@ -236,8 +237,9 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// TestNeighborsNameOnlyTheirMAC: refuses ARP and neighbor discovery for the sender's own address
-// that names another host's MAC, messages that cannot be parsed, and invalid IPv6 sources.
+// TestNeighborsNameOnlyTheirMAC: the switch refuses ARP and neighbor discovery for the sender's own
+// address that names another host's MAC, messages that the switch cannot parse, and invalid IPv6
+// sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -286,8 +288,8 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the check changes no
-// byte of the checked message.
+// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the switch's check
+// changes no byte of the message that arrives.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -314,8 +316,8 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 }
 
 // TestDuplicatesAreFound: a probe for duplicate addresses passes, so that the owner can answer; but
-// not for an address that another port has just probed, because it would lose the address before
-// using it.
+// not for an address that another port has just probed, because that port would lose the address
+// before using it.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -355,14 +357,15 @@ func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// TestAddressesMove: an address moves to another port after its port has left, forgotten it or not
-// used it for a while, but not while its port uses it, however often another port wants it.
+// TestAddressesMove: an address moves to another port after its port has left, has forgotten the
+// address or has not used it for a while, but not while its port uses it, however often another
+// port wants it.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
 	a.say("first use", ping(a, 1), DropNone)
 	b.say("another's", ping(b, 1), DropAddress)
-	for range 100 { // only frames from a show that a is there
+	for range 100 { // a's own frames are the only evidence that a is there
 		v.now = v.now.Add(BindingIdle / 2)
 		b.say("while it is used", ping(b, 1), DropAddress)
 		a.say("its use", ping(a, 1), DropNone)
@@ -601,8 +604,8 @@ func TestClaimsFromManySides(t *testing.T) {
 	v.consistent(t)
 }
 
-// Frames that need no check of the bindings stay in one batch: those whose addresses their port
-// has, and those from 0.0.0.0 and ::, which belong to nobody.
+// The switch passes frames that need no check of the bindings in one batch: frames whose addresses
+// belong to their port, and frames from 0.0.0.0 and ::, which belong to no port.
 func TestWhatPassesGoesTogether(t *testing.T) {
 	v := newTown(t, nil)
 	udp := []byte{0, 1, 0, 2, 0, 8, 0, 0}

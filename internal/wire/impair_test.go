@@ -24,8 +24,8 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends segments, in packets of the given numbers of segments, over impaired links, and
-// returns the segments that arrived.
+// over sends packets over impaired links, each of the given number of segments, and returns the
+// segments that arrived.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)
@@ -69,8 +69,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed
-// and whatever the port accepts.
+// TestFateOfSegmentsIsTheSeeds: with one seed the link loses and holds back the same segments,
+// however the sender packs them and whatever the port accepts.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -107,7 +107,8 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	}
 }
 
-// TestFateSurvivesBusyPorts: the same, while the port runs out of buffers repeatedly.
+// TestFateSurvivesBusyPorts: with one seed the link loses and holds back the same segments, also if
+// the port runs out of buffers repeatedly.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateSurvivesBusyPorts(t *testing.T) {
@@ -164,8 +165,8 @@ func TestAllLostAndNoneLost(t *testing.T) {
 	dropped(t, p, DropLinkLoss)
 }
 
-// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments arrive, each
-// at most ReorderDepth late.
+// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: a link that only reorders delivers each segment
+// at most ReorderDepth places late, and loses none: the last ones may still be held.
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
@@ -184,7 +185,8 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	}
 }
 
-// TestHeldPayloadIsACopy: the sender may reuse its memory as soon as it has the verdict.
+// TestHeldPayloadIsACopy: the link copies the payload of a frame that it holds back, so the sender
+// may reuse its memory as soon as it has the verdict.
 func TestHeldPayloadIsACopy(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}, Impairment{})
 	want := bytes.Clone(a.ram[:500])
@@ -216,7 +218,8 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
 			t.Errorf("it came after %v", d)
 		}
-		// No other segment overtakes it, and its port is busy for a while.
+		// The link holds a frame back, no other frame follows, and the receiving port is busy for a
+		// while.
 		b.post(0)
 		a.send(a.packet(b.mac, spec{n: 500}))
 		for range 3 {
@@ -258,7 +261,8 @@ func TestDelayLineIsBounded(t *testing.T) {
 	}
 }
 
-// TestFloodOverBadLinks: each port's own impairment applies to its copy.
+// TestFloodOverBadLinks: the link of each port applies its own impairment to that port's copy of a
+// flooded frame.
 func TestFloodOverBadLinks(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{})
@@ -341,7 +345,7 @@ func TestNothingGoesAstray(t *testing.T) {
 	taken(t, p)
 }
 
-// A frame whose checksum only the link can complete is lost like any other.
+// The link also loses frames whose checksum only the link can complete.
 func TestUnplacedChecksumIsNoWayRoundLoss(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
 	p := a.packet(b.mac, spec{n: 1448})

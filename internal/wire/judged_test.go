@@ -220,8 +220,8 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	}
 }
 
-// TestCompletedFramesMeetBusyPorts: a frame whose checksum is completed on its way is completed
-// again when it is sent again after a busy port.
+// TestCompletedFramesMeetBusyPorts: when a sender sends a frame again because the port was busy,
+// the link completes its partial checksum again.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]
@@ -446,8 +446,8 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves compares a frame that a port got with the sent one, whose metadata was m and whose checked
-// properties were was.
+// leaves compares a frame that a port got with the sent frame; m is the sent frame's metadata, and
+// was its checked properties.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers

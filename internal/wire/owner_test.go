@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A MAC belongs to the port whose NIC it is, or to the port that uses it; after it was not used for
-// a while, to no port.
+// A MAC belongs to the port whose NIC has it, or to the port that sends from it. When no port has
+// used it for a while, it belongs to no port.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()

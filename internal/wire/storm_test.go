@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Frames to groups pass at the configured rate, and after a pause a tenth of a second's worth at
-// once.
+// Broadcasts and multicasts pass at the configured rate; after a pause as many as in a tenth of a
+// second pass at once.
 func TestStormIsBounded(t *testing.T) {
 	now := int64(1e15)
 	var s storm
@@ -39,8 +39,8 @@ func TestStormIsBounded(t *testing.T) {
 	testkit.Equal(t, "without a bound", none.pass(), true)
 }
 
-// A port that sends too many frames to groups loses only those; its frames to one port pass, and so
-// do other ports' frames.
+// A port that sends too many broadcasts and multicasts loses only these; its frames to one port
+// pass, and so do other ports' frames.
 func TestStormsAreTheirPortsOwn(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{Storm: 1}), newHost(t, s, 2, LinkOptions{})

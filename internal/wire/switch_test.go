@@ -40,7 +40,7 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 			t.Errorf("to %x: %+v", to, p.Verdict)
 		}
 	}
-	c.post(0) // c has no buffers: it misses the frame, and no sender waits
+	c.post(0) // c has no buffers: it misses the flooded frame, for which no sender waits
 	p := a.sent(a.arp(broadcast))
 	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
@@ -158,7 +158,7 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 		}
 		testkit.Equal(t, fmt.Sprintf("packet %d", i), p.Verdict, want)
 	}
-	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // it was not called after it was busy
+	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // the link did not call it again after it was busy
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -80,8 +80,8 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is reported again when it is sent
-// again, and a cut packet is reported as its pieces.
+// TestTapIsToldOfEachPacketOnce: the link reports a packet that met a busy port again when the
+// sender sends it again, and reports a segmented packet as its segments.
 //
 // Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
 // of its payload.
@@ -105,7 +105,7 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	b.post(-1)
 	up.take()
 
-	// A packet that the port itself gave up on.
+	// The port itself gives up a packet.
 	a.link.GaveUp(a.w, p, DropNoBuffer)
 	expect(t, up.take(), "sending 6", "sent 6: dropped no-buffer")
 	if p.Verdict.Kind != Taken || p.Payload == nil {

@@ -193,7 +193,7 @@ func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 
 const anyLen = 1 << 20
 
-// Frames of a flow are merged, and cutting the merged packet gives the same frames.
+// Merge joins frames of a flow, and cutting the merged packet gives the same frames.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestFramesOfAFlowAreMerged(t *testing.T) {

@@ -68,8 +68,8 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// A shard with its part or more takes no block: two flooding queues do not take blocks from each
-// other for ever.
+// A shard that has its equal share of blocks or more takes no further one: two flooding queues do
+// not take blocks from each other for ever.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {

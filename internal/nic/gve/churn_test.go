@@ -62,7 +62,7 @@ func TestChurn(t *testing.T) {
 	for round := 0; round < 2000 || !moved() && time.Now().Before(late); round++ {
 		q := rnd.IntN(3)
 		switch rnd.IntN(6) {
-		case 0, 1: // reuses its memory, also for other queues
+		case 0, 1: // restarts receive queue q in the memory that it used before
 			g.Next = base + uint64(q)*(1<<20)
 			g.startRx(q, rnd.IntN(2) == 0)
 		case 2:

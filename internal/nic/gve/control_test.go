@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// The first questions of a driver. The golden file has the options, byte for byte.
+// The device answers the first reads and commands of a driver. The golden file has the options,
+// byte for byte.
 func TestHandshake(t *testing.T) {
 	c := newCtl(t, queues(3))
 	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
@@ -69,7 +70,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 	}
 }
 
-// A driver's whole life, as with Linux 7.2.
+// The device works through the commands of a driver's whole life, as Linux 7.2 sends them.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {
@@ -104,7 +105,7 @@ func TestLife(t *testing.T) {
 		}
 		stats := c.alloc(4096)
 		c.pass(opReportStats, uint64(8+16*20), stats, uint64(20000))
-		// All transmit queues at once.
+		// The driver creates all transmit queues with one doorbell.
 		var done []func() status
 		var cmds []txCommand
 		for i := range 2 {
@@ -335,7 +336,7 @@ func TestBadAdminQueue(t *testing.T) {
 	}
 }
 
-// A register is written only if the write covers all of it; reads may have any width.
+// A write changes a register only if it covers all of it; reads may have any width.
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)

@@ -80,7 +80,7 @@ func (d *rxBuf) encode(b *[rxBufLen]byte) {
 	le.PutUint64(b[16:], d.header)
 }
 
-// decode is only needed by drivers, that is, by tests.
+// decode reads a completion, which only drivers do, and here tests.
 func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
 	word := le.Uint32(b[4:])
 	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),

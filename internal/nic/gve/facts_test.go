@@ -19,8 +19,8 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	return c, header, bytes.Clone(g.At(buf)[:c.length])
 }
 
-// A completion has the packet's type, its hash, and the state of its checksums: complete ones are
-// verified, partial ones completed, and a wrong one is reported as wrong.
+// A completion has the packet's type, its hash, and the state of its checksums: the device verifies
+// complete checksums, completes partial ones, and reports a wrong one as wrong.
 //
 // Invariant: nic/gve: A completion marks only verified checksums as good.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {

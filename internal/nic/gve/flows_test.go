@@ -180,7 +180,7 @@ func TestFlowRules(t *testing.T) {
 	c.placesAre(4096, 1, 508, 509, 510, 511)
 	testkit.Equal(t, "status", c.flow(flowReset, flowRule{}, 0), statusPassed)
 	c.noRules()
-	// Linux would read the last one of no rules.
+	// A query for rules must fail if there are none: Linux would read the last rule of an empty list.
 	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
 		t.Errorf("rules when there are none: %v", st)
 	}
@@ -246,7 +246,7 @@ func TestRulesSteerFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// A full table is listed in pages.
+// A driver reads a full table of rules in pages, by several commands.
 func TestFlowRulesInPages(t *testing.T) {
 	c := newConfigured(t, 2)
 	for i := range nic.MaxRules {

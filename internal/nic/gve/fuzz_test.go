@@ -115,7 +115,7 @@ func FuzzCommands(f *testing.F) {
 		var raw [flowRuleLen]byte
 		copy(raw[:], in)
 		r := roundTrip[flowRule](t, raw[:])
-		if c, err := r.rule(); err == nil { // the port's form and the driver's form are equivalent
+		if c, err := r.rule(); err == nil { // to the port's form and back: unchanged
 			var r2 flowRule
 			r2.set(&c)
 			if c2, err := r2.rule(); err != nil || c2 != c {

@@ -96,7 +96,7 @@ func (r *recorder) watch(what string, do func() status) {
 		end = (end + 3) &^ 3
 		what := "written"
 		if i >= used-used%4096 && i >= used {
-			what = "given and written" // memory that came with the command
+			what = "given and written" // the driver passed this memory with the command
 		}
 		fmt.Fprintf(&r.b, "  %s, %d bytes\n", what, end-i)
 		r.dump(i, r.RAM[i:end])
@@ -211,7 +211,7 @@ func goldenAdmin(t *testing.T) string {
 	r.reset()
 	r.registers("after a reset")
 	for op := range commands {
-		if !r.passed[op] && op != opReportTime { // its golden file is another one
+		if !r.passed[op] && op != opReportTime { // another golden file has it
 			t.Errorf("no golden file has a %s that passed", commandName(op))
 		}
 	}

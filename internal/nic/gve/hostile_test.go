@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// An unusable receive buffer comes back marked as bad, and its frame is dropped; the next buffer is
-// used.
+// The device returns an unusable receive buffer marked as bad, and drops the frame; for the next
+// frame it uses the next buffer.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadReceiveBufferComesBack(t *testing.T) {
@@ -64,8 +64,8 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 	}
 }
 
-// A frame for which there are too few buffers is refused without reading any of them, however
-// often.
+// A queue refuses a frame for which there are too few buffers without reading any of them, however
+// often the sender tries.
 //
 // Invariant: nic/gve: A frame without enough buffers reads none of them.
 func TestRefusedFramesReadNoBuffer(t *testing.T) {
@@ -85,7 +85,7 @@ func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// Invalid rings are refused, and leave nothing behind.
+// The device refuses to create a queue with an invalid ring, and keeps no state of it.
 func TestBadRingsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -277,7 +277,8 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A doorbell that jumps, forwards or back, is believed, and harms only its driver.
+// The device accepts the value of a doorbell that jumps forwards or back. This harms only the
+// driver that wrote it.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDoorbell(t *testing.T) {
@@ -294,7 +295,7 @@ func TestBadDoorbell(t *testing.T) {
 	w.Moves(t)
 }
 
-// The rest of a packet may be posted later.
+// A driver may post the rest of a packet's descriptors with a later doorbell.
 func TestPacketInParts(t *testing.T) {
 	w := newWorld(t)
 	w.A.Post(0, 8)
@@ -316,8 +317,8 @@ func TestPacketInParts(t *testing.T) {
 	w.Moves(t)
 }
 
-// Malformed frames are dropped, and harm no other guest; so are GSO packets that do not match their
-// descriptor, and frames in unmapped memory.
+// The device drops malformed frames, GSO packets that do not match their descriptor, and frames in
+// unmapped memory. They harm no other guest.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadFramesAreDropped(t *testing.T) {
@@ -364,8 +365,8 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// A buffer in as many pages as one may touch is used; a buffer in more regions, which cannot be
-// pages, is refused. Neither makes segment lists longer than those pages.
+// The device uses a buffer in as many pages as one may touch, and refuses a buffer in more regions,
+// which cannot be pages. Neither makes segment lists longer than those pages.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

@@ -32,8 +32,8 @@ func (c *ctl) oddMaps() {
 	}
 }
 
-// A command whose reply goes to a ROM or to read-only memory is refused; a reply across two
-// mappings is written.
+// The device refuses a command whose reply goes to a ROM or to read-only memory, and writes a reply
+// across two mappings.
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRepliesToOddMemory(t *testing.T) {
@@ -96,8 +96,8 @@ func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	return c.command(opCreateTx, cmd)
 }
 
-// Buffers in a ROM, or in read-only memory for receive, are refused; buffers across two mappings
-// are used.
+// The device refuses transmit buffers in a ROM, and receive buffers in a ROM or in read-only
+// memory. It uses buffers across two mappings.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBuffersInOddMemory(t *testing.T) {
@@ -134,7 +134,8 @@ func TestBuffersInOddMemory(t *testing.T) {
 	w.Moves(t)
 }
 
-// A queue whose vector has no eventfd still works; the interrupt comes when there is an eventfd.
+// A queue whose vector has no eventfd still works; the device raises its interrupt when the
+// frontend sets an eventfd.
 //
 // Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestQueueWithoutEventFD(t *testing.T) {

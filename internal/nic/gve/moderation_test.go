@@ -127,7 +127,8 @@ func TestNoModerationNoClock(t *testing.T) {
 	}
 }
 
-// The management vector is not moderated, and a reset clears intervals and delayed interrupts.
+// The device does not delay interrupts of the management vector, and a reset clears all intervals
+// and delayed interrupts.
 func TestModerationEnds(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(8190))

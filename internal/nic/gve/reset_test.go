@@ -198,7 +198,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 	}
 }
 
-// The same life over vfio-user.
+// A driver's life cycle as in TestLife, over vfio-user.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {

@@ -49,8 +49,8 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d.doorbell()
 }
 
-// Buffers of any size are filled to the last byte. A frame that needs more buffers than allowed is
-// too big, and does not wait.
+// Buffers of any size are filled to the last byte. The device drops a frame that needs more buffers
+// than allowed as too big; the frame does not wait.
 func TestOddBufferSizes(t *testing.T) {
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
@@ -159,8 +159,8 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit queue that is stopped while its frames wait for a receiver ends at once; the waiting
-// frames are dropped and counted.
+// A transmit queue that the driver stops while its frames wait for a receiver ends at once; the
+// device drops and counts the waiting frames.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -187,7 +187,7 @@ func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
-// An incomplete packet is read once for each doorbell, and not again and again.
+// The worker reads an incomplete packet once for each doorbell, and not again and again.
 func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()
@@ -232,8 +232,8 @@ type flag struct{ atomic.Int32 }
 
 func (f *flag) Wake() { f.Add(1) }
 
-// A sender that found too few buffers waits only if there are no more since, and is woken by the
-// next ones, or when the queue ends.
+// A sender that found too few buffers waits only if the driver has posted none since. The next
+// buffers wake it, or the end of the queue.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
@@ -257,7 +257,7 @@ func TestArm(t *testing.T) {
 		return q.Waiting()
 	})
 	d.post(18 << 20)
-	q.tail.Store(d.posted) // a doorbell that found no waiter yet
+	q.tail.Store(d.posted) // as after a doorbell that found no waiter yet
 	if q.Arm(&woken) {
 		t.Error("let wait, with buffers there")
 	}

@@ -69,11 +69,11 @@ func TestRSS(t *testing.T) {
 		t.Errorf("table at first %d", table)
 	}
 	testkit.Equal(t, "hash types at first", types, 0xd7)
-	// One queue is restarted: its share stays.
+	// The driver restarts one queue, which keeps its entries in the table.
 	c.pass(opDestroyRx, uint32(3))
 	c.pass(opCreateRx, c.rxCreate(3, 0))
 	c.tableIs("table after a restart", table)
-	// Fewer queues (ethtool -L), and more again.
+	// The driver uses fewer queues (ethtool -L), and then more again.
 	for _, n := range []int{2, 4} {
 		for i := range uint32(4) {
 			if c.dev.res.rx[i].live {
@@ -85,7 +85,7 @@ func TestRSS(t *testing.T) {
 		}
 		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
-	// A table that was set stays; parameters that are not given are kept.
+	// A table that the driver has set stays, and a command changes only the parameters that it has.
 	indices := make([]uint32, 128)
 	for i := range indices {
 		indices[i] = uint32(i / 64)

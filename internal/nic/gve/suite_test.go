@@ -45,14 +45,14 @@ func newPatientWorld(t testing.TB) *world {
 	})
 }
 
-// newWorldWith makes a world in which the third guest is special.
+// newWorldWith makes a world whose third guest has the options o.
 func newWorldWith(t testing.TB, o rawOptions) *world {
 	t.Helper()
 	testkit.CheckFDs(t)
 	return newBareWorld(t, o)
 }
 
-// newBareWorld does not check for leaked descriptors.
+// newBareWorld is newWorldWith without a check for leaked descriptors.
 func newBareWorld(t testing.TB, o rawOptions) *world {
 	t.Helper()
 	return nictest.NewWorld(t, func(files *dma.Files, sw *wire.Switch, i int) *suiteGuest {

@@ -27,7 +27,7 @@ func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	return ids, mask
 }
 
-// The clock is offered if configured, and never goes back.
+// The device offers its clock to the driver if one is configured; the clock never goes back.
 func TestNICTime(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		c := newCtl(t, Options{Queues: 1, Timestamps: on})

@@ -131,7 +131,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 	c := newConfigured(t, 1)
 	c.irq(0)
 	v := c.dev.vectors.get(0)
-	v.eventFD.Enter() // as change does, before it writes
+	v.eventFD.Enter() // an interrupt in progress: a vector enters its eventFD before it writes
 	old := v.eventFD
 	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()

@@ -244,7 +244,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 }
 
 // Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles
-// and reorders, and no other memory is written.
+// and reorders, and the engines write no other memory.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {
@@ -321,7 +321,8 @@ func TestMessagesArrive(t *testing.T) {
 	}
 }
 
-// Many work requests of all kinds at once, in both directions, with loss.
+// Many concurrent work requests of all kinds, in both directions, complete although the link loses
+// packets.
 func TestManyAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)

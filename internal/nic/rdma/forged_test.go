@@ -80,7 +80,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		nothing("once")
 
-		// The right answer is taken, once.
+		// The requester accepts the right answer, once.
 		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: synAck}, fill(256)...)
 		copy(v.want[into:], fill(256))
 		v.b.mem[into], v.want[into] = 0x77, 0x77
@@ -109,8 +109,8 @@ func TestForgedAnswers(t *testing.T) {
 	})
 }
 
-// Each NAK fails its work request; earlier ones are done, later ones are flushed (10.7.3.1, table
-// 97).
+// Each NAK fails the work request that it is for; earlier work requests complete, and the NIC
+// flushes later ones (10.7.3.1, table 97).
 func TestStatusOfNAKs(t *testing.T) {
 	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
 		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {

@@ -103,7 +103,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 				testkit.OK(t, v.b.DelQP(n))
 			}
 		}
-		// The frame is taken, also if routers have changed what they may.
+		// The queue pair accepts the frame, also if routers have changed fields that they may change.
 		p := v.raw(v.ip, v.b.ip, b, true)
 		p.Header[15], p.Header[22], p.Header[24], p.Header[40] = 0xff, 3, 0, 0x55
 		body := bytesOf(p)
@@ -130,7 +130,7 @@ func TestUnsupportedRequests(t *testing.T) {
 				h := header{op: opWriteOnly, qpn: v.qpn, va: base, key: v.b.mr, dmaLen: 12, psn: after(v.psn, 3)}
 				b := v.bytes(h, fill(12))
 				b[0] = op
-				v.take(v.raw(v.ip, v.b.ip, b, true)) // it is ahead of the expected one, which is requested first
+				v.take(v.raw(v.ip, v.b.ip, b, true)) // ahead of the expected packet: a sequence NAK
 				v.only(nakSequence, v.psn)
 				v.state(control.QPReady, 0)
 				h.psn = v.psn

@@ -190,7 +190,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 								if unmap {
 									d.lose()
 								} else {
-									go d.DelMR(key) // it waits for goroutines inside, such as this one
+									go d.DelMR(key) // DelMR waits for goroutines inside, such as this one
 									for d.regionOf(key) != nil {
 										time.Sleep(time.Nanosecond)
 									}
@@ -226,8 +226,8 @@ func (d *end) lose() {
 	}
 }
 
-// A peer that does not answer: packets are sent again as often as configured, and then all work
-// requests fail.
+// If a peer does not answer, the requester sends packets again as often as configured; then all
+// work requests fail.
 func TestSilentPeer(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		bubble(t, func(t *testing.T) {
@@ -250,8 +250,8 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// A peer without posted receives: the SEND fails after the configured number of RNR NAKs, unless
-// that is infinite.
+// If a peer has posted no receives, a SEND fails after the configured number of RNR NAKs, unless
+// that number is infinite.
 func TestNoReceive(t *testing.T) {
 	for _, op := range []control.WROp{control.WRSend, control.WRSendImm, control.WRWriteImm} {
 		for _, retries := range []uint8{0, 3, 7} {
@@ -319,7 +319,7 @@ func TestCompletionQueueNeverOverflows(t *testing.T) {
 		testkit.OK(t, post(q, true, 1))
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC)
 		testkit.ErrorIs(t, post(other, false, 1), syscall.ENOSPC)
-		p.run() // there is no peer: retries run out, and all is flushed
+		p.run() // there is no peer: the retries run out, and the NIC flushes all work requests
 		poll := func() int { return len(testkit.Must(e.PollCQ(control.Poll{CQ: cq, Max: 100}))(t).WCs) }
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC) // three completions, two receives still posted
 		testkit.Equal(t, "completions", poll(), 3)

@@ -207,7 +207,8 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// A timeout that fires too early, again and again, costs frames, but breaks nothing.
+// A timeout that is too short makes the requester repeat packets that are not lost; all messages
+// still arrive.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us

@@ -75,8 +75,8 @@ func TestNumbersOfAFullTable(t *testing.T) {
 	}
 }
 
-// A SEND has no more bytes than a message may have, whatever receive was posted: its counter never
-// wraps.
+// The responder refuses a SEND with more bytes than a message may have, whatever receive is posted,
+// so its counter of bytes never wraps.
 //
 // Invariant: rdma: A SEND of more than 2 GiB is refused.
 func TestSendsAreNoLongerThanAMessage(t *testing.T) {
@@ -100,7 +100,7 @@ func TestSendsAreNoLongerThanAMessage(t *testing.T) {
 			v.recv(1, control.SGE{VA: base, Len: 1<<32 - 1, Key: key}, control.SGE{VA: base, Len: 1 << 30, Key: key})
 			v.next(header{op: opSendFirst}, fill(256)...)
 			q := v.b.qpOf(v.qpn)
-			q.resp.off = c.off // pretends that so many bytes have come
+			q.resp.off = c.off // as if the message's first c.off bytes had come
 			v.next(header{op: opSendLast, ackReq: true}, fill(256)...)
 			testkit.Equal(t, name, q.cause, c.want)
 		}

@@ -91,7 +91,7 @@ func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	r.GivenUp = true
 	b.asked = append(b.asked, r)
 	b.mu.Unlock()
-	<-c // waits for the slot to be freed
+	<-c // waits until the NIC has freed the slot
 	return false
 }
 
@@ -103,7 +103,7 @@ type owner struct {
 	pages []place
 	free  []uint64 // free pages: RAM below vramAt, otherwise GPU memory
 	gen   uint32
-	held  []bool // the NIC may have the page
+	held  []bool // by page: the NIC may access it
 
 	migrations, answers int
 	mute                bool // answer nothing
@@ -368,8 +368,8 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// A lost answer is requested again. A request without an answer for four seconds ends with an
-// error, and so does one whose answer has no page. Other queue pairs go on.
+// The NIC repeats a page request whose answer is lost. A request without an answer for four seconds
+// ends with an error, and so does one whose answer has no page. Other queue pairs go on.
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -412,7 +412,8 @@ func TestPagesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// If a NIC never acknowledges, its region is quarantined, and nothing is written to it any more.
+// If a NIC never acknowledges an invalidation, the mailbox quarantines the region, and the NIC
+// writes nothing to it any more.
 func TestQuarantine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, o, key := pagedPair(t, 8)
@@ -441,7 +442,8 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// If more packets come than can be parked, the peer sends them again.
+// If more packets come than the responder can park, it does not accept the others; the peer sends them
+// again.
 func TestParkedPacketsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 100
@@ -516,8 +518,8 @@ func TestOwnPagesOnDemand(t *testing.T) {
 	})
 }
 
-// A region on demand is refused without a mailbox: the GPU's driver has removed it, and could not
-// invalidate pages.
+// The NIC refuses a region on demand if the GPU's driver has removed its mailbox: the driver could
+// not invalidate pages.
 func TestNoRegionWithoutAMailbox(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newEnd(t, 1)

@@ -73,7 +73,8 @@ func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	return n
 }
 
-// raw makes a frame with bytes b behind UDP; with sum, it writes an ICRC to the last four.
+// raw makes a frame with the bytes b behind UDP's header. If sum is set, it writes an ICRC to the
+// last four bytes.
 func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	v.t.Helper()
 	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
@@ -101,7 +102,8 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give passes a packet of the peer to the queue pair, with a right ICRC; it reports whether it was one of a queue pair.
+// give passes a packet of the peer to the queue pair, with a right ICRC; it reports whether the
+// packet belonged to a queue pair.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))

@@ -12,8 +12,8 @@ func (v *victim) reth(op uint8, off uint64, n uint32) header {
 	return header{op: op, ackReq: true, va: base + off, key: v.b.mr, dmaLen: n}
 }
 
-// Packets ahead of the expected one are refused once, however many come, until that one has come
-// (9.7.5.2.8).
+// The responder sends one NAK for packets ahead of the expected one, however many come, until the
+// expected one has come (9.7.5.2.8).
 func TestPacketsAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -49,7 +49,7 @@ func TestPacketsAgain(t *testing.T) {
 		copy(v.want[50:], fill(8))
 		v.only(synAck, after(v.psn, psnMask))
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
-		v.b.mem[0], v.want[0] = 0xee, 0xee // written meanwhile: must not be overwritten
+		v.b.mem[0], v.want[0] = 0xee, 0xee // new bytes, which the repeated request must not overwrite
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
 			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
 				{op: opWriteMiddle},
@@ -69,8 +69,9 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// A repeated READ is answered again, also in part. It is not answered if it was never requested, if
-// the key does not allow it, or if it is longer than the specification's 2 GiB.
+// The responder answers a repeated READ again, also a part of it. It does not answer if the peer
+// has not sent that READ before, if the key does not allow it, or if it is longer than the
+// specification's 2 GiB.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -125,7 +126,7 @@ func TestReadFlood(t *testing.T) {
 			v.state(control.QPReady, 0)
 			again := v.reth(opReadRequest, 0, pkts*256)
 			again.psn = forgedPSN
-			for range 1000 { // repeats of the first one, which is being answered
+			for range 1000 { // repeats of the first READ, whose answer is not complete
 				if depth > 0 {
 					v.give(again)
 				}

@@ -203,7 +203,8 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 // end2cq returns the completion queue of an end that all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
-// Reset while others post and delete: nothing is left, and no goroutine uses the memory.
+// Reset runs while other goroutines post and delete: afterwards the engine has no object left, and
+// no goroutine uses the memory.
 func TestResetInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	for range 20 {
@@ -279,7 +280,7 @@ func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
 	p := newPair(t, nil)
 	q := p.a.qpOf(p.qa)
 	testkit.OK(t, p.a.DelQP(p.qa))
-	p.a.qps.set(p.qa, q) // as if it had just been found
+	p.a.qps.set(p.qa, q) // as if a goroutine had found the queue pair before
 	testkit.ErrorIs(t, p.a.PostSend(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRWrite}}}), syscall.ENOENT)
 	testkit.ErrorIs(t, p.a.PostRecv(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRRecv}}}), syscall.ENOENT)
 	testkit.Equal(t, "places that are taken", p.a.cqs[p.a.cq].reserved, 0)

@@ -27,7 +27,8 @@ func TestPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same if a thread polls, and if source addresses are checked.
+// The datapath also allocates nothing if a polling thread runs it, and if the switch checks source
+// addresses.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPolledPathAllocatesNothing(t *testing.T) {
@@ -40,7 +41,8 @@ func TestPolledPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same with header split: headers to host memory, payload to the GPU, in a counted flow.
+// The datapath with header split allocates nothing: headers go to host memory and payload to the
+// GPU, in a counted flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
@@ -80,14 +82,14 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same with merged frames: their payload lies in the GPU in one piece, as far as one batch has
-// them.
+// The datapath with merged frames allocates nothing. The payload of the merged frames of one batch
+// lies in the GPU in one piece.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestMergedPathAllocatesNothing(t *testing.T) { mergedAllocateNothing(t, rawOptions{}) }
 
-// The same if each frame is a batch of its own and is held in the port's memory until the last one,
-// in a counted flow.
+// The datapath allocates nothing if each frame is a batch of its own, and the port holds it in its
+// memory until the last frame of the merge comes, in a counted flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHeldPathAllocatesNothing(t *testing.T) {

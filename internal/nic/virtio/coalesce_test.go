@@ -65,8 +65,8 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// If a queue splits only frames from a threshold on, shorter frames are not merged with longer
-// ones, nor merged to a packet that would be split.
+// If a queue splits only frames from a threshold on, the NIC does not merge shorter frames with
+// longer ones, nor with each other to a packet that it would split.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {

@@ -18,8 +18,8 @@ func (g *suiteGuest) called(i int) bool {
 	return err == nil
 }
 
-// A dropped interrupt is sent with the next frame, though the driver's event index, which was
-// passed, does not ask for one.
+// After a dropped interrupt the device interrupts at the next frame, though the driver's event
+// index, which the used index has passed, does not ask for that.
 //
 // Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {

@@ -21,9 +21,9 @@ type mute struct{}
 
 func (mute) Send([]byte) error { return nil }
 
-// A frame is refused whose partial checksum, once completed, would turn it into a control frame: no
-// guest can forge frames of another guest's NIC. The forged frame would be a notice of a finished
-// job, in another generation.
+// The wire drops a frame whose partial checksum, once completed, would turn it into a control
+// frame: no guest can forge frames of another guest's NIC. The forged frame would be a notice of a
+// finished job, in another generation.
 //
 // Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
 // them.

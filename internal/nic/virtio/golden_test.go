@@ -39,7 +39,7 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{"features": b.String()})
 }
 
-// The MTU set by a frontend is checked.
+// The device refuses an invalid MTU from a frontend.
 func TestFrontendSetsMTU(t *testing.T) {
 	w := newWorld(t)
 	if d := w.Bad.dev; d.MTU(67) == nil || d.MTU(1400) != nil || d.Port().Limits().MaxFrame != 1414 {

@@ -64,7 +64,7 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 	}
 }
 
-// Malformed frames are dropped, and harm no other guest.
+// The device drops malformed frames; they harm no other guest.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
@@ -105,8 +105,8 @@ func TestPausesLoseNothing(t *testing.T) {
 	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
 }
 
-// Frames that wait for a receiver when their queue is stopped go back to the driver: each arrives
-// once after the restart.
+// When the frontend stops a queue, frames that wait for a receiver go back to the driver: each
+// arrives once after the restart.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
@@ -186,7 +186,8 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// If memory is removed under traffic, waiting frames in it are lost, and no others.
+// If a frontend removes memory under traffic, waiting frames in that memory are lost, and no
+// others.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	before := w.A.dev.Port().Link().Counters().Busy

@@ -152,8 +152,8 @@ func TestHeaderInPieces(t *testing.T) {
 }
 
 // Without MRG_RXBUF a frame or GSO packet goes to one chain: here as Linux makes them for
-// GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1). Frames that do not fit
-// are dropped and counted.
+// GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1). The NIC drops and counts
+// frames that do not fit.
 func TestOneChainForEachFrame(t *testing.T) {
 	const tso4, tso6 = 1 << 7, 1 << 8
 	for _, c := range []struct {

@@ -95,8 +95,8 @@ func (s *settings) gone() bool {
 }
 
 // A transfer from one GPU's memory to another's goes on across ten stops and continues of either
-// guest, or of both. Frames to a stopped guest are lost and counted, like those to a guest whose
-// frontend has hung up; all others arrive once, split.
+// guest, or of both. The NIC drops and counts frames to a stopped guest, like frames to a guest
+// whose frontend has hung up. All other frames arrive once, split.
 //
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
@@ -257,7 +257,7 @@ func TestPauseAtZero(t *testing.T) {
 }
 
 // A frame that waits for a receiver when its guest is stopped is sent once, when the guest
-// continues. A frame that waits for the stopped guest is dropped and counted.
+// continues. The sender drops and counts a frame that waits for the stopped guest.
 func TestPauseWhileFramesWait(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	waits := func(f nictest.Frame) {

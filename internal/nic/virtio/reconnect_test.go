@@ -10,8 +10,9 @@ import (
 )
 
 // The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left
-// without asking, from the used ring. Frames from its guest arrive once and in order. Frames sent
-// to it meanwhile are dropped and counted, and the others arrive once and in order.
+// without asking, from the used ring. Frames from its guest arrive once and in order. The NIC drops
+// and counts frames sent to the guest while no frontend is connected. All other frames arrive once
+// and in order.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
@@ -41,7 +42,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 				}
 				w.B.hang()
 				w.A.Sent(0)
-				for range 5 { // to a guest that is not there
+				for range 5 { // to the guest whose frontend has hung up
 					out.send()
 				}
 				w.A.Sent(0)
@@ -50,7 +51,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.A.flight[0] > 0 { // frames that lack a buffer need one
+			for w.A.flight[0] > 0 { // frames that wait for a buffer need one
 				out.receive(t)
 				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
 				w.A.OK(err)

@@ -58,7 +58,7 @@ func (r *refusing) post(n int, table uint64) {
 	r.publish()
 }
 
-// wants delivers a frame, and fails the test if it gets another verdict.
+// wants delivers a frame, and fails the test if the verdict is not want.
 func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	got := nictest.Deliver(r.g, r.g, r.worker, n)
@@ -96,8 +96,8 @@ var (
 	tooBig = wire.Drop(wire.DropTooBig)
 )
 
-// A refusal is remembered: no other frame walks over the same chains until something has changed
-// that could help it.
+// A queue remembers a refusal: it walks over the same chains for no other frame until a change
+// might make a difference.
 //
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
@@ -257,8 +257,8 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// Chains that are too small for a frame, which may have no more of them, are returned: each is
-// walked over once. The limit is 4096 segments and empty buffers.
+// A queue returns chains that are too small for a frame which may use no more of them, and walks
+// over each only once. The limit is 4096 segments and empty buffers.
 //
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.

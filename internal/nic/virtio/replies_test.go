@@ -26,8 +26,8 @@ func (g *suiteGuest) answer() (f control.Frame) {
 	return f
 }
 
-// Answers that find no buffer come when there are buffers, once each and in order; a limited number
-// is kept.
+// Answers that find no buffer come when there are buffers, once each and in order; the device keeps
+// a limited number.
 //
 // Invariant: nic/virtio: Answers of the control channel wait for buffers, and are dropped when
 // their driver is gone.

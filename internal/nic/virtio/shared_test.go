@@ -54,8 +54,8 @@ var memoryCases = map[string]struct {
 	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }}, // not logged
 }
 
-// Frames in memory that a guest does not share are lost, sent or received. The queue goes on, and
-// log lines say what to do.
+// The NIC drops frames in memory that a guest does not share: frames sent from there and frames
+// received to there. The queue goes on, and log lines name the remedy.
 //
 // Invariant: nic/virtio: Frames in memory that is not shared are dropped and counted, and their
 // queue continues.
@@ -130,7 +130,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that is not shared does not start, and the reply says why.
+// A ring in memory that the frontend does not share does not start, and the reply has the reason.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -152,8 +152,8 @@ func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// Unreachable receive buffers come back empty, together with the frame's buffers before them, and
-// the frame is lost. The queue goes on.
+// The device returns unreachable receive buffers empty, together with the frame's buffers before
+// them, and drops the frame. The queue goes on.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
@@ -202,7 +202,8 @@ func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	}
 }
 
-// Frames sent from unreachable memory are lost, and good frames before and after them are not.
+// The device drops frames sent from unreachable memory, and sends good frames before and after
+// them.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestFramesSentFromOutOfReachAreLost(t *testing.T) {

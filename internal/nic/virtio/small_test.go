@@ -103,8 +103,8 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// The same on a split queue: each of its chains has a header buffer, and a frame uses only the
-// first one.
+// On a split queue too, a frame takes as many chains as it needs. Each chain has a header buffer,
+// and a frame uses only its first chain's.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
@@ -128,7 +128,8 @@ func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A frame waits for enough buffers if the ring has space for them, and is too big otherwise.
+// A frame waits for enough buffers if the ring has space for them; otherwise the device drops it as
+// too big.
 func TestFrameWaitsForManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -196,8 +197,8 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// If a frame was too big for a full ring, the ring is looked at again when the driver has posted a
-// shorter chain.
+// After a frame was too big for a full ring, the queue walks over the ring again when the driver
+// has posted a shorter chain.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -219,7 +220,7 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	testkit.Equal(t, "chains used", r.usedIdx(), 6)
 }
 
-// A frame may take 1025 chains; if they are too small they come back.
+// A frame may take 1025 chains; if these are too small, the device returns them.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -241,8 +242,8 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// Lists of very many chains are kept for 64 frames that do not need them, so long and short frames
-// in turn make no garbage.
+// A queue keeps its lists of very many chains for 64 frames that do not need them, so long and
+// short frames in turn make no garbage.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)

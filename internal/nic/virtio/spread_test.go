@@ -65,15 +65,15 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// The flows of a driver that uses no commands are spread over all receive queues in use, as the
-// kernel's virtio_net expects. The flows of a driver that uses commands, and binds queues, go to
-// queue 0 until it asks for more.
+// The NIC spreads the flows of a driver that uses no commands over all receive queues in use, as
+// the kernel's virtio_net expects. It sends the flows of a driver that uses commands, and binds
+// queues, to queue 0 until the driver sets RSS.
 //
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	from, g := newStockWorld(t)
-	g.spread(0) // all are enabled and kicked, as QEMU does; none has a buffer
+	g.spread(0) // QEMU's order: all rings are enabled and kicked; none has a buffer
 	g.post(0, 200)
 	g.post(1, 200)
 	g.getsFlows(from, 0, 1)
@@ -105,7 +105,7 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.spread(1)
 }
 
-// Flows stay spread over rings that this connection stops or pauses for a moment.
+// The NIC keeps flows spread over rings that their frontend stops or pauses for a moment.
 //
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.

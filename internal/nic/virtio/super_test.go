@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A GSO packet is segmented if it is longer than its gso_size; the frames that it becomes are
-// checked. A shorter one is one frame, whatever gso_size says. A gso_size that is too small for TCP
+// The wire segments a GSO packet that is longer than its gso_size, and checks its segments'
+// lengths. A shorter one is one frame, whatever gso_size says. A gso_size that is too small for TCP
 // is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	testkit.Slow(t)

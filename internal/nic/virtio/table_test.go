@@ -135,7 +135,8 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// The same with all of a guest's memory, rings included: they continue in the new memory.
+// A frontend replaces all of its guest's memory, rings included: the rings continue in the new
+// memory.
 //
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.

@@ -36,7 +36,7 @@ func TestTinyRings(t *testing.T) {
 			nictest.Arrives(t, w.A, 0, &back)
 		}
 		for i := range uint32(5) {
-			w.A.ask(1+i, 1) // the answer waits for a buffer
+			w.A.ask(1+i, 1) // the device's answer waits for a buffer
 			w.A.Post(0, 1)
 			testkit.Equal(t, "answer", w.A.answer().Seq, 1+i)
 		}

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// busyGuest is a guest that keeps its transmit rings full and its receive ring empty of frames.
+// busyGuest is a guest that keeps its transmit rings full, and takes each received frame from its
+// receive ring.
 type busyGuest struct {
 	*suiteGuest
 	stop atomic.Bool
@@ -204,7 +205,7 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 
 // BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside a
 // guest with more queues. Both send as much as is taken, which is less than one could send. share
-// is its part of all frames; 0.5 is fair.
+// is the part of all frames that comes from the first guest; 0.5 is fair.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {

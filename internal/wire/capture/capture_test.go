@@ -22,8 +22,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which
-// things happened, with all that is known of it.
+// TestFileTellsWhatPassed: the file has each frame as its sender sent it and as its receiver got
+// it, in the order of these events, with all properties that the capture can record.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -118,8 +118,8 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are
-// asked for are.
+// TestHeadersOnly: the file has no byte of payload unless the options ask for payload, and then
+// exactly as many bytes as they ask for.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -177,8 +177,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the
-// whole.
+// TestLostSegmentsAreNamed: the lost segments that the comment of a sent packet names, and the
+// segments that arrived, are together all segments of the packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -390,7 +390,8 @@ func (w stuckWriter) Write([]byte) (int, error) {
 	return 0, unix.EIO
 }
 
-// TestWriterThatNeverEndsIsLeft: what waits for it is counted as missed.
+// TestWriterThatNeverEndsIsLeft: if a Write never returns, Close does not wait for it, and the
+// packets not yet written count as missed.
 //
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
@@ -422,7 +423,8 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestWhatIsCapturedIsInTheFile: packets that were on their way when the disk was full are missed.
+// TestWhatIsCapturedIsInTheFile: packets that the capture has not yet written when the disk is full
+// count as missed.
 //
 // Invariant: wire/capture: Each packet is completely in the file, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
@@ -450,8 +452,9 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control; it also shows that packets of several
-// workers are captured in order.
+// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above: with room in the
+// ring the capture misses no packet. It also shows that packets of several workers are captured in
+// order.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -514,7 +517,7 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPortIsAFileToo: a file without captured ports is readable too.
+// TestNoPortIsAFileToo: a capture that has no ports still writes a readable file.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)

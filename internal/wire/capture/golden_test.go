@@ -74,7 +74,7 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 
 	third := newHost(t, a.sw, 2, wire.LinkOptions{})
 	hello(third)
-	step() // the other ports' records of it are in the file before the third port's interfaces
+	step() // the writer puts the other ports' records into the file before the third port's interfaces
 	c.Attach(third.link)
 	step()
 	send(third, third.tcp(b.mac, third.gpu, 0x3000, 5, 0, 9), third.tcp(a.mac, third.gpu, 0x4000, 5, 0, 10)) // a batch
@@ -112,7 +112,7 @@ func goldenDropped(t *testing.T, out io.Writer) {
 	step()
 	p := a.tcp(b.mac, a.gpu, 0, 100, 0, 0)
 	b.busy = true
-	a.send(p) // it stays busy, and is not in the file yet
+	a.send(p) // the port stays busy, and the packet is not in the file yet
 	b.busy = false
 	a.send(p)
 	step()
@@ -179,7 +179,7 @@ func goldenMissed(t *testing.T, out io.Writer) {
 		step()
 		g.open = make(chan struct{})
 		a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+50))
-		step() // the writer has it, and blocks on the file again
+		step() // the writer has taken the record, and blocks on the file again
 	}
 	close(g.open)
 	step()

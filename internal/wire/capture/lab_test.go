@@ -40,7 +40,7 @@ type host struct {
 	// noGSO: it accepts no GSO packets.
 	noGSO bool
 	seg   [1]dma.Segment
-	// place, if set, replaces what Deliver does with a packet.
+	// place, if set, decides Deliver's verdict and placement of a packet.
 	place func(p *wire.Packet) (wire.Verdict, wire.Placement)
 }
 

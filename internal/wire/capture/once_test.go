@@ -9,8 +9,8 @@ import (
 )
 
 // A frame is in the file once, with its fate at both ends: whole, cut for a receiver without GSO,
-// at several receivers, or partly dropped. Frames that no receiver got, or that one got later, are
-// recorded as without Once.
+// at several receivers, or partly dropped. The capture records frames that no receiver got, or that
+// a receiver got later, as without the option Once.
 //
 // Invariant: wire/capture: With both ends in one record, a frame is in the file only once.
 func TestFrameIsThereOnceWithBothEnds(t *testing.T) {

@@ -217,7 +217,7 @@ func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	}
 }
 
-// An inconsistent record is not written: the capture ends with an error.
+// The capture does not write an inconsistent record, and ends with an error.
 func TestImpossibleFrameIsNotWritten(t *testing.T) {
 	for name, r := range map[string]*record{
 		"longer than the frame": {iface: &iface{}, data: make([]byte, 60), n: 60, length: 59},

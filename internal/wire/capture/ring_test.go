@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRingKeepsOrder: what each producer commits comes out once, in the order in which it was
-// reserved, also when records are committed in another; and a full ring refuses.
+// TestRingKeepsOrder: each committed record comes out once, in the order in which producers
+// reserved the records, even if they commit them in another order; a full ring refuses to reserve.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.

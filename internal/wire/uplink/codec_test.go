@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The bytes are taken from Linux's own vxlan device, which sends and accepts them.
+// The expected bytes come from Linux's vxlan device, which sends and accepts them.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
@@ -62,8 +62,8 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// The frames of a stream do not depend on the pieces in which it arrives. A frame that is too long
-// for the uplink is skipped without being stored; a length that is too long for QEMU ends the
+// The frames of a stream do not depend on the pieces in which it arrives. The cutter skips a frame
+// that is too long for the uplink without storing it; a length that is too long for QEMU ends the
 // stream.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)

@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Ports have equal shares of the buffers, and one buffer is left for the next port. A port that
-// waits for its share is woken when half of it is free; one that waits for a buffer is woken when
-// any is free.
+// Ports have equal shares of the buffers, and one buffer is left for the next port. The outbox
+// wakes a port that waits for its share when half of the share is free, and a port that waits for a
+// buffer when any is free.
 //
 // Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {

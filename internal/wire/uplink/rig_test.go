@@ -42,7 +42,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// having counts the lines that contain all parts.
+// having counts the lines that each contain all parts.
 func (l *lines) having(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

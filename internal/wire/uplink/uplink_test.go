@@ -128,8 +128,8 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// A received frame's checksum is marked as verified if and only if it is correct: a receiver whose
-// memory the CPU cannot read has no other check.
+// The uplink marks the checksum of a received frame as verified if and only if it is correct: a
+// receiver whose memory the CPU cannot read has no other check.
 //
 // Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
@@ -155,7 +155,8 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// Invalid datagrams are dropped, counted by reason, and logged; later frames pass as before.
+// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass as
+// before.
 //
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
@@ -290,8 +291,8 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 }
 
-// The function that wants to know why an uplink ended is called, and nothing is logged; Close does
-// not call it.
+// An uplink that ends with an error passes it to Options.Failed and logs nothing; Close does not
+// call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -312,7 +313,7 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two uplinks between two switches form a loop, which broadcasts reveal.
+// Two uplinks between two switches form a loop, which an uplink detects by returning broadcasts.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -334,9 +335,9 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// If two paths lead to one network, its machines' broadcasts circulate: the rate of received ones
-// is bounded. Those above it are dropped and counted, with one log line per second. Frames to one
-// machine still pass.
+// If two paths lead to one network, its machines' broadcasts circulate. The uplink bounds the rate
+// of received broadcasts: it drops and counts further ones, and logs one line per second. Frames to
+// one machine still pass.
 //
 // Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
@@ -370,8 +371,8 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	}
 }
 
-// Received frames from the gateway's MAC, which another lab's gateway may have too, and from an
-// additional MAC of a guest are only dropped.
+// The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
+// too, and from an additional MAC of a guest; it stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -393,8 +394,8 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// NICs that send longer packets than fit are an error, which names both lengths and the setting to
-// change.
+// An uplink does not start on a switch whose NICs may send longer packets than fit. The error names
+// both lengths and the setting to change.
 //
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
@@ -414,7 +415,8 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// A peer that reads nothing uses up the buffers; further frames are dropped, and no sender waits.
+// A peer that reads nothing uses up the buffers; the uplink drops further frames, and no sender
+// waits.
 //
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
@@ -449,7 +451,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// The frame that waited is complete, and so are the next ones.
+	// The peer reads now: the frames that waited are complete, and so are the next ones.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
