@@ -92,13 +92,12 @@ func (m *Machine) finish() {
 	_ = m.agent.Close()
 	m.closeNet()
 	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
-	<-m.qmp.done
-	_ = m.qmp.conn.Close()
-	for e := range m.qmp.events { // events not handled yet
+	for e := range m.qmp.events { // events not handled yet, until the reader has ended
 		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
 	}
+	_ = m.qmp.conn.Close()
 	m.err = m.verdict()
 }
 
