@@ -87,7 +87,7 @@ func (m *Machine) end() {
 // finish reads the remaining output and determines how the run ended. QEMU has been waited for.
 func (m *Machine) finish() {
 	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end open
-	<-m.conOK
+	m.conRead.Wait()
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
 	m.closeNet()
