@@ -30,6 +30,7 @@ const (
 type Finder struct {
 	Root        string   // root of the file system to search; "" = "/"
 	LibraryPath []string // directories of LD_LIBRARY_PATH
+	Interpreter string   // path in Root of the interpreter that will run the program; "": the one that it names
 }
 
 // object is the program, or a library that it needs.
@@ -59,6 +60,9 @@ func (f Finder) Find(program string) ([]string, error) {
 	o, err := f.read(program)
 	if err != nil {
 		return nil, err
+	}
+	if f.Interpreter != "" {
+		o.interp = f.Interpreter
 	}
 	var files []string
 	found := map[string]bool{} // by the needed name, and by DT_SONAME

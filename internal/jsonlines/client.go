@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,15 +25,15 @@ type Client struct {
 	o       Options
 	conn    Conn
 	out     *Writer
-	sending chan struct{} // held while writing
-	done    chan struct{}
+	sending chan struct{}   // held while writing
+	open    context.Context // ends with the connection, by the cause that Err returns
+	end     context.CancelCauseFunc
 	reading sync.WaitGroup
+	dropped atomic.Int64
 
 	mu      sync.Mutex
 	next    uint64           // under mu
-	pending map[uint64]*call // under mu; nil after the end
-	err     error            // under mu; set before done is closed
-	dropped int              // under mu
+	pending map[uint64]*call // under mu
 }
 
 type call struct {
@@ -59,28 +60,21 @@ type Options struct {
 // NewClient takes ownership of conn and reads it until Close or its end.
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
-		done: make(chan struct{}), pending: map[uint64]*call{}}
+		pending: map[uint64]*call{}}
+	c.open, c.end = context.WithCancelCause(context.Background())
 	c.reading.Go(c.read)
 	return c
 }
 
 // Done returns a channel that is closed when the connection has ended; then Err returns why.
-func (c *Client) Done() <-chan struct{} { return c.done }
+func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 
 // Err returns nil while the connection is open. Then it returns a version.Error, the error of an
 // event or of Fail, or the error that Options.Closed returns.
-func (c *Client) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
-}
+func (c *Client) Err() error { return context.Cause(c.open) }
 
 // Dropped returns the number of malformed lines from the other end.
-func (c *Client) Dropped() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.dropped
-}
+func (c *Client) Dropped() int { return int(c.dropped.Load()) }
 
 // Close closes the connection and waits for the reader.
 func (c *Client) Close() error {
@@ -90,14 +84,7 @@ func (c *Client) Close() error {
 }
 
 // Fail ends all calls with err, but does not close the connection. Only the first error counts.
-func (c *Client) Fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err, c.pending = err, nil
-		close(c.done)
-	}
-}
+func (c *Client) Fail(err error) { c.end(err) }
 
 // Call sends a request and decodes its result into out (may be nil). If ctx ends first, Call asks
 // the other end to cancel and returns at once.
@@ -122,12 +109,11 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 			return err
 		}
 	}
+	if err := c.Err(); err != nil {
+		return err
+	}
 	k := &call{progress: progress, reply: make(chan *Message, 1)}
 	c.mu.Lock()
-	if c.pending == nil {
-		defer c.mu.Unlock()
-		return c.err
-	}
 	c.next++
 	m.ID = c.next
 	c.pending[m.ID] = k
@@ -143,7 +129,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 	select {
 	case r := <-k.reply:
 		return c.finish(op, r, out)
-	case <-c.done:
+	case <-c.Done():
 		select { // the reply may have been the last line
 		case r := <-k.reply:
 			return c.finish(op, r, out)
@@ -205,9 +191,7 @@ func (c *Client) read() {
 		m, err := in.Next()
 		bad := errors.Is(err, ErrTooLong) || errors.Is(err, ErrNoMessage)
 		if bad && !c.o.Strict {
-			c.mu.Lock()
-			c.dropped++
-			c.mu.Unlock()
+			c.dropped.Add(1)
 			continue
 		}
 		switch {

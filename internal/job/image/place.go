@@ -26,28 +26,18 @@ type content struct {
 }
 
 // writeFile writes a file atomically: others see all of it or nothing.
-func writeFile(path string, force bool, c content) (err error) {
+func writeFile(path string, force bool, c content) error {
 	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
 		return err
 	}
-	sweep(path)
-	f, err := os.CreateTemp(filepath.Dir(path), unfinished(path)+"*")
-	if err != nil {
-		return outfile.Explain(path, err)
-	}
-	_ = claim(f)
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
+	const name = "file"
+	return complete(path, map[string]content{name: c}, func(dir string) error {
+		from := filepath.Join(dir, name)
+		if force {
+			return outfile.Explain(path, os.Rename(from, path))
 		}
-	}()
-	if err := c.fill(f, path); err != nil {
-		return err
-	}
-	if force {
-		return outfile.Explain(path, os.Rename(f.Name(), path))
-	}
-	return rename(f.Name(), path, unix.RENAME_NOREPLACE)
+		return rename(from, path, unix.RENAME_NOREPLACE)
+	})
 }
 
 // fill writes the content to a file and closes the file. Errors of the file name path; errors of
@@ -69,7 +59,7 @@ func (c content) fill(f *os.File, path string) error {
 
 // writeDir makes a directory of files atomically. It replaces an older directory only if that
 // contains nothing but files of these names.
-func writeDir(path string, force bool, files map[string]content) (err error) {
+func writeDir(path string, force bool, files map[string]content) error {
 	path = filepath.Clean(path)
 	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {
 		return err
@@ -77,6 +67,18 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 	if err := onlyThese(path, files); err != nil {
 		return err
 	}
+	return complete(path, files, func(dir string) error {
+		if _, err := os.Lstat(path); force && err == nil {
+			return rename(dir, path, unix.RENAME_EXCHANGE) // dir is the older directory now, and is removed
+		}
+		return rename(dir, path, unix.RENAME_NOREPLACE)
+	})
+}
+
+// complete writes files into a temporary directory beside path, calls place to rename the directory
+// or a file in it to path, and removes the rest. It first removes the temporary directories of
+// killed processes.
+func complete(path string, files map[string]content, place func(dir string) error) (err error) {
 	sweep(path)
 	dir, err := os.MkdirTemp(filepath.Dir(path), unfinished(path)+"*")
 	if err != nil {
@@ -86,7 +88,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 		_ = claim(d)
 		defer func() { _ = d.Close() }()
 	}
-	defer func() { // after an exchange dir is the older directory
+	defer func() {
 		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
 			err = rerr
 		}
@@ -103,20 +105,17 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 			return err
 		}
 	}
-	if _, err := os.Lstat(path); force && err == nil {
-		return rename(dir, path, unix.RENAME_EXCHANGE)
-	}
-	return rename(dir, path, unix.RENAME_NOREPLACE)
+	return place(dir)
 }
 
 // unfinished returns the prefix of the temporary names for path.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
-// claim marks a temporary file or directory as in use by this process, as long as f is open.
+// claim marks a temporary directory as in use by this process, as long as f is open.
 func claim(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// sweep removes the temporary files for path that killed processes have left. It ignores files that
-// it cannot remove.
+// sweep removes the temporary directories for path that killed processes have left, and the
+// temporary files of older vnics. It ignores errors.
 func sweep(path string) {
 	dir := filepath.Dir(path)
 	entries, _ := os.ReadDir(dir)

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"vnic.dev/vnic/internal/elfdeps"
 	"vnic.dev/vnic/internal/machine/assets/offline"
 )
 
@@ -118,39 +119,14 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 // loads, directly or indirectly, and firmware.
 func qemuFiles(root string) ([]string, error) {
 	const program = "usr/bin/qemu-system-x86_64"
-	list := []string{Loader, program}
-	seen := map[string]bool{path.Base(Loader): true}
-	// glibc loads libgcc_s itself when a thread ends.
-	more := []string{"libgcc_s.so.1"}
-	for queue := []string{program}; len(queue) > 0; queue = queue[1:] {
-		f, err := elf.Open(filepath.Join(root, queue[0]))
-		if err != nil {
-			return nil, fmt.Errorf("cache: %s: %w", queue[0], err)
-		}
-		libs, err := f.ImportedLibraries()
-		if err = errors.Join(err, f.Close()); err != nil {
-			return nil, fmt.Errorf("cache: %s: %w", queue[0], err)
-		}
-		for _, name := range append(libs, more...) {
-			if seen[name] || strings.Contains(name, "/") {
-				continue
-			}
-			seen[name] = true
-			found := ""
-			for _, dir := range []string{Libraries, "lib/x86_64-linux-gnu"} {
-				if _, err := os.Stat(filepath.Join(root, dir, name)); err == nil {
-					found = path.Join(dir, name)
-					break
-				}
-			}
-			switch {
-			case found != "":
-				list, queue = append(list, found), append(queue, found)
-			case !slices.Contains(more, name):
-				return nil, fmt.Errorf("cache: %s needs %s, which its packages lack", queue[0], name)
-			}
-		}
-		more = nil
+	find := elfdeps.Finder{Root: root, LibraryPath: []string{"/" + Libraries}, Interpreter: "/" + Loader}
+	found, err := find.Find("/" + program)
+	if err != nil {
+		return nil, fmt.Errorf("cache: QEMU's packages in %s: %w", root, err)
+	}
+	list := []string{program}
+	for _, file := range found {
+		list = append(list, strings.TrimPrefix(file, "/"))
 	}
 	bios, err := filepath.Glob(filepath.Join(root, "usr/share/seabios/*.bin"))
 	if err != nil || len(bios) == 0 {

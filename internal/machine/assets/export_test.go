@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -31,12 +33,37 @@ var commandsDir = "programs/u-root-" + strings.Repeat("0f", 32)
 var elfFile = "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x3e\x00\x01" + strings.Repeat("\x00", 31) +
 	"\x40\x00" + strings.Repeat("\x00", 10)
 
+// elfNeeding is an ELF file that needs one library.
+func elfNeeding(library string) string {
+	const header, section, entry = 64, 64, 16 // sizes of Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn
+	names := "\x00" + library + "\x00"
+	dynamic := uint64(header + len(names))
+	b, err := binary.Append([]byte(nil), binary.LittleEndian, elf.Header64{
+		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+		Shoff: dynamic + entry, Ehsize: header, Shentsize: section, Shnum: 3, Shstrndx: 1,
+	})
+	b = append(b, names...)
+	for _, part := range []any{elf.Dyn64{Tag: int64(elf.DT_NEEDED), Val: 1}, elf.Section64{},
+		elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: header, Size: uint64(len(names))},
+		elf.Section64{Type: uint32(elf.SHT_DYNAMIC), Off: dynamic, Size: entry, Link: 1, Entsize: entry}} {
+		var perr error
+		b, perr = binary.Append(b, binary.LittleEndian, part)
+		err = errors.Join(err, perr)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
 // fakeTrees are the files of a QEMU and of a kernel that suffice for this package. The fake loader
 // is a script that prints QEMU's version.
 func fakeTrees() map[string]string {
 	modules := "usr/lib/modules/" + kernelRelease
 	return map[string]string{
-		"qemu/usr/bin/qemu-system-x86_64":           elfFile,
+		"qemu/usr/bin/qemu-system-x86_64":           elfNeeding("libc.so.6"),
+		"qemu/" + Libraries + "/libc.so.6":          elfFile,
 		"qemu/" + Loader:                            "#!/bin/sh\necho QEMU emulator version 11.1.2\n",
 		"qemu/" + Libraries + "/libgcc_s.so.1.real": elfFile,
 		"qemu/usr/share/seabios/bios-256k.bin":      "bios",

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,7 @@ type backendSocket struct {
 	file      *os.File // for vfio-user
 	listener  *net.UnixListener
 	connected func(*net.UnixConn)
-	done      chan struct{} // closed when accept has ended; nil if it was not started
+	accepting sync.WaitGroup // accept runs
 }
 
 func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSocket, error) {
@@ -73,7 +74,6 @@ func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 
 // accept waits until process pid connects.
 func (b *backendSocket) accept(pid int) {
-	defer close(b.done)
 	for {
 		conn, err := b.listener.AcceptUnix()
 		if err != nil {
@@ -94,7 +94,5 @@ func (b *backendSocket) close() {
 	if b.file != nil {
 		_ = b.file.Close()
 	}
-	if b.done != nil {
-		<-b.done
-	}
+	b.accepting.Wait()
 }

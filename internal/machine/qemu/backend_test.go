@@ -45,8 +45,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 			out, err := cmd.StdoutPipe()
 			testkit.OK(t, err)
 			testkit.OK(t, cmd.Start())
-			b.done = make(chan struct{})
-			go b.accept(cmd.Process.Pid)
+			b.accepting.Go(func() { b.accept(cmd.Process.Pid) })
 
 			for range 3 {
 				c := testkit.Must(net.Dial("unix", ours))(t)

@@ -87,18 +87,17 @@ func (m *Machine) end() {
 // finish reads the remaining output and determines how the run ended. QEMU has been waited for.
 func (m *Machine) finish() {
 	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end open
-	<-m.conOK
+	m.conRead.Wait()
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
 	m.closeNet()
 	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
-	<-m.qmp.done
-	_ = m.qmp.conn.Close()
-	for e := range m.qmp.events { // events not handled yet
+	for e := range m.qmp.events { // events not handled yet, until the reader has ended
 		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
 	}
+	_ = m.qmp.conn.Close()
 	m.err = m.verdict()
 }
 

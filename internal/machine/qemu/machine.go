@@ -126,12 +126,12 @@ type Machine struct {
 	accel  Accel
 	log    *slog.Logger
 	child  *proc.Child
-	ram    []*os.File
-	// Guest memory.
+	ram    []*os.File // guest memory
+
 	physical []Extent
 	con      *console
 	conIn    net.Conn
-	conOK    chan struct{} // closed when this process has read the console to its end
+	conRead  sync.WaitGroup // until this process has read the console to its end
 	qmp      *qmp
 	agent    *agent.Client
 	net      []*backendSocket
@@ -214,9 +214,8 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
-		log:   c.Log,
-		con:   newConsole(c.Console),
-		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
+		log: c.Log, con: newConsole(c.Console),
+		ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
 	}
 	m.unplugs.init(c)
@@ -263,14 +262,10 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 		host[qmpChannel] = instead
 	}
 	for _, b := range m.net {
-		b.done = make(chan struct{})
-		go b.accept(m.PID())
+		b.accepting.Go(func() { b.accept(m.PID()) })
 	}
 	m.conIn = host[consoleChannel]
-	go func() {
-		_, _ = io.Copy(m.con, m.conIn)
-		close(m.conOK)
-	}()
+	m.conRead.Go(func() { _, _ = io.Copy(m.con, m.conIn) })
 	m.qmp = newQMP(host[qmpChannel])
 	results := agent.Conn(host[resultsChannel])
 	if c.ResultsPort {

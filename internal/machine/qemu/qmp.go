@@ -18,9 +18,8 @@ import (
 type qmp struct {
 	conn   net.Conn
 	events chan qmpEvent // watched events; closed at the end
-	done   chan struct{} // closed when the reader has ended
 
-	replies chan qmpReply // the last reply, from the reader
+	replies chan qmpReply // the last reply; closed at the end, before events
 	mu      sync.Mutex    // one command at a time
 	id      uint64        // under mu: id of the last command
 }
@@ -77,16 +76,14 @@ var errQMPClosed = errors.New("QMP: connection closed")
 
 // newQMP takes ownership of conn. The first command must be qmp_capabilities.
 func newQMP(conn net.Conn) *qmp {
-	q := &qmp{
-		conn: conn, events: make(chan qmpEvent, 16), replies: make(chan qmpReply, 1), done: make(chan struct{}),
-	}
+	q := &qmp{conn: conn, events: make(chan qmpEvent, 16), replies: make(chan qmpReply, 1)}
 	go q.read()
 	return q
 }
 
 func (q *qmp) read() {
-	defer close(q.done)
 	defer close(q.events)
+	defer close(q.replies)
 	s := bufio.NewScanner(q.conn)
 	s.Buffer(nil, maxQMP)
 	for s.Scan() {
@@ -137,16 +134,16 @@ func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage
 	}
 	for {
 		select {
-		case r := <-q.replies:
-			if r.ID == nil || *r.ID != q.id {
+		case r, open := <-q.replies:
+			switch {
+			case !open:
+				return nil, errQMPClosed
+			case r.ID == nil || *r.ID != q.id:
 				continue
-			}
-			if r.Error != nil {
+			case r.Error != nil:
 				return nil, fmt.Errorf("QMP %s: %s: %s", command, r.Error.Class, r.Error.Desc)
 			}
 			return r.Return, nil
-		case <-q.done:
-			return nil, errQMPClosed
 		case <-ctx.Done():
 			return nil, fmt.Errorf("QMP %s: %w", command, ctx.Err())
 		}

@@ -33,7 +33,8 @@ func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	}()
 	t.Cleanup(func() {
 		_ = ours.Close()
-		<-q.done
+		for range q.events { // until the reader has ended
+		}
 		<-done
 	})
 	return q
@@ -76,7 +77,8 @@ func TestQMPGivesUp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_ = q.conn.Close()
-	<-q.done
+	for range q.events { // until the reader has ended
+	}
 	if _, err := q.do(t.Context(), "quit", nil); err == nil {
 		t.Error("a command on a closed connection: no error")
 	}

@@ -52,14 +52,12 @@ func (c *Config) checkHotplug() error {
 // unplugs are the removals in progress.
 type unplugs struct {
 	removable map[string]bool // devices
-
-	mu      sync.Mutex
-	waiting map[string]chan error // under mu, by device; of capacity 1
+	waiting   sync.Map        // by device: a chan error of capacity 1
 }
 
 // init notes the machine's removable devices.
 func (u *unplugs) init(c *Config) {
-	u.removable, u.waiting = map[string]bool{}, map[string]chan error{}
+	u.removable = map[string]bool{}
 	for i, n := range c.Netdevs {
 		u.removable[nicDevice(i)] = n.Hotplug
 	}
@@ -83,28 +81,17 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		return nil, fmt.Errorf("%s: %w", m.name, ErrFixed)
 	}
 	event, done := make(chan error, 1), make(chan error, 1)
-	u.mu.Lock()
-	_, under := u.waiting[device]
-	if !under {
-		u.waiting[device] = event
-	}
-	u.mu.Unlock()
-	if under {
+	if _, under := u.waiting.LoadOrStore(device, event); under {
 		return nil, fmt.Errorf("%s: %s is on its way out already", m.name, device)
-	}
-	forget := func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.waiting, device)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Unplug.Here())
 	if _, err := m.qmp.do(ctx, commandUnplug, map[string]string{"id": device}); err != nil {
 		cancel()
-		forget()
+		u.waiting.Delete(device)
 		return nil, fmt.Errorf("%s: %w", m.name, err)
 	}
 	go func() {
-		defer forget()
+		defer u.waiting.Delete(device)
 		defer cancel()
 		select {
 		case err := <-event:
@@ -118,13 +105,11 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 	return done, nil
 }
 
-// unplugged sends a removal's result to the channel's receiver.
+// unplugged sends a removal's result to the goroutine that waits for it.
 func (m *Machine) unplugged(device string, err error) {
-	m.unplugs.mu.Lock()
-	defer m.unplugs.mu.Unlock()
-	if done := m.unplugs.waiting[device]; done != nil {
+	if event, waits := m.unplugs.waiting.Load(device); waits {
 		select {
-		case done <- err:
+		case event.(chan error) <- err:
 		default: // a result was sent already
 		}
 	}
