@@ -16,6 +16,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
+	"vnic.dev/vnic/internal/virtionet"
+	"vnic.dev/vnic/vhostuser"
 )
 
 // pci is the transport in a guest: a virtio-net PCI device that OpenPCI took from the kernel (virtio
@@ -263,7 +265,7 @@ func (p *pci) settle() (uint64, error) {
 	// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
 	// which continues with the old ring: measured. So the driver does not use the queue reset, and
 	// the device returns chains when the driver turns split off.
-	f, err := chooseFeatures(p.common.features() &^ featRingReset)
+	f, err := chooseFeatures(p.common.features() &^ vhostuser.FeatureRingReset)
 	if err != nil {
 		p.common.addStatus(statusFailed)
 		return 0, err
@@ -308,7 +310,7 @@ func (p *pci) pairs() int { return 1 } // without MQ; else the configuration spa
 
 // controlQueue comes after all pairs that the device has, used or not (5.1.2).
 func (p *pci) controlQueue() int {
-	if p.features&featMQ == 0 {
+	if p.features&virtionet.FMQ == 0 {
 		return 2
 	}
 	var b [2]byte
