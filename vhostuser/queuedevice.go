@@ -3,7 +3,6 @@ package vhostuser
 import (
 	"fmt"
 	"log/slog"
-	"time"
 
 	"vnic.dev/vnic/internal/scm"
 )
@@ -46,7 +45,7 @@ type QueueDevice struct {
 
 // queueWorker is a started queue.
 type queueWorker struct {
-	kicks
+	*Worker
 	queue Queue
 }
 
@@ -55,21 +54,32 @@ func (d *QueueDevice) MaxQueues() int { return d.Queues }
 
 // StartQueue opens queue v.Index and starts its goroutine.
 func (d *QueueDevice) StartQueue(v Vring) error {
-	w := new(queueWorker)
-	if err := w.take(v, d.enabled[v.Index]); err != nil {
+	q, err := d.Open(v)
+	if err != nil {
+		scm.Close(v.Kick)
+		scm.Close(v.Call)
+		scm.Close(v.Err)
 		return err
 	}
-	var err error
-	if w.queue, err = d.Open(v); err != nil {
-		w.close()
-		return err
-	}
-	d.workers[v.Index] = w
-	w.start(func() {
-		if err := w.run(v.Running); err != nil && d.Log != nil {
+	failed := false
+	w, err := StartWorker(v, d.enabled[v.Index], func(w *Worker) (more bool) {
+		if failed || !q.Pending() {
+			return false
+		}
+		err := q.Process()
+		if q.Publish() {
+			w.Call()
+		}
+		if failed = err != nil; failed && d.Log != nil {
 			d.Log.Error("queue stopped", "queue", v.Index, "err", err)
 		}
+		return !failed
 	})
+	if err != nil {
+		q.Close()
+		return err
+	}
+	d.workers[v.Index] = &queueWorker{w, q}
 	return nil
 }
 
@@ -79,7 +89,7 @@ func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	if w == nil {
 		return 0, fmt.Errorf("queue %d is not started", index)
 	}
-	w.stop()
+	w.Stop()
 	d.workers[index] = nil
 	defer w.queue.Close()
 	return w.queue.Base(), nil
@@ -92,38 +102,14 @@ func (d *QueueDevice) SetCall(index, fd int) error {
 		scm.Close(fd)
 		return fmt.Errorf("queue %d is not started", index)
 	}
-	return w.setCall(fd)
+	return w.SetCall(fd)
 }
 
 // EnableQueue lets the queue's goroutine run, or makes it wait.
 func (d *QueueDevice) EnableQueue(index int, on bool) error {
 	d.enabled[index] = on
 	if w := d.workers[index]; w != nil {
-		return w.enable(on)
+		return w.Enable(on)
 	}
 	return nil
-}
-
-// run processes the queue until kick is closed or the queue has an error. It starts at the first
-// kick, or at once if now is set.
-func (w *queueWorker) run(now bool) error {
-	for started := now; ; {
-		for started && w.enabled.Load() && w.queue.Pending() {
-			err := w.queue.Process()
-			if w.queue.Publish() {
-				w.fire()
-			}
-			if err != nil {
-				return err
-			}
-			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return nil // kick is closed: end, even if the driver always has more chains
-			}
-		}
-		kicked, err := w.wait()
-		if err != nil {
-			return nil
-		}
-		started = started || kicked
-	}
 }

@@ -18,7 +18,13 @@ import (
 //
 // A frontend that never reads its calls blocks only its own queue; Stop still works.
 type Worker struct {
-	kicks
+	// Only the goroutine of Serve writes the fields that are not atomic, most of them before it starts
+	// the worker's goroutine.
+	kick    *os.File // the kick eventfd; Stop closes it, which ends the goroutine
+	call    atomic.Pointer[os.File]
+	callDue atomic.Bool // SetCall has replaced the call eventfd: wait fires the new one
+	enabled atomic.Bool
+	done    chan struct{} // closed when the goroutine has ended
 }
 
 // StartWorker starts a Worker for the queue v, which StartQueue received; enabled is the queue's
@@ -30,27 +36,53 @@ type Worker struct {
 // v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an
 // error: the Worker cannot poll a ring.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
-	w := new(Worker)
-	if err := w.take(v, enabled); err != nil {
-		return nil, err
+	scm.Close(v.Err)
+	w := &Worker{kick: os.NewFile(uintptr(v.Kick), "kick"), done: make(chan struct{})} // kick: nil if v.Kick is -1
+	w.call.Store(os.NewFile(uintptr(v.Call), "call"))
+	w.enabled.Store(enabled)
+	if w.kick == nil {
+		w.close()
+		return nil, errors.New("no kick eventfd: a queue that is to be polled is not supported")
 	}
-	w.start(func() { w.run(v.Running, kicked) })
+	dma.Go(func() {
+		defer close(w.done)
+		w.run(v.Running, kicked)
+	})
 	return w, nil
 }
 
+func (w *Worker) close() {
+	_ = w.kick.Close()
+	_ = w.call.Load().Close() // ends a blocked write to the eventfd
+}
+
 // Call calls the driver, if there is a call eventfd. Only kicked may use it.
-func (w *Worker) Call() { w.fire() }
+func (w *Worker) Call() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = w.call.Load().Write(one[:]) // on a nil or closed file Write only returns an error
+}
 
 // SetCall makes the worker use another call eventfd, -1 for none, and fire it once, because an
 // earlier call may have gone to the old one.
-func (w *Worker) SetCall(fd int) error { return w.setCall(fd) }
+func (w *Worker) SetCall(fd int) error {
+	_ = w.call.Swap(os.NewFile(uintptr(fd), "call")).Close()
+	w.callDue.Store(true)
+	return w.wake()
+}
 
 // Enable lets the worker run, or makes it wait.
-func (w *Worker) Enable(on bool) error { return w.enable(on) }
+func (w *Worker) Enable(on bool) error {
+	w.enabled.Store(on)
+	return w.wake()
+}
 
 // Stop ends the worker and closes its eventfds. When it returns, kicked is not running, and the
 // worker does not call it again.
-func (w *Worker) Stop() { w.stop() }
+func (w *Worker) Stop() {
+	w.close()
+	<-w.done
+}
 
 func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 	for due := now; ; {
@@ -71,86 +103,24 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 	}
 }
 
-// kicks are the eventfds of a started queue, and the goroutine that waits for its kicks. Only the
-// goroutine of Serve writes the fields that are not atomic, most of them before it starts the other
-// goroutine.
-type kicks struct {
-	kick    *os.File // the kick eventfd; stop closes it, which ends the goroutine
-	call    atomic.Pointer[os.File]
-	callDue atomic.Bool // SetCall has replaced the call eventfd: wait fires the new one
-	enabled atomic.Bool
-	done    chan struct{} // closed when the goroutine has ended
-}
-
-// take makes k the owner of the eventfds of queue v. If it returns an error, it has closed them.
-func (k *kicks) take(v Vring, enabled bool) error {
-	scm.Close(v.Err)
-	k.kick = os.NewFile(uintptr(v.Kick), "kick") // nil if v.Kick is -1
-	k.call.Store(os.NewFile(uintptr(v.Call), "call"))
-	k.enabled.Store(enabled)
-	if k.kick == nil {
-		k.close()
-		return errors.New("no kick eventfd: a queue that is to be polled is not supported")
-	}
-	return nil
-}
-
-func (k *kicks) close() {
-	_ = k.kick.Close()
-	_ = k.call.Load().Close() // ends a blocked write to the eventfd
-}
-
-// start starts the goroutine.
-func (k *kicks) start(run func()) {
-	k.done = make(chan struct{})
-	dma.Go(func() {
-		defer close(k.done)
-		run()
-	})
-}
-
-// stop closes the eventfds and waits until the goroutine has ended.
-func (k *kicks) stop() {
-	k.close()
-	<-k.done
-}
-
-func (k *kicks) setCall(fd int) error {
-	_ = k.call.Swap(os.NewFile(uintptr(fd), "call")).Close()
-	k.callDue.Store(true)
-	return k.wake()
-}
-
-func (k *kicks) enable(on bool) error {
-	k.enabled.Store(on)
-	return k.wake()
-}
-
 // wake interrupts the goroutine's wait for a kick, so that it sees the changes to callDue and
 // enabled.
-func (k *kicks) wake() error { return k.kick.SetReadDeadline(time.Unix(1, 0)) }
+func (w *Worker) wake() error { return w.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait waits for a kick, or for wake. It returns an error if stop has closed the kick, or if the
+// wait waits for a kick, or for wake. It returns an error if Stop has closed the kick, or if the
 // kick is no eventfd; then the goroutine ends.
-func (k *kicks) wait() (kicked bool, err error) {
-	if k.callDue.Swap(false) {
-		k.fire()
+func (w *Worker) wait() (kicked bool, err error) {
+	if w.callDue.Swap(false) {
+		w.Call()
 	}
 	var count [8]byte
-	switch _, err := k.kick.Read(count[:]); {
+	switch _, err := w.kick.Read(count[:]); {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		_ = k.kick.SetReadDeadline(time.Time{})
+		_ = w.kick.SetReadDeadline(time.Time{})
 		return false, nil
 	default:
 		return false, err
 	}
-}
-
-// fire sends a call, if there is an eventfd.
-func (k *kicks) fire() {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = k.call.Load().Write(one[:]) // on a nil or closed file Write only returns an error
 }

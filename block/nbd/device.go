@@ -100,7 +100,8 @@ type Device struct {
 	rx, tx devmem.Binding // nil: none
 	flow   devmem.FlowID  // 0: none
 	reads  *link
-	writes *link // nil: none
+	writes *link   // nil: none
+	links  []*link // reads and writes
 
 	stream *devmem.Stream // of the connection reads; the receiving goroutine uses it
 	sender *devmem.Sender // of the connection writes; the sending goroutine uses it
@@ -151,7 +152,7 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	}
 	if err := d.open(ctx); err != nil {
 		d.err = err
-		for _, l := range d.links() {
+		for _, l := range d.links {
 			_ = l.Close() // this connection is not in the transmission phase; handshake may have sent NBD_OPT_ABORT
 		}
 		return nil, errors.Join(fmt.Errorf("nbd: %w", err), d.Close())
@@ -220,6 +221,7 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 		return e, fmt.Errorf("%s: %w", what, err)
 	}
 	*to = &link{Conn: c, what: what, send: make(chan struct{}, 1), receive: make(chan struct{}, 1)}
+	d.links = append(d.links, *to)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = c.SetDeadline(time.Unix(1, 0))
@@ -259,15 +261,6 @@ func (d *Device) Stats() block.Stats {
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
 }
 
-func (d *Device) links() (list []*link) {
-	for _, l := range []*link{d.reads, d.writes} {
-		if l != nil {
-			list = append(list, l)
-		}
-	}
-	return list
-}
-
 // fail closes the connections, and sets the Device's error if it has none yet.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
@@ -279,7 +272,7 @@ func (d *Device) fail(err error) {
 	if cancel != nil {
 		cancel(err)
 	}
-	for _, l := range d.links() {
+	for _, l := range d.links {
 		_ = l.SetLinger(0) // otherwise TCP would retransmit unacknowledged data from memory that the caller may reuse
 		_ = l.Close()
 	}
@@ -289,7 +282,7 @@ func (d *Device) fail(err error) {
 // operation may be in progress, and no goroutine may send.
 func (d *Device) leave() error {
 	var errs []error
-	for _, l := range d.links() {
+	for _, l := range d.links {
 		var b [requestLen]byte
 		r := request{Type: cmdDisc}
 		r.encode(&b)

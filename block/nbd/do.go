@@ -92,21 +92,19 @@ func (d *Device) begin(ctx context.Context, cancel context.CancelCauseFunc) erro
 		return fmt.Errorf("nbd: another Do is under way: %w", syscall.EBUSY)
 	}
 	d.busy, d.cancel = true, cancel
-	type worker struct {
-		l *link
-		f func(context.Context) error
-	}
-	workers := []worker{{d.reads, d.sendReads}, {d.reads, d.receiveReads}}
-	if d.writes != nil {
-		workers = append(workers, worker{d.writes, d.sendWrites}, worker{d.writes, d.receiveWrites})
-	}
-	for _, w := range workers {
+	start := func(l *link, work func(context.Context) error) {
 		d.work.Go(func() {
-			if err := w.f(ctx); err != nil {
-				d.fail(fmt.Errorf("%s: %w", w.l.what, err))
+			if err := work(ctx); err != nil {
+				d.fail(fmt.Errorf("%s: %w", l.what, err))
 			}
 			wake(d.ended)
 		})
+	}
+	start(d.reads, d.sendReads)
+	start(d.reads, d.receiveReads)
+	if d.writes != nil {
+		start(d.writes, d.sendWrites)
+		start(d.writes, d.receiveWrites)
 	}
 	return nil
 }

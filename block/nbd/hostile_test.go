@@ -211,7 +211,7 @@ func TestReplyToNothing(t *testing.T) {
 
 // limit shortens the stall limit of the connections after the handshake.
 func (d *Device) limit(to time.Duration) {
-	for _, l := range d.links() {
+	for _, l := range d.links {
 		l.SetStallLimit(to)
 	}
 }

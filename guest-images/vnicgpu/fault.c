@@ -144,14 +144,12 @@ static int answer(struct region *r, const struct hmm_range *range, u64 first, un
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
 {
 	unsigned long i;
-	int ret;
 
-	mutex_lock(&r->lock);
-	ret = r->error;
-	if (!ret && mmu_interval_read_retry(&r->notifier, range->notifier_seq))
-		ret = -EAGAIN;
-	if (ret)
-		goto unlock;
+	guard(mutex)(&r->lock);
+	if (r->error)
+		return r->error;
+	if (mmu_interval_read_retry(&r->notifier, range->notifier_seq))
+		return -EAGAIN;
 	for (i = 0; i < arg->count; i++) {
 		if (i >= n)
 			entries[i] = invalid(-EAGAIN);
@@ -173,9 +171,7 @@ static int answer(struct region *r, const struct hmm_range *range, u64 first, un
 	}
 	r->stats.faults++;
 	arg->generation = r->generation;
-unlock:
-	mutex_unlock(&r->lock);
-	return ret;
+	return 0;
 }
 
 static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *arg, u64 *entries)

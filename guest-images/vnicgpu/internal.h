@@ -3,6 +3,7 @@
 #define _VNICGPU_INTERNAL_H
 
 #include <linux/bitmap.h>
+#include <linux/cleanup.h>
 #include <linux/kref.h>
 #include <linux/memremap.h>
 #include <linux/miscdevice.h>

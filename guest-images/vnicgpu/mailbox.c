@@ -67,16 +67,13 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 {
 	struct mailbox *m;
 	unsigned long addr;
-	int ret = 0;
 
-	mutex_lock(&gpu->mailbox_lock);
+	guard(mutex)(&gpu->mailbox_lock);
 	if (gpu->has_mailbox)
-		goto unlock;
+		return 0;
 	addr = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
-	if (!addr) {
-		ret = -ENOMEM;
-		goto unlock;
-	}
+	if (!addr)
+		return -ENOMEM;
 	gpu->mailbox = addr - gpu->start;
 	vnicgpu_poison_taken(gpu, gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->ack_ms = READ_ONCE(ack_ms);
@@ -88,9 +85,7 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 	wmb(); /* makes all other fields visible before the magic number */
 	WRITE_ONCE(m->magic, cpu_to_le32(MAGIC));
 	gpu->has_mailbox = true;
-unlock:
-	mutex_unlock(&gpu->mailbox_lock);
-	return ret;
+	return 0;
 }
 
 void vnicgpu_mailbox_end(struct vnicgpu *gpu)
@@ -108,19 +103,16 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 static struct slot *take(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
-	struct slot *s = NULL;
 	unsigned int i;
 
-	spin_lock(&gpu->slots_lock);
+	guard(spinlock)(&gpu->slots_lock);
 	for_each_clear_bit(i, gpu->slots, SLOTS) {
 		if (READ_ONCE(m->slot[i].state) == cpu_to_le32(FREE)) {
 			__set_bit(i, gpu->slots);
-			s = &m->slot[i];
-			break;
+			return &m->slot[i];
 		}
 	}
-	spin_unlock(&gpu->slots_lock);
-	return s;
+	return NULL;
 }
 
 /*
@@ -130,23 +122,18 @@ static struct slot *take(struct vnicgpu *gpu)
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {
-	bool silent;
-
-	spin_lock(&gpu->slots_lock);
+	guard(spinlock)(&gpu->slots_lock);
 	if (gpu->unanswered && READ_ONCE(*gpu->unanswered) != cpu_to_le32(GIVEN_UP))
 		gpu->unanswered = NULL;
-	silent = gpu->unanswered;
-	spin_unlock(&gpu->slots_lock);
-	return silent;
+	return gpu->unanswered;
 }
 
 static void lost(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
 
-	spin_lock(&gpu->slots_lock);
+	guard(spinlock)(&gpu->slots_lock);
 	WRITE_ONCE(m->lost, cpu_to_le32(le32_to_cpu(m->lost) + 1));
-	spin_unlock(&gpu->slots_lock);
 }
 
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
@@ -194,10 +181,9 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	rmb(); /* makes the NIC's writes to the pages visible to this CPU */
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
-	spin_lock(&gpu->slots_lock);
+	guard(spinlock)(&gpu->slots_lock);
 	if (ret)
 		gpu->unanswered = &s->state;
 	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
-	spin_unlock(&gpu->slots_lock);
 	return ret;
 }

@@ -4,7 +4,6 @@
  * QEMU's ivshmem-plain. The memory is a PCI BAR. Programs get it by mmap, and other devices as
  * dma-bufs.
  */
-#include <linux/cleanup.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/genalloc.h>
@@ -71,9 +70,8 @@ static int gpu_open(struct inode *inode, struct file *file)
 	INIT_LIST_HEAD(&f->pieces);
 	INIT_LIST_HEAD(&f->regions);
 	kref_get(&gpu->ref);
-	mutex_lock(&gpu->lock);
-	list_add(&f->list, &gpu->files);
-	mutex_unlock(&gpu->lock);
+	scoped_guard(mutex, &gpu->lock)
+		list_add(&f->list, &gpu->files);
 	file->private_data = f;
 	return 0;
 }
@@ -82,9 +80,8 @@ static int gpu_release(struct inode *inode, struct file *file)
 {
 	struct vnicgpu_file *f = file->private_data;
 
-	mutex_lock(&f->gpu->lock);
-	list_del(&f->list);
-	mutex_unlock(&f->gpu->lock);
+	scoped_guard(mutex, &f->gpu->lock)
+		list_del(&f->list);
 	vnicgpu_regions_close(f);
 	vnicgpu_free_pieces(f);
 	vnicgpu_put(f->gpu);
@@ -331,10 +328,9 @@ static void gpu_remove(struct pci_dev *pdev)
 	 * All mappings belong to open files, and gpu_fault makes no new ones. Several device nodes may
 	 * exist.
 	 */
-	mutex_lock(&gpu->lock);
-	list_for_each_entry(f, &gpu->files, list)
-		unmap_mapping_range(f->file->f_mapping, 0, 0, 1);
-	mutex_unlock(&gpu->lock);
+	scoped_guard(mutex, &gpu->lock)
+		list_for_each_entry(f, &gpu->files, list)
+			unmap_mapping_range(f->file->f_mapping, 0, 0, 1);
 	while (!wait_event_timeout(gpu->unmapped, !atomic_read(&gpu->mapped), 10 * HZ))
 		dev_warn(&pdev->dev, "removal waits for devices to unmap dma-bufs: %d mappings\n",
 			 atomic_read(&gpu->mapped));

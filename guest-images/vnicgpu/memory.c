@@ -53,28 +53,22 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	vnicgpu_poison_taken(gpu, p->offset, p->size);
 	clear(gpu->mem + p->offset, p->size);
 	arg->offset = p->offset;
-	mutex_lock(&f->lock);
+	guard(mutex)(&f->lock);
 	list_add_tail(&p->list, &f->pieces);
-	mutex_unlock(&f->lock);
 	return 0;
 }
 
 int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size)
 {
 	struct piece *p;
-	int ret = -EACCES;
 
 	if (!size || !PAGE_ALIGNED(offset) || !PAGE_ALIGNED(size))
 		return -EINVAL;
-	mutex_lock(&f->lock);
-	list_for_each_entry(p, &f->pieces, list) {
-		if (offset >= p->offset && offset - p->offset <= p->size && size <= p->size - (offset - p->offset)) {
-			ret = 0;
-			break;
-		}
-	}
-	mutex_unlock(&f->lock);
-	return ret;
+	guard(mutex)(&f->lock);
+	list_for_each_entry(p, &f->pieces, list)
+		if (offset >= p->offset && offset - p->offset <= p->size && size <= p->size - (offset - p->offset))
+			return 0;
+	return -EACCES;
 }
 
 void vnicgpu_free_pieces(struct vnicgpu_file *f)

@@ -29,33 +29,28 @@ static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 
 void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset)
 {
-	unsigned long flags;
-
 	if (!smp_load_acquire(&gpu->poisoned))
 		return;
-	spin_lock_irqsave(&gpu->poison_lock, flags);
+	guard(spinlock_irqsave)(&gpu->poison_lock);
 	memset(gpu->mem + offset, POISON, PAGE_SIZE);
 	set_bit(offset >> PAGE_SHIFT, gpu->poisoned);
 	gpu->left++;
-	spin_unlock_irqrestore(&gpu->poison_lock, flags);
 }
 
 void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size)
 {
-	unsigned long flags, page = offset >> PAGE_SHIFT, end = (offset + size) >> PAGE_SHIFT;
+	unsigned long page = offset >> PAGE_SHIFT, end = (offset + size) >> PAGE_SHIFT;
 
 	if (!smp_load_acquire(&gpu->poisoned))
 		return;
-	for (; page < end; page++) {
-		spin_lock_irqsave(&gpu->poison_lock, flags);
-		look(gpu, page, true);
-		spin_unlock_irqrestore(&gpu->poison_lock, flags);
-	}
+	for (; page < end; page++)
+		scoped_guard(spinlock_irqsave, &gpu->poison_lock)
+			look(gpu, page, true);
 }
 
 int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg)
 {
-	unsigned long page, pages = gpu->size >> PAGE_SHIFT, flags;
+	unsigned long page, pages = gpu->size >> PAGE_SHIFT;
 	unsigned long *map;
 
 	if (!smp_load_acquire(&gpu->poisoned)) {
@@ -69,15 +64,14 @@ int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg)
 	for_each_set_bit(page, gpu->poisoned, pages) {
 		if (READ_ONCE(gpu->gone))
 			return -ENODEV;
-		spin_lock_irqsave(&gpu->poison_lock, flags);
-		look(gpu, page, false);
-		arg->held += test_bit(page, gpu->poisoned);
-		spin_unlock_irqrestore(&gpu->poison_lock, flags);
+		scoped_guard(spinlock_irqsave, &gpu->poison_lock) {
+			look(gpu, page, false);
+			arg->held += test_bit(page, gpu->poisoned);
+		}
 		cond_resched();
 	}
-	spin_lock_irqsave(&gpu->poison_lock, flags);
+	guard(spinlock_irqsave)(&gpu->poison_lock);
 	arg->left = gpu->left;
 	arg->broken = gpu->broken;
-	spin_unlock_irqrestore(&gpu->poison_lock, flags);
 	return 0;
 }

@@ -158,19 +158,16 @@ static const struct dev_pagemap_ops private_ops = {
 static int private_ready(struct vnicgpu *gpu)
 {
 	struct resource *res;
-	int ret = 0;
 	void *p;
 
 	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* Debian's 6.12: memremap_pages would WARN */
 		return -EOPNOTSUPP;
-	mutex_lock(&gpu->private_lock);
+	guard(mutex)(&gpu->private_lock);
 	if (gpu->region)
-		goto unlock;
+		return 0;
 	res = request_free_mem_region(&iomem_resource, gpu->size, gpu->name);
-	if (IS_ERR(res)) {
-		ret = PTR_ERR(res);
-		goto unlock;
-	}
+	if (IS_ERR(res))
+		return PTR_ERR(res);
 	gpu->pgmap.type = MEMORY_DEVICE_PRIVATE;
 	gpu->pgmap.range.start = res->start;
 	gpu->pgmap.range.end = res->end;
@@ -180,13 +177,10 @@ static int private_ready(struct vnicgpu *gpu)
 	p = memremap_pages(&gpu->pgmap, NUMA_NO_NODE);
 	if (IS_ERR(p)) {
 		release_mem_region(res->start, resource_size(res));
-		ret = PTR_ERR(p);
-		goto unlock;
+		return PTR_ERR(p);
 	}
 	gpu->region = res;
-unlock:
-	mutex_unlock(&gpu->private_lock);
-	return ret;
+	return 0;
 }
 
 /* Allocates pages of the GPU for those pages of src that can be moved, and copies them. */

@@ -38,9 +38,8 @@ static void region_free(struct kref *ref)
 	struct region *r = container_of(ref, struct region, ref);
 
 	mmdrop(r->mm);
-	mutex_lock(&numbers_lock);
-	idr_remove(&numbers, r->id);
-	mutex_unlock(&numbers_lock);
+	scoped_guard(mutex, &numbers_lock)
+		idr_remove(&numbers, r->id);
 	mutex_destroy(&r->lock);
 	kvfree(r->mapped);
 	kfree(r);
@@ -140,11 +139,10 @@ static const struct mmu_interval_notifier_ops region_ops = {
  */
 static void region_end(struct region *r, int error, u32 reason)
 {
-	mutex_lock(&r->lock);
+	guard(mutex)(&r->lock);
 	if (!bitmap_empty(r->mapped, r->pages))
 		take_back(r, 0, r->pages, reason);
 	r->error = error;
-	mutex_unlock(&r->lock);
 }
 
 /* Closes a region that is in no file's list any more. */
@@ -153,9 +151,8 @@ static void region_close(struct region *r)
 	/* Call this before the region leaves the GPU's list: until then the mailbox exists. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
-	mutex_lock(&r->gpu->regions_lock);
-	list_del(&r->of_gpu);
-	mutex_unlock(&r->gpu->regions_lock);
+	scoped_guard(mutex, &r->gpu->regions_lock)
+		list_del(&r->of_gpu);
 	vnicgpu_region_put(r);
 }
 
@@ -175,9 +172,8 @@ static int region_new(struct vnicgpu *gpu, unsigned long start, unsigned long si
 	r->mapped = kvcalloc(BITS_TO_LONGS(r->pages), sizeof(long), GFP_KERNEL_ACCOUNT);
 	if (!r->mapped)
 		goto free;
-	mutex_lock(&numbers_lock);
-	ret = idr_alloc_cyclic(&numbers, r, 1, 0, GFP_KERNEL_ACCOUNT);
-	mutex_unlock(&numbers_lock);
+	scoped_guard(mutex, &numbers_lock)
+		ret = idr_alloc_cyclic(&numbers, r, 1, 0, GFP_KERNEL_ACCOUNT);
 	if (ret < 0)
 		goto free;
 	r->id = ret;
@@ -188,9 +184,8 @@ static int region_new(struct vnicgpu *gpu, unsigned long start, unsigned long si
 		vnicgpu_region_put(r);
 		return ret;
 	}
-	mutex_lock(&gpu->regions_lock);
-	list_add(&r->of_gpu, &gpu->regions);
-	mutex_unlock(&gpu->regions_lock);
+	scoped_guard(mutex, &gpu->regions_lock)
+		list_add(&r->of_gpu, &gpu->regions);
 	*region = r;
 	return 0;
 free:
@@ -211,24 +206,20 @@ int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
 	ret = vnicgpu_mailbox(f->gpu);
 	if (ret)
 		return ret;
-	mutex_lock(&f->lock);
-	if (f->nregions >= MAX_REGIONS)
-		ret = -EMFILE;
-	else
+	scoped_guard(mutex, &f->lock) {
+		if (f->nregions >= MAX_REGIONS)
+			return -EMFILE;
 		f->nregions++;
-	mutex_unlock(&f->lock);
-	if (ret)
-		return ret;
+	}
 	ret = region_new(f->gpu, arg->addr, arg->size, &r);
-	mutex_lock(&f->lock);
+	guard(mutex)(&f->lock);
 	if (ret) {
 		f->nregions--;
-	} else {
-		arg->id = r->id;
-		list_add(&r->list, &f->regions);
+		return ret;
 	}
-	mutex_unlock(&f->lock);
-	return ret;
+	arg->id = r->id;
+	list_add(&r->list, &f->regions);
+	return 0;
 }
 
 /* Returns a region of the file, or NULL. Under the file's lock. */
@@ -246,11 +237,10 @@ struct region *vnicgpu_region_get(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;
 
-	mutex_lock(&f->lock);
+	guard(mutex)(&f->lock);
 	r = find(f, id);
 	if (r)
 		kref_get(&r->ref);
-	mutex_unlock(&f->lock);
 	return r;
 }
 
@@ -260,15 +250,13 @@ int vnicgpu_region_close(struct vnicgpu_file *f, const struct vnicgpu_region_clo
 
 	if (arg->pad)
 		return -EINVAL;
-	mutex_lock(&f->lock);
-	r = find(f, arg->id);
-	if (r) {
+	scoped_guard(mutex, &f->lock) {
+		r = find(f, arg->id);
+		if (!r)
+			return -ENOENT;
 		list_del(&r->list);
 		f->nregions--;
 	}
-	mutex_unlock(&f->lock);
-	if (!r)
-		return -ENOENT;
 	region_close(r);
 	return 0;
 }
@@ -312,9 +300,8 @@ int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *ar
 
 	if (!r)
 		return -ENOENT;
-	mutex_lock(&r->lock);
-	*arg = r->stats;
-	mutex_unlock(&r->lock);
+	scoped_guard(mutex, &r->lock)
+		*arg = r->stats;
 	arg->id = r->id;
 	arg->refused = atomic64_read(&r->refused);
 	vnicgpu_region_put(r);

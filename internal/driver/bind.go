@@ -69,7 +69,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 
 // UnbindQueue turns header split off and returns the unused pages to their source. The Receiver gets
 // earlier frames first. In a process the device stops the queue meanwhile (GET_VRING_BASE). In a
-// guest it cannot (see pci.settle): there the device has to return all chains, with used.len 0,
+// guest it cannot (see pci.negotiate): there the device has to return all chains, with used.len 0,
 // when split is turned off. If a binding of the NIC prevents turning split off, the caller must
 // undo it first.
 func (n *NIC) UnbindQueue(queue int) error {

@@ -6,6 +6,8 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/virtionet"
 )
 
 // errNoConfig means that a transport cannot read the configuration space.
@@ -30,7 +32,7 @@ const (
 // not empty, take precedence.
 func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	n.mac, n.mtu = mac, mtu
-	if n.mac == nil && n.features&featMAC != 0 {
+	if n.mac == nil && n.features&virtionet.FMAC != 0 {
 		var b [6]byte
 		if err := n.t.config(configMAC, b[:]); err == nil {
 			n.mac = b[:]
@@ -44,7 +46,7 @@ func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	if len(n.mac) != 6 {
 		return fmt.Errorf("MAC address %v: not 6 bytes", n.mac)
 	}
-	if n.mtu == 0 && n.features&featMTU != 0 {
+	if n.mtu == 0 && n.features&virtionet.FMTU != 0 {
 		if v, err := n.config16(configMTU); err == nil {
 			n.mtu = int(v)
 		} else if !errors.Is(err, errNoConfig) {
@@ -63,7 +65,7 @@ func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 // countPairs sets how many queue pairs the driver uses.
 func (n *NIC) countPairs() error {
 	pairs := 1
-	if n.features&featMQ != 0 {
+	if n.features&virtionet.FMQ != 0 {
 		pairs = n.t.pairs()
 		if v, err := n.config16(configPairs); err == nil {
 			pairs = int(v)
@@ -81,7 +83,7 @@ func (n *NIC) countPairs() error {
 
 // linkUp reports whether the link is up; a device without a link status is up.
 func (n *NIC) linkUp() bool {
-	if n.features&featStatus == 0 {
+	if n.features&virtionet.FStatus == 0 {
 		return true
 	}
 	v, err := n.config16(configStatus)

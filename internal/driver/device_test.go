@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -64,7 +65,8 @@ type testFrame struct {
 	frame []byte
 }
 
-const testOffer = featsWanted &^ (featCtrlVQ | featRingReset | featMAC | featStatus | featMTU)
+const testOffer = featsWanted &^ (virtionet.FCtrlVQ | vhostuser.FeatureRingReset | virtionet.FMAC | virtionet.FStatus |
+	virtionet.FMTU)
 
 func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 	d := &testDevice{
@@ -396,7 +398,7 @@ func (d *testDevice) StartQueue(v vhostuser.Vring) error {
 	q := d.queues[v.Index]
 	vq, err := virtq.NewDevice(d.space, virtq.Config{
 		Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: virtq.BaseOf(v.Base),
-		Indirect: d.features&featIndirect != 0, EventIdx: d.features&featEventIdx != 0,
+		Indirect: d.features&vhostuser.FeatureIndirect != 0, EventIdx: d.features&vhostuser.FeatureEventIdx != 0,
 	})
 	if err != nil {
 		return err

@@ -7,7 +7,10 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
+	"vnic.dev/vnic/vhostuser"
 )
 
 // direct is a transport without a device: a test writes the rings itself. Addresses are offsets in
@@ -29,7 +32,8 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	mem := testkit.Must(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	sl, _ := newTestSleeper(t)
-	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringAddrs{}, sl: sl}
+	d := &direct{mem: mem, feats: feats | featsMandatory | virtionet.FMQ | virtionet.FCtrlVQ,
+		rings: map[int]ringAddrs{}, sl: sl}
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
@@ -171,12 +175,12 @@ func FuzzDevice(f *testing.F) {
 	f.Add(uint8(1), []byte{4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(uint8(7), []byte{1, 0, 78, 32, 0, 54, 0, 2, 1, 0, 16, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, mode uint8, ops []byte) {
-		feats := uint64(featGuestCSUM | featGuestTSO4)
+		feats := uint64(virtionet.FGuestCsum | virtionet.FGuestTSO4)
 		if mode&1 != 0 {
-			feats |= featIndirect
+			feats |= vhostuser.FeatureIndirect
 		}
 		if mode&2 != 0 {
-			feats |= featEventIdx
+			feats |= vhostuser.FeatureEventIdx
 		}
 		owner := newPageOwner(t, 1+int(mode>>2)%40)
 		total := len(owner.free)
@@ -242,7 +246,8 @@ func TestRefillKeepsNobodyAwake(t *testing.T) {
 // newQuiet makes a NIC for measurements. step sends and receives frames.
 func newQuiet(t testing.TB) (step func()) {
 	r := newPageOwner(t, 512)
-	n, d := newDirect(t, featCSUM|featGuestCSUM|featIndirect|featEventIdx, 256, 4, r, r)
+	n, d := newDirect(t, virtionet.FCsum|virtionet.FGuestCsum|vhostuser.FeatureIndirect|vhostuser.FeatureEventIdx,
+		256, 4, r, r)
 	frames := []TxFrame{
 		{Header: tcpHeader(1448), Device: []Range{{3, 8, 1448}}, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, Cookie: 1},
 		{Header: tcpHeader(100), Linear: make([]byte, 100)},

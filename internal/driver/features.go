@@ -2,62 +2,21 @@ package driver
 
 import (
 	"fmt"
-	"strings"
+
+	"vnic.dev/vnic/internal/virtionet"
+	"vnic.dev/vnic/vhostuser"
 )
 
-// Feature bits (virtio 1.3, 5.1.3 and 6).
-const (
-	featCSUM       = 1 << 0  // VIRTIO_NET_F_CSUM
-	featGuestCSUM  = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
-	featMTU        = 1 << 3  // VIRTIO_NET_F_MTU
-	featMAC        = 1 << 5  // VIRTIO_NET_F_MAC
-	featGuestTSO4  = 1 << 7  // VIRTIO_NET_F_GUEST_TSO4
-	featGuestTSO6  = 1 << 8  // VIRTIO_NET_F_GUEST_TSO6
-	featGuestECN   = 1 << 9  // VIRTIO_NET_F_GUEST_ECN
-	featHostTSO4   = 1 << 11 // VIRTIO_NET_F_HOST_TSO4
-	featHostTSO6   = 1 << 12 // VIRTIO_NET_F_HOST_TSO6
-	featHostECN    = 1 << 13 // VIRTIO_NET_F_HOST_ECN
-	featMrgRxBuf   = 1 << 15 // VIRTIO_NET_F_MRG_RXBUF
-	featStatus     = 1 << 16 // VIRTIO_NET_F_STATUS
-	featCtrlVQ     = 1 << 17 // VIRTIO_NET_F_CTRL_VQ
-	featMQ         = 1 << 22 // VIRTIO_NET_F_MQ
-	featIndirect   = 1 << 28 // VIRTIO_F_INDIRECT_DESC
-	featEventIdx   = 1 << 29 // VIRTIO_F_EVENT_IDX
-	featVersion1   = 1 << 32 // VIRTIO_F_VERSION_1
-	featRingReset  = 1 << 40 // VIRTIO_F_RING_RESET
-	featsMandatory = featVersion1 | featMrgRxBuf
-)
+// featsMandatory are the features without which the driver cannot use a device.
+const featsMandatory = vhostuser.FeatureVersion1 | virtionet.FMrgRxBuf
 
 // featsWanted are all features that the driver can use.
-const featsWanted = featsMandatory | featCSUM | featGuestCSUM | featMTU | featMAC | featGuestTSO4 | featGuestTSO6 |
-	featGuestECN | featHostTSO4 | featHostTSO6 | featHostECN | featStatus | featCtrlVQ | featMQ | featIndirect |
-	featEventIdx | featRingReset
-
-var featNames = []struct {
-	bit  uint64
-	name string
-}{
-	{featCSUM, "CSUM"}, {featGuestCSUM, "GUEST_CSUM"}, {featMTU, "MTU"}, {featMAC, "MAC"},
-	{featGuestTSO4, "GUEST_TSO4"}, {featGuestTSO6, "GUEST_TSO6"}, {featGuestECN, "GUEST_ECN"},
-	{featHostTSO4, "HOST_TSO4"}, {featHostTSO6, "HOST_TSO6"}, {featHostECN, "HOST_ECN"},
-	{featMrgRxBuf, "MRG_RXBUF"}, {featStatus, "STATUS"}, {featCtrlVQ, "CTRL_VQ"}, {featMQ, "MQ"},
-	{featIndirect, "INDIRECT_DESC"}, {featEventIdx, "EVENT_IDX"}, {featVersion1, "VERSION_1"},
-	{featRingReset, "RING_RESET"},
-}
+const featsWanted = featsMandatory | virtionet.Implemented | virtionet.FCtrlVQ | vhostuser.FeatureIndirect |
+	vhostuser.FeatureEventIdx | vhostuser.FeatureRingReset
 
 // featureString names the bits, for logs and errors.
 func featureString(f uint64) string {
-	var s []string
-	for _, n := range featNames {
-		if f&n.bit != 0 {
-			s = append(s, n.name)
-			f &^= n.bit
-		}
-	}
-	if f != 0 {
-		s = append(s, fmt.Sprintf("%#x", f))
-	}
-	return strings.Join(s, " ")
+	return vhostuser.Features{Bits: f, Device: &virtionet.FeatureNames}.String()
 }
 
 // chooseFeatures returns the features to accept. It accepts a feature only together with the
@@ -69,19 +28,19 @@ func chooseFeatures(offered uint64) (uint64, error) {
 			featureString(miss))
 	}
 	for _, need := range []struct{ bits, on uint64 }{
-		{featGuestTSO4 | featGuestTSO6, featGuestCSUM},
-		{featHostTSO4 | featHostTSO6, featCSUM},
-		{featMQ, featCtrlVQ},
+		{virtionet.FGuestTSO4 | virtionet.FGuestTSO6, virtionet.FGuestCsum},
+		{virtionet.FHostTSO4 | virtionet.FHostTSO6, virtionet.FCsum},
+		{virtionet.FMQ, virtionet.FCtrlVQ},
 	} {
 		if f&need.on == 0 {
 			f &^= need.bits
 		}
 	}
-	if f&(featGuestTSO4|featGuestTSO6) == 0 {
-		f &^= featGuestECN
+	if f&(virtionet.FGuestTSO4|virtionet.FGuestTSO6) == 0 {
+		f &^= virtionet.FGuestECN
 	}
-	if f&(featHostTSO4|featHostTSO6) == 0 {
-		f &^= featHostECN
+	if f&(virtionet.FHostTSO4|virtionet.FHostTSO6) == 0 {
+		f &^= virtionet.FHostECN
 	}
 	return f, nil
 }
@@ -101,8 +60,8 @@ type Offloads struct {
 func offloads(f uint64) Offloads {
 	has := func(bit uint64) bool { return f&bit != 0 }
 	return Offloads{
-		TxCsum: has(featCSUM), TxTSO4: has(featHostTSO4), TxTSO6: has(featHostTSO6), TxECN: has(featHostECN),
-		RxCsum: has(featGuestCSUM), RxTSO4: has(featGuestTSO4), RxTSO6: has(featGuestTSO6),
-		QueueReset: has(featRingReset),
+		TxCsum: has(virtionet.FCsum), TxTSO4: has(virtionet.FHostTSO4), TxTSO6: has(virtionet.FHostTSO6),
+		TxECN: has(virtionet.FHostECN), RxCsum: has(virtionet.FGuestCsum), RxTSO4: has(virtionet.FGuestTSO4),
+		RxTSO6: has(virtionet.FGuestTSO6), QueueReset: has(vhostuser.FeatureRingReset),
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/vhostuser"
 )
 
@@ -155,7 +156,7 @@ func (f *frontend) negotiate() (feats uint64, err error) {
 		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
 	// A backend has no control queue: the driver enables queue pairs by messages, and resets queues
 	// by GET_VRING_BASE.
-	const provided = featCtrlVQ | featRingReset
+	const provided = virtionet.FCtrlVQ | vhostuser.FeatureRingReset
 	feats, f.proto, err = f.front.Negotiate(featsWanted&^provided, uint64(proto))
 	if err != nil {
 		return 0, fmt.Errorf("negotiation with the vhost-user backend: %w", err)
@@ -168,7 +169,7 @@ func (f *frontend) negotiate() (feats uint64, err error) {
 			return 0, fmt.Errorf("MTU %d: %w", f.mtu, err)
 		}
 	}
-	return feats &^ featCtrlVQ, f.share()
+	return feats &^ virtionet.FCtrlVQ, f.share()
 }
 
 func (f *frontend) has(p vhostuser.ProtocolFeatures) bool { return f.proto&uint64(p) != 0 }

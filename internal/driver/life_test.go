@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
+	"vnic.dev/vnic/vhostuser"
 )
 
 func TestAttachErrors(t *testing.T) {
@@ -15,8 +18,8 @@ func TestAttachErrors(t *testing.T) {
 		offer  func(uint64) uint64
 		driver func(*FrontendOptions)
 	}{
-		{"no mergeable buffers", func(f uint64) uint64 { return f &^ featMrgRxBuf }, nil},
-		{"not virtio 1", func(f uint64) uint64 { return f &^ featVersion1 }, nil},
+		{"no mergeable buffers", func(f uint64) uint64 { return f &^ virtionet.FMrgRxBuf }, nil},
+		{"not virtio 1", func(f uint64) uint64 { return f &^ vhostuser.FeatureVersion1 }, nil},
 		{"no MAC", nil, func(o *FrontendOptions) { o.MAC = nil }},
 		{"MTU", nil, func(o *FrontendOptions) { o.MTU = 60 }},
 		{"GPU in the driver's memory", nil, func(o *FrontendOptions) { o.GPUs[0].Addr = 1 << 20 }},

@@ -7,26 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/splitter"
 )
 
 // netHdrLen is the length of struct virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6).
 const netHdrLen = 12
-
-// Flags of virtio_net_hdr.
-const (
-	hdrNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
-	hdrDataValid = 2 // VIRTIO_NET_HDR_F_DATA_VALID
-)
-
-// GSO types of virtio_net_hdr.
-const (
-	hdrGSONone  = 0    // VIRTIO_NET_HDR_GSO_NONE
-	hdrGSOTCPv4 = 1    // VIRTIO_NET_HDR_GSO_TCPV4
-	hdrGSOTCPv6 = 4    // VIRTIO_NET_HDR_GSO_TCPV6
-	hdrGSOUDPL4 = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
-	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
-)
 
 // netHdr is struct virtio_net_hdr (virtio 1.3, 5.1.6).
 type netHdr struct {
@@ -68,14 +54,14 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM, but Linux accepts it, and some
 	// backends compute no checksum at all (passt).
-	f.CsumGood = o.RxCsum && h.flags&hdrNeedsCsum != 0 || h.flags&hdrDataValid != 0
+	f.CsumGood = o.RxCsum && h.flags&virtionet.HdrNeedsCsum != 0 || h.flags&virtionet.HdrDataValid != 0
 	f.GSOType, f.GSOSize = splitter.GSONone, 0
-	switch t := h.gsoType &^ hdrGSOECN; {
-	case t == hdrGSONone:
+	switch t := h.gsoType &^ virtionet.HdrGSOECN; {
+	case t == virtionet.HdrGSONone:
 		return nil
-	case t == hdrGSOTCPv4 && o.RxTSO4:
+	case t == virtionet.HdrGSOTCPv4 && o.RxTSO4:
 		f.GSOType = splitter.GSOTCPv4
-	case t == hdrGSOTCPv6 && o.RxTSO6:
+	case t == virtionet.HdrGSOTCPv6 && o.RxTSO6:
 		f.GSOType = splitter.GSOTCPv6
 	default:
 		return fmt.Errorf("%w: receive queue %d: gso_type %#x was not negotiated", ErrBroken, f.Queue, h.gsoType)
@@ -107,7 +93,7 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 			return h, fmt.Errorf("frame with its checksum at %d, %d bytes of header: %w", pos, len(f.Header), unix.EINVAL)
 		}
 	default:
-		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, f.CsumStart, f.CsumOffset
+		h.flags, h.csumStart, h.csumOffset = virtionet.HdrNeedsCsum, f.CsumStart, f.CsumOffset
 	}
 	switch f.GSOType {
 	case splitter.GSONone:
@@ -116,12 +102,12 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 		if !o.TxTSO4 {
 			return h, fmt.Errorf("%w: HOST_TSO4", ErrFeature)
 		}
-		h.gsoType = hdrGSOTCPv4
+		h.gsoType = virtionet.HdrGSOTCPv4
 	case splitter.GSOTCPv6:
 		if !o.TxTSO6 {
 			return h, fmt.Errorf("%w: HOST_TSO6", ErrFeature)
 		}
-		h.gsoType = hdrGSOTCPv6
+		h.gsoType = virtionet.HdrGSOTCPv6
 	default:
 		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
 	}

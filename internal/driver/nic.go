@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/virtionet"
 )
 
 // NIC is a virtio-net device in use.
@@ -125,7 +126,7 @@ func (n *NIC) makeQueues() error {
 // startDevice starts the queues and posts the first buffers.
 func (n *NIC) startDevice() error {
 	var ctrl *controlQueue
-	if vq := n.t.controlQueue(); vq >= 0 && n.features&featCtrlVQ != 0 && len(n.tx) > 1 {
+	if vq := n.t.controlQueue(); vq >= 0 && n.features&virtionet.FCtrlVQ != 0 && len(n.tx) > 1 {
 		var err error
 		if ctrl, err = newControlQueue(n.t, vq, n.features); err != nil {
 			return fmt.Errorf("control queue %d: %w", vq, err)

@@ -3,6 +3,8 @@ package driver
 import (
 	"bytes"
 	"testing"
+
+	"vnic.dev/vnic/vhostuser"
 )
 
 func TestFramesGoRoundWhole(t *testing.T) {
@@ -11,8 +13,8 @@ func TestFramesGoRoundWhole(t *testing.T) {
 		offer func(uint64) uint64
 	}{
 		{"all features", nil},
-		{"no indirect descriptors", func(f uint64) uint64 { return f &^ featIndirect }},
-		{"no event index", func(f uint64) uint64 { return f &^ featEventIdx }},
+		{"no indirect descriptors", func(f uint64) uint64 { return f &^ vhostuser.FeatureIndirect }},
+		{"no event index", func(f uint64) uint64 { return f &^ vhostuser.FeatureEventIdx }},
 		{"bare", func(uint64) uint64 { return featsMandatory }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
+	"vnic.dev/vnic/internal/virtionet"
+	"vnic.dev/vnic/vhostuser"
 )
 
 // pci is the transport in a guest: a virtio-net PCI device that OpenPCI took from the kernel (virtio
@@ -216,27 +218,24 @@ func (p *pci) lose() {
 }
 
 // touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go
-// too: an access then faults, which ends f, and later calls fail without an access.
+// too: an access then faults, which ends f, and later calls fail without an access. A fault outside
+// of the BARs is a panic.
 func (p *pci) touch(f func() error) (err error) {
 	if p.gone.Load() {
 		return p.errRemoved()
 	}
-	defer p.caught(&err)
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if addr, ok := dma.FaultAddr(v); !ok || !p.inBAR(addr) {
+			panic(v)
+		}
+		err = p.lost()
+	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	return f()
-}
-
-// caught is deferred by touch. It panics again for a fault outside of the BARs.
-func (p *pci) caught(err *error) {
-	v := recover()
-	if v == nil {
-		return
-	}
-	if addr, ok := dma.FaultAddr(v); !ok || !p.inBAR(addr) {
-		panic(v)
-	}
-	p.lose()
-	*err = p.errRemoved()
 }
 
 func (p *pci) inBAR(addr uintptr) bool {
@@ -250,65 +249,60 @@ func (p *pci) inBAR(addr uintptr) bool {
 }
 
 func (p *pci) negotiate() (f uint64, err error) {
-	err = p.touch(func() (err error) { f, err = p.settle(); return err })
+	err = p.touch(func() (err error) {
+		if err := p.common.reset(); err != nil {
+			return err
+		}
+		p.common.addStatus(statusAcknowledge)
+		p.common.addStatus(statusDriver)
+		// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
+		// which continues with the old ring: measured. So the driver does not use the queue reset, and
+		// the device returns chains when the driver turns split off.
+		if f, err = chooseFeatures(p.common.features() &^ vhostuser.FeatureRingReset); err != nil {
+			p.common.addStatus(statusFailed)
+			return err
+		}
+		p.common.setFeatures(f)
+		p.common.addStatus(statusFeaturesOK)
+		if p.common.read8(regDeviceStatus)&statusFeaturesOK == 0 {
+			p.common.addStatus(statusFailed)
+			return fmt.Errorf("%w: it refuses %s", ErrFeature, featureString(f))
+		}
+		p.features = f
+		return nil
+	})
 	return f, err
-}
-
-func (p *pci) settle() (uint64, error) {
-	if err := p.common.reset(); err != nil {
-		return 0, err
-	}
-	p.common.addStatus(statusAcknowledge)
-	p.common.addStatus(statusDriver)
-	// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
-	// which continues with the old ring: measured. So the driver does not use the queue reset, and
-	// the device returns chains when the driver turns split off.
-	f, err := chooseFeatures(p.common.features() &^ featRingReset)
-	if err != nil {
-		p.common.addStatus(statusFailed)
-		return 0, err
-	}
-	p.common.setFeatures(f)
-	p.common.addStatus(statusFeaturesOK)
-	if p.common.read8(regDeviceStatus)&statusFeaturesOK == 0 {
-		p.common.addStatus(statusFailed)
-		return 0, fmt.Errorf("%w: it refuses %s", ErrFeature, featureString(f))
-	}
-	p.features = f
-	return f, nil
 }
 
 // config reads the device structure consistently: it reads again if the configuration generation
 // changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
-	return p.touch(func() error { return p.readStructure(off, b) })
-}
-
-func (p *pci) readStructure(off int, b []byte) error {
-	if off > len(p.device) || len(b) > len(p.device)-off {
-		return fmt.Errorf("device configuration: %d bytes at %d of %d", len(b), off, len(p.device))
-	}
-	for range 100 {
-		before := p.common.read8(regConfigGeneration)
-		if len(b) == 2 {
-			le.PutUint16(b, p.device.read16(off)) // a field must be read with its width
-		} else {
-			for i := range b {
-				b[i] = p.device.read8(off + i)
+	return p.touch(func() error {
+		if off > len(p.device) || len(b) > len(p.device)-off {
+			return fmt.Errorf("device configuration: %d bytes at %d of %d", len(b), off, len(p.device))
+		}
+		for range 100 {
+			before := p.common.read8(regConfigGeneration)
+			if len(b) == 2 {
+				le.PutUint16(b, p.device.read16(off)) // a field must be read with its width
+			} else {
+				for i := range b {
+					b[i] = p.device.read8(off + i)
+				}
+			}
+			if p.common.read8(regConfigGeneration) == before {
+				return nil
 			}
 		}
-		if p.common.read8(regConfigGeneration) == before {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: device configuration changes all the time", ErrBroken)
+		return fmt.Errorf("%w: device configuration changes all the time", ErrBroken)
+	})
 }
 
 func (p *pci) pairs() int { return 1 } // without MQ; else the configuration space has the number
 
 // controlQueue comes after all pairs that the device has, used or not (5.1.2).
 func (p *pci) controlQueue() int {
-	if p.features&featMQ == 0 {
+	if p.features&virtionet.FMQ == 0 {
 		return 2
 	}
 	var b [2]byte
@@ -338,20 +332,18 @@ func (p *pci) ringSize(q int, want uint16) uint16 {
 }
 
 func (p *pci) setupQueue(q int, r ringAddrs) error {
-	return p.touch(func() error { return p.placeQueue(q, r) })
-}
-
-func (p *pci) placeQueue(q int, r ringAddrs) error {
-	off, err := p.common.setQueue(q, r)
-	if err != nil {
-		return err
-	}
-	off64 := uint64(off) * uint64(p.factor)
-	if off64+2 > uint64(len(p.notify)) {
-		return fmt.Errorf("%w: virtqueue %d: notification at %#x of %#x", ErrBroken, q, off64, len(p.notify))
-	}
-	p.queues[q] = int(off64)
-	return nil
+	return p.touch(func() error {
+		off, err := p.common.setQueue(q, r)
+		if err != nil {
+			return err
+		}
+		off64 := uint64(off) * uint64(p.factor)
+		if off64+2 > uint64(len(p.notify)) {
+			return fmt.Errorf("%w: virtqueue %d: notification at %#x of %#x", ErrBroken, q, off64, len(p.notify))
+		}
+		p.queues[q] = int(off64)
+		return nil
+	})
 }
 
 func (p *pci) start() error {

@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
 )
 
 func TestVirtioCapabilities(t *testing.T) {
@@ -201,8 +202,9 @@ func TestPCIErrors(t *testing.T) {
 			p.write(dir+"resource", resources(nil, nil, nil, nil, &pciBAR{0xfe000000, 0x1000}))
 		}, "", "virtio structure"},
 		{"no BAR file", remove("DIR/resource4"), "", "BAR 4"},
-		{"old device", func(p *pciTree, dir string) { p.bar(dir).write32(regDeviceFeature, featMrgRxBuf) }, "",
-			"lacks a feature"},
+		{"old device", func(p *pciTree, dir string) {
+			p.bar(dir).write32(regDeviceFeature, uint32(virtionet.FMrgRxBuf))
+		}, "", "lacks a feature"},
 		{"no queues", func(p *pciTree, dir string) { p.bar(dir).write16(regNumQueues, 0) }, "", "no virtqueue 0"},
 		{"notification far away", func(p *pciTree, dir string) {
 			p.bar(dir).write16(regQueueNotifyOff, 0x400)

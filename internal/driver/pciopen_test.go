@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/vhostuser"
 )
 
 // TestPCIDeviceFromOpenToClose acts as the device by means of the registers' file: registers keep
@@ -33,7 +34,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	if s := bar.read8(regDeviceStatus); s != statusAcknowledge|statusDriver|statusFeaturesOK|statusDriverOK {
 		t.Errorf("device status %#x", s)
 	}
-	testkit.Equal(t, "features 32 to 63", bar.read32(regDriverFeature), featVersion1>>32)
+	testkit.Equal(t, "features 32 to 63", uint64(bar.read32(regDriverFeature)), vhostuser.FeatureVersion1>>32)
 	command := func() uint16 { return le.Uint16([]byte(tree.read(dir + "config"))[pciCommand:]) }
 	for command()&commandINTxDisable != 0 { // until the driver sleeps for the first time
 		runtime.Gosched()

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
 )
 
 // pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's: its BAR 4 is a file,
@@ -64,7 +66,8 @@ func (p *pciTree) nic(addr string) (dir string) {
 		pciCap{kind: 5, bar: 0, off: 0, length: 0},
 	), resources(nil, nil, nil, nil, &pciBAR{0xfe000000, 0x4000}))
 	bar := regs(make([]byte, 0x4000))
-	bar.write32(regDeviceFeature, featCSUM|featMAC|featMrgRxBuf|featGuestCSUM) // CSUM, 32 bits higher, is VERSION_1
+	// CSUM, 32 bits higher, is VERSION_1.
+	bar.write32(regDeviceFeature, uint32(virtionet.FCsum|virtionet.FMAC|virtionet.FMrgRxBuf|virtionet.FGuestCsum))
 	bar.write16(regNumQueues, 3)
 	bar.write16(regQueueSize, 256)
 	copy(bar[0x2000:], []byte{0x52, 0x54, 0, 1, 2, 3, 1, 0, 1, 0, 0xdc, 5})

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -39,7 +40,7 @@ func TestBackendWithoutOffloads(t *testing.T) {
 	}
 	r.dev.do(func() {
 		testkit.Equal(t, "buffers of the longest chain", r.dev.longest, 1)
-		r.dev.mangle = func(h *netHdr) { h.flags = hdrDataValid }
+		r.dev.mangle = func(h *netHdr) { h.flags = virtionet.HdrDataValid }
 	})
 	r.send(t, 0, TxFrame{Header: tcpHeader(0)})
 	if !r.rcv.waitFrames(1)[0].CsumGood {

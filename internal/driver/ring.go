@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 
+	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -27,9 +28,9 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 		return nil, err
 	}
 	r := &ring{vq: vq, config: virtq.DriverConfig{
-		Size: size, Mem: mem.b, Addr: mem.addr, EventIdx: features&featEventIdx != 0, Emulated: t.emulated(),
+		Size: size, Mem: mem.b, Addr: mem.addr, EventIdx: features&vhostuser.FeatureEventIdx != 0, Emulated: t.emulated(),
 	}}
-	if features&featIndirect != 0 && perTable > 1 {
+	if features&vhostuser.FeatureIndirect != 0 && perTable > 1 {
 		tables, err := t.alloc(int(size) * perTable * descLen)
 		if err != nil {
 			return nil, err

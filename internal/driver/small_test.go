@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/virtionet"
 )
 
 func newTestSleeper(t testing.TB) (s *sleeper, call func()) {
@@ -210,16 +212,19 @@ func TestFeatureChoice(t *testing.T) {
 	}{
 		{"all", all, all},
 		{"more than we know", ^uint64(0), all},
-		{"no GUEST_CSUM", all &^ featGuestCSUM, all &^ (featGuestCSUM | featGuestTSO4 | featGuestTSO6 | featGuestECN)},
-		{"no CSUM", all &^ featCSUM, all &^ (featCSUM | featHostTSO4 | featHostTSO6 | featHostECN)},
-		{"no CTRL_VQ", all &^ featCtrlVQ, all &^ (featCtrlVQ | featMQ)},
-		{"no TSO", all &^ (featHostTSO4 | featHostTSO6), all &^ (featHostTSO4 | featHostTSO6 | featHostECN)},
+		{"no GUEST_CSUM", all &^ virtionet.FGuestCsum,
+			all &^ (virtionet.FGuestCsum | virtionet.FGuestTSO4 | virtionet.FGuestTSO6 | virtionet.FGuestECN)},
+		{"no CSUM", all &^ virtionet.FCsum,
+			all &^ (virtionet.FCsum | virtionet.FHostTSO4 | virtionet.FHostTSO6 | virtionet.FHostECN)},
+		{"no CTRL_VQ", all &^ virtionet.FCtrlVQ, all &^ (virtionet.FCtrlVQ | virtionet.FMQ)},
+		{"no TSO", all &^ (virtionet.FHostTSO4 | virtionet.FHostTSO6),
+			all &^ (virtionet.FHostTSO4 | virtionet.FHostTSO6 | virtionet.FHostECN)},
 	} {
 		if got, err := chooseFeatures(c.offer); err != nil || got != c.got {
 			t.Errorf("%s: %s, %v; want %s", c.name, featureString(got), err, featureString(c.got))
 		}
 	}
-	testkit.Equal(t, "names of features", featureString(featCSUM|1<<63), "CSUM 0x8000000000000000")
+	testkit.Equal(t, "names of features", featureString(virtionet.FCsum|1<<49), "CSUM|bit49")
 }
 
 func TestDefaults(t *testing.T) {

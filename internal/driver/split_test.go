@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vhostuser"
 )
 
 // payloads are payload lengths around header and page sizes, and of GSO packets.
@@ -24,7 +25,7 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 		{name: "four pages a chain"},
 		{name: "one page a chain", driver: func(o *FrontendOptions) { o.PagesPerChain = 1 }},
 		{name: "sixteen pages a chain", driver: func(o *FrontendOptions) { o.PagesPerChain = 16 }},
-		{name: "no indirect descriptors", offer: func(f uint64) uint64 { return f &^ featIndirect }},
+		{name: "no indirect descriptors", offer: func(f uint64) uint64 { return f &^ vhostuser.FeatureIndirect }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newBoundRig(t, rigOptions{pages: 400, offer: c.offer, driver: c.driver})

@@ -43,7 +43,7 @@ type transport interface {
 	start() error // starts all queues that were set up
 	// stopQueue ends the device's use of queue q: after it returns nil, the device uses no buffer
 	// of the queue. setupQueue and startQueue start the queue again. errNoReset if the transport
-	// cannot do this; then featRingReset is not negotiated.
+	// cannot do this; then VIRTIO_F_RING_RESET is not negotiated.
 	stopQueue(q int) error
 	startQueue(q int) error
 	kick(q int)

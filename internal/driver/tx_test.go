@@ -6,11 +6,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/splitter"
 )
 
 func TestTransmitErrors(t *testing.T) {
-	r := newRig(t, rigOptions{offer: func(f uint64) uint64 { return f &^ featHostTSO6 }})
+	r := newRig(t, rigOptions{offer: func(f uint64) uint64 { return f &^ virtionet.FHostTSO6 }})
 	good := TxFrame{Header: tcpHeader(0)}
 	for _, c := range []struct {
 		name  string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -69,21 +70,16 @@ func Open(client *control.Client) (*Device, error) {
 // notified wakes goroutines that wait for completions of a CQ; the client's Receive calls it.
 func (d *Device) notified(cq uint32) {
 	d.mu.Lock()
-	c := d.cqs[cq]
-	d.mu.Unlock()
-	if c != nil {
+	defer d.mu.Unlock()
+	if c := d.cqs[cq]; c != nil {
 		c.wake()
 	}
 }
 
 func (d *Device) wakeAll() {
 	d.mu.Lock()
-	var all []*CQ
+	defer d.mu.Unlock()
 	for _, c := range d.cqs {
-		all = append(all, c)
-	}
-	d.mu.Unlock()
-	for _, c := range all {
 		c.wake()
 	}
 }
@@ -94,12 +90,8 @@ func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
 	d.closed = true
-	var all []object
-	for o := range d.objects {
-		all = append(all, o)
-	}
+	all := slices.SortedFunc(maps.Keys(d.objects), func(a, b object) int { return a.rank() - b.rank() })
 	d.mu.Unlock()
-	slices.SortFunc(all, func(a, b object) int { return a.rank() - b.rank() })
 	var errs []error
 	for _, o := range all {
 		errs = append(errs, o.Close())

@@ -44,7 +44,7 @@ func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 	n.control.Command(op, args...)
 	err := wait("the NIC on the host has done it", func() bool { return !n.control.Commanded() })
 	n.t.require(err == nil, "command %d %#x: %w", op, args, err)
-	n.control.GetResult(&r)
+	r = n.control.GetResult()
 	n.t.require(!r.Failed, "command %d %#x: the NIC on the host says why not", op, args)
 	return r
 }

@@ -108,10 +108,11 @@ func (c Control) write(pos int, part any) {
 	dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1)
 }
 
-func (c Control) read(pos int, part any) {
-	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, part); err != nil {
+func read[T any](c Control, pos int) (part T) {
+	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, &part); err != nil {
 		panic(err) // all parts have a fixed size
 	}
+	return part
 }
 
 // pending reports whether one side has sent a message without an answer.
@@ -139,16 +140,13 @@ func (c Control) Commanded() bool {
 }
 
 // GetCommand reads the command.
-func (c Control) GetCommand() (x Command) {
-	c.read(atCommand, &x)
-	return x
-}
+func (c Control) GetCommand() Command { return read[Command](c, atCommand) }
 
 // Result answers the command.
 func (c Control) Result(x *Result) { c.write(atResult, x) }
 
 // GetResult reads the answer.
-func (c Control) GetResult(x *Result) { c.read(atResult, x) }
+func (c Control) GetResult() Result { return read[Result](c, atResult) }
 
 // Request asks the program for pages. Nothing is requested.
 func (c Control) Request(x Request) { c.write(atRequest, x) }
@@ -157,16 +155,10 @@ func (c Control) Request(x Request) { c.write(atRequest, x) }
 func (c Control) Requested() bool { return c.pending(atRequest, atResponse) }
 
 // GetRequest reads the request.
-func (c Control) GetRequest() (x Request) {
-	c.read(atRequest, &x)
-	return x
-}
+func (c Control) GetRequest() Request { return read[Request](c, atRequest) }
 
 // Respond answers the request.
 func (c Control) Respond(x *Response) { c.write(atResponse, x) }
 
 // GetResponse reads the answer.
-func (c Control) GetResponse() (x Response) {
-	c.read(atResponse, &x)
-	return x
-}
+func (c Control) GetResponse() Response { return read[Response](c, atResponse) }

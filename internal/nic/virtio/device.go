@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -175,7 +176,7 @@ func (d *Device) setLimits() {
 func (d *Device) Features() uint64 {
 	f := uint64(offered)
 	if len(d.rx) < 2 {
-		f &^= fMQ
+		f &^= virtionet.FMQ
 	}
 	return f
 }
@@ -191,12 +192,13 @@ func (d *Device) ProtocolFeatures() uint64 {
 }
 
 // FeatureNames implements vhostuser.FeatureNamer.
-func (d *Device) FeatureNames() *[64]string { return &featureNames }
+func (d *Device) FeatureNames() *[64]string { return &virtionet.FeatureNames }
 
 // SetFeatures implements vhostuser.Device.
 func (d *Device) SetFeatures(f uint64) error {
 	if extra := f &^ (d.Features() | 1<<30); extra != 0 {
-		return fmt.Errorf("SET_FEATURES: %v was not offered", vhostuser.Features{Bits: extra, Device: &featureNames})
+		return fmt.Errorf("SET_FEATURES: %v was not offered", vhostuser.Features{Bits: extra,
+			Device: &virtionet.FeatureNames})
 	}
 	d.features.Store(f)
 	d.setLimits()

@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vhostuser"
 )
 
 var le = binary.LittleEndian
@@ -20,23 +22,11 @@ const (
 // netHdrLen returns the length of virtio_net_hdr under these features, in both directions. A legacy
 // driver without MRG_RXBUF has no num_buffers (virtio 1.3, 5.1.6.1).
 func netHdrLen(features uint64) uint32 {
-	if features&(fVersion1|fMrgRxbuf) == 0 {
+	if features&(vhostuser.FeatureVersion1|virtionet.FMrgRxBuf) == 0 {
 		return legacyNetHdr
 	}
 	return maxNetHdr
 }
-
-// Flags and types of virtio_net_hdr (virtio 1.3, 5.1.6).
-const (
-	hdrNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
-	hdrDataValid = 2 // VIRTIO_NET_HDR_F_DATA_VALID
-
-	hdrGSONone  = 0    // VIRTIO_NET_HDR_GSO_NONE
-	hdrGSOTCPv4 = 1    // VIRTIO_NET_HDR_GSO_TCPV4
-	hdrGSOTCPv6 = 4    // VIRTIO_NET_HDR_GSO_TCPV6
-	hdrGSOUDPL4 = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
-	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
-)
 
 // netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a
 // hint, never trusted), gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. Reads and
@@ -57,26 +47,26 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
 	m.HashValid = false
-	if h.flags()&hdrNeedsCsum != 0 {
-		if features&fCsum == 0 {
+	if h.flags()&virtionet.HdrNeedsCsum != 0 {
+		if features&virtionet.FCsum == 0 {
 			return fmt.Errorf("%w: virtio_net_hdr asks for a checksum without VIRTIO_NET_F_CSUM", nic.ErrBadFrame)
 		}
 		m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, h.csumStart(), h.csumOffset()
 	}
 	need := uint64(0)
-	switch h.gsoType() &^ hdrGSOECN {
-	case hdrGSONone:
+	switch h.gsoType() &^ virtionet.HdrGSOECN {
+	case virtionet.HdrGSONone:
 		return nil
-	case hdrGSOTCPv4:
-		m.GSOType, need = splitter.GSOTCPv4, fHostTSO4
-	case hdrGSOTCPv6:
-		m.GSOType, need = splitter.GSOTCPv6, fHostTSO6
+	case virtionet.HdrGSOTCPv4:
+		m.GSOType, need = splitter.GSOTCPv4, virtionet.FHostTSO4
+	case virtionet.HdrGSOTCPv6:
+		m.GSOType, need = splitter.GSOTCPv6, virtionet.FHostTSO6
 	default:
 		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType())
 	}
-	m.ECN = h.gsoType()&hdrGSOECN != 0
+	m.ECN = h.gsoType()&virtionet.HdrGSOECN != 0
 	if m.ECN {
-		need |= fHostECN
+		need |= virtionet.FHostECN
 	}
 	switch {
 	case features&need != need:
@@ -98,23 +88,23 @@ func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int)
 	switch {
 	case !csum:
 	case m.Csum == splitter.CsumPartial:
-		lo |= hdrNeedsCsum | uint64(m.CsumStart)<<48
+		lo |= virtionet.HdrNeedsCsum | uint64(m.CsumStart)<<48
 		hi |= uint32(m.CsumOffset)
 	case m.Csum == splitter.CsumGood:
-		lo |= hdrDataValid
+		lo |= virtionet.HdrDataValid
 	}
-	gso := uint64(hdrGSONone)
+	gso := uint64(virtionet.HdrGSONone)
 	switch m.GSOType {
 	case splitter.GSOTCPv4:
-		gso = hdrGSOTCPv4
+		gso = virtionet.HdrGSOTCPv4
 	case splitter.GSOTCPv6:
-		gso = hdrGSOTCPv6
+		gso = virtionet.HdrGSOTCPv6
 	case splitter.GSOUDPL4:
-		gso = hdrGSOUDPL4
+		gso = virtionet.HdrGSOUDPL4
 	}
-	if gso != hdrGSONone {
+	if gso != virtionet.HdrGSONone {
 		if m.ECN {
-			gso |= hdrGSOECN
+			gso |= virtionet.HdrGSOECN
 		}
 		lo |= gso<<8 | uint64(m.GSOSize)<<32
 	}

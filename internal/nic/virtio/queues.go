@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/virtionet"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -51,7 +52,7 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	}
 	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
 		Base:     virtq.BaseOf(v.Base),
-		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
+		Indirect: f&vhostuser.FeatureIndirect != 0, EventIdx: f&vhostuser.FeatureEventIdx != 0})
 }
 
 // open starts the receive queue with the opened ring vq.
@@ -61,7 +62,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.start(vq, v.Kick, features)
 	q.started, q.staged, q.short = v.Running, false, 0
 	q.forget()
-	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
+	q.mrg, q.csum = features&virtionet.FMrgRxBuf != 0, features&virtionet.FGuestCsum != 0
 	q.hadBuffers = vq.Resumed()
 	if v.Running {
 		q.suppressKicks()

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -186,7 +187,7 @@ func (q *txQueue) Pending() bool { return q.vq.Pending() }
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1
-	if q.features&fIndirect == 0 {
+	if q.features&vhostuser.FeatureIndirect == 0 {
 		all := 0
 		for i := range q.slots {
 			if c := q.slots[i].chain; c != nil {
