@@ -77,7 +77,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 		case !ok && !builtin[name]:
 			err = fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
 		case ok:
-			m, err = readModule(name, path)
+			m, err = readModule(name, path, false)
 		}
 		if err != nil {
 			return err
@@ -174,15 +174,16 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. Its error is ErrBadModule.
-func readModule(name, path string) (module, error) {
+// readModule reads a module's file. It leaves a file packed by zstd as it is, without reading the
+// module's needs, unless unpack is true. Its error is ErrBadModule.
+func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
 	var err error
 	switch {
 	case unknownPack(ext):
 		err = fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
-	case ext == ".zst":
+	case ext == ".zst" && !unpack:
 		m.ext = zstdModule
 		m.packed, err = os.ReadFile(path)
 		m.content = m.packed
@@ -340,12 +341,7 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	case !ok:
 		return nil, fmt.Errorf("module %s: %w in %s", name, ErrNoModule, dir)
 	}
-	m, err := readModule(name, path)
-	if err == nil && m.ext == zstdModule {
-		if err = m.parse(); err != nil {
-			err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
-		}
-	}
+	m, err := readModule(name, path, true)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,13 +50,7 @@ type BAR struct {
 
 // Find returns the devices with these ids.
 func (h *Hello) Find(vendor, device uint16) []PCI {
-	var found []PCI
-	for _, p := range h.PCI {
-		if p.Vendor == vendor && p.Device == device {
-			found = append(found, p)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
 // started is the guest's uptime when its init was done.

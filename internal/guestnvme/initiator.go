@@ -1,6 +1,7 @@
 package guestnvme
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,13 +29,7 @@ const (
 // keep-alive time-out is 30 s, because an initiator whose CPU is emulated on a busy host may send
 // the command late.
 func (c *Connection) options() string {
-	host, loss := c.HostNQN, c.LossSeconds
-	if host == "" {
-		host = DefaultHostNQN
-	}
-	if loss == 0 {
-		loss = 30
-	}
+	host, loss := cmp.Or(c.HostNQN, DefaultHostNQN), cmp.Or(c.LossSeconds, 30)
 	s := fmt.Sprintf("transport=tcp,traddr=%v,trsvcid=%d,nqn=%s,hostnqn=%s,hostid=%s,keep_alive_tmo=30,"+
 		"reconnect_delay=1,ctrl_loss_tmo=%d", c.Addr.Addr().Unmap(), c.Addr.Port(), c.NQN, host, hostID(host), loss)
 	if c.Queues != 0 {

@@ -60,10 +60,8 @@ func driverSize(size, gpu uint64) uint64 {
 // BAR begins.
 func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, iova uint64, err error) {
 	for _, g := range list {
-		for _, m := range maps {
-			if int(m.GPU) == gpu && g.Addr >= m.IOVA && g.Addr-m.IOVA < m.Size && g.Size <= m.Size-(g.Addr-m.IOVA) {
-				return g, m.Off + (g.Addr - m.IOVA), nil
-			}
+		if iova, ok := locate(gpu, g.Addr, g.Size, maps); ok {
+			return g, iova, nil
 		}
 	}
 	return g, 0, fmt.Errorf("none of the %d GPUs that have the driver %s is GPU %d of the NIC: %w", len(list),

@@ -159,9 +159,9 @@ func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	slices.SortFunc(w.order, func(a, b uint32) int { return cmp.Compare(addrs[a], addrs[b]) })
 	w.extents = nil
 	for i, page := range w.order {
-		off, err := locate(w.gpu, addrs[page], maps)
-		if err != nil {
-			return err
+		off, ok := locate(w.gpu, addrs[page], hugePage, maps)
+		if !ok {
+			return fmt.Errorf("the huge page at %#x is not of GPU %d: %w", addrs[page], w.gpu, unix.ENODEV)
 		}
 		if k := len(w.extents); k > 0 && w.extents[k-1].GPUOff+w.extents[k-1].Size == off {
 			w.extents[k-1].Size += hugePage
@@ -172,14 +172,15 @@ func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	return nil
 }
 
-// locate returns the offset of a huge page in the GPU's memory.
-func locate(gpu int, addr uint64, maps []control.GPUMap) (uint64, error) {
+// locate returns the offset in a GPU's memory of the guest-physical memory [addr, addr+size), if one
+// map contains all of it.
+func locate(gpu int, addr, size uint64, maps []control.GPUMap) (off uint64, ok bool) {
 	for _, m := range maps {
-		if int(m.GPU) == gpu && addr >= m.IOVA && addr-m.IOVA < m.Size && hugePage <= m.Size-(addr-m.IOVA) {
-			return m.Off + (addr - m.IOVA), nil
+		if int(m.GPU) == gpu && addr >= m.IOVA && addr-m.IOVA < m.Size && size <= m.Size-(addr-m.IOVA) {
+			return m.Off + (addr - m.IOVA), true
 		}
 	}
-	return 0, fmt.Errorf("the huge page at %#x is not of GPU %d: %w", addr, gpu, unix.ENODEV)
+	return 0, false
 }
 
 // Size returns the window's size in bytes.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/undo"
 	"vnic.dev/vnic/loader"
 )
 
@@ -77,8 +78,8 @@ type LoadResult struct {
 type source struct {
 	*loader.Object
 	data    devmem.Buffer
-	buffers []devmem.Buffer
 	tensors *loader.Safetensors
+	undo    undo.Stack // closes the Object and unregisters the areas
 }
 
 // OpenSource requests the file's description from the server.
@@ -89,24 +90,23 @@ func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err e
 		return info, fmt.Errorf("open %s: there is a source already: %w", s.URL, syscall.EALREADY)
 	}
 	x := &source{}
-	if x.buffers, err = n.areas(s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool}); err != nil {
-		return info, fmt.Errorf("open source: %w", err)
-	}
 	defer func() {
 		if err != nil {
-			if x.Object != nil {
-				err = errors.Join(err, x.Close())
-			}
-			err = errors.Join(err, closeBuffers(x.buffers))
+			err = errors.Join(err, x.undo.All())
 		}
 	}()
-	x.data = x.buffers[0]
+	buffers, err := n.areas(&x.undo, s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool})
+	if err != nil {
+		return info, fmt.Errorf("open source: %w", err)
+	}
+	x.data = buffers[0]
 	x.Object, err = loader.Open(ctx, s.URL, loader.Config{Device: n.dev, Memory: n.gpuMemory(), Queue: s.Queue,
-		Pool: x.buffers[1], Copy: s.Copy, Local: s.Local, Resolve: n.resolver(&s), Connections: s.Connections,
+		Pool: buffers[1], Copy: s.Copy, Local: s.Local, Resolve: n.resolver(&s), Connections: s.Connections,
 		RangeSize: s.RangeSize, Header: s.Header, Timeout: s.Timeout, Retry: s.Retry})
 	if err != nil {
 		return info, err
 	}
+	x.undo.Add(x.Close)
 	info = SourceInfo{URL: x.URL(), Size: x.Size(), ETag: x.ETag()}
 	if s.Tensors {
 		if x.tensors, err = x.Safetensors(ctx); err != nil {
@@ -178,12 +178,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 		return s.Fetch(ctx, s.data, loader.Pieces(loader.Piece{Off: l.Off, Len: l.Len, Mem: l.Mem}),
 			func(loader.Piece) error { return nil })
 	})
-	now := s.Stats()
-	r.Stats = loader.Stats{Payload: now.Payload - before.Payload, HostBytes: now.HostBytes - before.HostBytes,
-		HeaderBytes: now.HeaderBytes - before.HeaderBytes, Looked: now.Looked - before.Looked,
-		Looks: now.Looks - before.Looks, Requests: now.Requests - before.Requests,
-		Connections: now.Connections - before.Connections,
-		Resumed:     now.Resumed - before.Resumed}
+	r.Stats = since(s.Stats(), before)
 	return r, err
 }
 
@@ -231,5 +226,5 @@ func (n *Node) CloseSource(context.Context) error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.Close(), closeBuffers(s.buffers))
+	return s.undo.All()
 }

@@ -382,7 +382,7 @@ func (e *rdmaEnd) close() error {
 		errs = append(errs, e.dev.Close())
 	}
 	if e.memory != nil {
-		errs = append(errs, e.memory.close())
+		errs = append(errs, e.memory.release())
 	}
 	return errors.Join(errs...)
 }

@@ -37,13 +37,6 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-func (r *regions) close() error {
-	if r.release == nil {
-		return nil
-	}
-	return r.release()
-}
-
 // regions makes memory regions. After an error the Device owns those already made; everything else
 // is undone.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {

@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // Area is a part of the GPU's memory, or of the guest's window of it, in whole pages.
@@ -68,12 +69,12 @@ type CollectiveResult struct {
 
 // member is a Node's place in a ring, or in one ring per channel.
 type member struct {
-	rings   []*collective.Ring
-	all     *collective.Channels // nil: one ring
-	memory  devmem.Memory
-	data    devmem.Buffer
-	buffers []devmem.Buffer
-	busy    sync.Mutex // one Collective at a time; Leave waits for it
+	rings  []*collective.Ring
+	all    *collective.Channels // nil: one ring
+	memory devmem.Memory
+	data   devmem.Buffer
+	undo   undo.Stack // unregisters the areas
+	busy   sync.Mutex // one Collective at a time; Leave waits for it
 }
 
 // Join takes a place in a ring, and returns when both neighbours have connected. It undoes
@@ -90,7 +91,7 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	m := &member{memory: n.gpuMemory()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("join: %w", err), m.close(), closeBuffers(m.buffers))
+			err = errors.Join(fmt.Errorf("join: %w", err), m.close(), m.undo.All())
 		}
 	}()
 	channels := uint64(len(r.Queues))
@@ -101,15 +102,16 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	for c := range channels {
 		list = append(list, namedArea{"pool", r.Pool.part(c, channels)}, namedArea{"scratch", r.Scratch.part(c, channels)})
 	}
-	if m.buffers, err = n.areas(r.GPU, list...); err != nil {
+	buffers, err := n.areas(&m.undo, r.GPU, list...)
+	if err != nil {
 		return err
 	}
-	m.data, m.rings = m.buffers[0], make([]*collective.Ring, channels)
+	m.data, m.rings = buffers[0], make([]*collective.Ring, channels)
 	eg, ctx := errgroup.WithContext(ctx)
 	for c, queue := range r.Queues {
 		port := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), a.Port()+uint16(2*c)) }
 		conf := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: m.memory, GPU: r.GPU, Queue: queue,
-			Pool: m.buffers[1+2*c], Scratch: m.buffers[2+2*c], Listen: port(r.Listen), From: port(r.From), Next: port(r.Next),
+			Pool: buffers[1+2*c], Scratch: buffers[2+2*c], Listen: port(r.Listen), From: port(r.From), Next: port(r.Next),
 			Timeout: r.Timeout, Copy: r.Copy}
 		eg.Go(func() (err error) { m.rings[c], err = collective.Join(ctx, conf); return err })
 	}
@@ -197,9 +199,7 @@ func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res Collective
 		}
 		return nil
 	})
-	now := m.stats()
-	res.Stats = collective.Stats{Sent: now.Sent - before.Sent, Received: now.Received - before.Received,
-		Linear: now.Linear - before.Linear, Looked: now.Looked - before.Looked, Beats: now.Beats - before.Beats}
+	res.Stats = since(m.stats(), before)
 	return res, err
 }
 
@@ -241,5 +241,5 @@ func (n *Node) Leave(context.Context) error {
 	err := m.close()
 	m.busy.Lock()
 	defer m.busy.Unlock()
-	return errors.Join(err, closeBuffers(m.buffers))
+	return errors.Join(err, m.undo.All())
 }

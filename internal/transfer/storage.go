@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"vnic.dev/vnic/block/nvmetcp"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/engine"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // Protocols of Storage.
@@ -68,22 +70,22 @@ type IOResult struct {
 // storage is a Node's open device.
 type storage struct {
 	block.Device
-	buffers []devmem.Buffer
-	size    uint64     // of Storage.Data
-	busy    sync.Mutex // one IO at a time; CloseStorage waits for it
+	undo undo.Stack // unregisters the areas
+	size uint64     // of Storage.Data
+	busy sync.Mutex // one IO at a time; CloseStorage waits for it
 }
 
 // maxOperations bounds the memory for an IO: eight bytes per operation.
 const maxOperations = 1 << 24
 
-// areas registers areas of a GPU. After an error none stays registered.
-func (n *Node) areas(gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
+// areas registers areas of a GPU, until the caller runs the steps, also after an error.
+func (n *Node) areas(steps *undo.Stack, gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
 	for _, a := range list {
 		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s [%#x, +%#x) of GPU %d: %w", a.name, a.Off, a.Bytes, gpu, err),
-				closeBuffers(buffers))
+			return nil, fmt.Errorf("%s [%#x, +%#x) of GPU %d: %w", a.name, a.Off, a.Bytes, gpu, err)
 		}
+		steps.Add(b.Close)
 		buffers = append(buffers, b)
 	}
 	return buffers, nil
@@ -94,12 +96,13 @@ type namedArea struct {
 	Area
 }
 
-func closeBuffers(list []devmem.Buffer) error {
-	var errs []error
-	for _, b := range list {
-		errs = append(errs, b.Close())
+// since returns how much each counter of a struct of uint64 has grown.
+func since[S any](now, before S) S {
+	n, b := reflect.ValueOf(&now).Elem(), reflect.ValueOf(before)
+	for i := range n.NumField() {
+		n.Field(i).SetUint(n.Field(i).Uint() - b.Field(i).Uint())
 	}
-	return errors.Join(errs...)
+	return now
 }
 
 // gpuMemory returns programs' access to the GPUs' memory. It lives as long as the Node, because DMA
@@ -120,16 +123,16 @@ func (n *Node) OpenStorage(ctx context.Context, s Storage) (info block.Info, err
 	if n.storage != nil {
 		return info, fmt.Errorf("open storage: there is one already: %w", syscall.EALREADY)
 	}
-	buffers, err := n.areas(s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool})
+	x := &storage{size: s.Data.Bytes}
+	buffers, err := n.areas(&x.undo, s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool})
 	if err != nil {
-		return info, fmt.Errorf("open storage: %w", err)
+		return info, errors.Join(fmt.Errorf("open storage: %w", err), x.undo.All())
 	}
-	d, err := n.connect(ctx, &s, buffers[0], buffers[1])
-	if err != nil {
-		return info, errors.Join(err, closeBuffers(buffers))
+	if x.Device, err = n.connect(ctx, &s, buffers[0], buffers[1]); err != nil {
+		return info, errors.Join(err, x.undo.All())
 	}
-	n.storage = &storage{Device: d, buffers: buffers, size: s.Data.Bytes}
-	return d.Info(), nil
+	n.storage = x
+	return x.Info(), nil
 }
 
 func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer) (block.Device, error) {
@@ -165,10 +168,7 @@ func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	err = n.measure(&r.Cost, func() error {
 		return s.Do(ctx, x.Depth, next, func(d block.Done) { r.add(d, &took) })
 	})
-	now := s.Stats()
-	r.Stats = block.Stats{Read: now.Read - before.Read, Written: now.Written - before.Written,
-		HostBytes: now.HostBytes - before.HostBytes, Looked: now.Looked - before.Looked, Looks: now.Looks - before.Looks,
-		Messages: now.Messages - before.Messages}
+	r.Stats = since(s.Stats(), before)
 	r.percentiles(took)
 	return r, err
 }
@@ -242,5 +242,5 @@ func (n *Node) CloseStorage(context.Context) error {
 	s.busy.Lock()
 	defer s.busy.Unlock()
 	n.storage = nil
-	return errors.Join(err, closeBuffers(s.buffers))
+	return errors.Join(err, s.undo.All())
 }
