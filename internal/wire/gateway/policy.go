@@ -23,8 +23,8 @@ import (
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
 // Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses
-// it (checkResolver). The gateway does not recognize an address as the host's if the host has it
-// only by a route (ip route add local) and on no interface.
+// it (checkResolver). The gateway takes an address for the host's only if an interface has the
+// address: it does not recognize one that only a route makes local (ip route add local).
 type Policy struct {
 	HostPorts   Ports // ports of the host that guests reach
 	Deny, Allow []netip.Prefix
