@@ -3,7 +3,6 @@ package gateway
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -41,7 +40,6 @@ type waiting struct {
 
 	mu     sync.Mutex
 	shares shares[datagram]
-	turn   []owner // senders that have, or had, datagrams; the next one first
 }
 
 // push adds a datagram. refused: there is no room for it; evicted: push removed a datagram of
@@ -58,9 +56,6 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 		w.shares.remove(from, 0)
 	}
 	w.shares.add(d.sender, d)
-	if !slices.Contains(w.turn, d.sender) {
-		w.turn = append(w.turn, d.sender)
-	}
 	ether.Signal(w.filled)
 	return false, evicted
 }
@@ -69,17 +64,7 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 func (w *waiting) pop() (d datagram, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.turn) > 0 && !ok {
-		o := w.turn[0]
-		w.turn = slices.Delete(w.turn, 0, 1)
-		if len(w.shares.by[o]) > 0 {
-			d, ok = w.shares.remove(o, 0), true
-		}
-		if len(w.shares.by[o]) > 0 {
-			w.turn = append(w.turn, o)
-		}
-	}
-	return d, ok
+	return w.shares.next()
 }
 
 // serveDatagrams calls handle for each datagram to an address of the gateway, one after the other.

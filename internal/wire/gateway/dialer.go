@@ -85,7 +85,7 @@ type Dialer struct {
 
 // NewDialer uses NAT, Policy and Forwards of a gateway's options.
 func NewDialer(o Options) *Dialer {
-	return &Dialer{nat: o.NAT, policy: o.Policy, forwards: o.Forwards, host: newHostAddrs(net.InterfaceAddrs),
+	return &Dialer{nat: o.NAT, policy: o.Policy, forwards: o.Forwards, host: newHostAddrs(interfaceAddrs),
 		resolvers: hostResolvers, opened: map[uint16]netip.Addr{}}
 }
 
@@ -163,7 +163,10 @@ func (d *Dialer) DialResolver(ctx context.Context, network string, to netip.Addr
 func (d *Dialer) Resolvers() []netip.AddrPort { return d.resolvers() }
 
 // Addrs implements Outside.
-func (d *Dialer) Addrs() (out []netip.Addr, err error) {
+func (d *Dialer) Addrs() ([]netip.Addr, error) { return interfaceAddrs() }
+
+// interfaceAddrs returns the addresses of this machine's interfaces.
+func interfaceAddrs() (out []netip.Addr, err error) {
 	list, err := net.InterfaceAddrs()
 	for _, l := range list {
 		if n, ok := l.(*net.IPNet); ok {
@@ -183,16 +186,4 @@ func (d *Dialer) ListenUDP(addr netip.AddrPort) (Datagrams, error) {
 		}
 	}
 	return nil, refusedOutside(addr, "no forward of UDP")
-}
-
-// addrsOf returns Addrs in the form of package net.
-func addrsOf(o Outside) func() ([]net.Addr, error) {
-	return func() ([]net.Addr, error) {
-		list, err := o.Addrs()
-		out := make([]net.Addr, len(list))
-		for i, a := range list {
-			out[i] = &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-		}
-		return out, err
-	}
 }

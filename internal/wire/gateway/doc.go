@@ -24,9 +24,9 @@
 // checked once for each socket that is made for a guest, on the address and port that are dialled:
 // after reassembly, whatever name or headers led there. By default it refuses link-local addresses,
 // clouds' metadata services, and IPv6 addresses that embed one of them; Policy.HostPorts lists the
-// reachable ports of the host, and is empty by default. A check costs a look at each prefix of the
-// policy for each of at most 8 layers of the address, and at most one read of the host's addresses
-// a second. Refusals of a guest make at most one log line a second.
+// reachable ports of the host, and is empty by default. A check compares the address, and at most 7
+// addresses embedded in it, with each prefix of the policy. The gateway reads the host's addresses
+// at most once a second, and logs at most one refusal of each guest a second.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a
 // server may answer from another port (TFTP); the same holds for a guest behind a forward. A flow
@@ -34,8 +34,9 @@
 // one hop less, and their DF, which IPv6 packets have unless the guest has fragmented them itself.
 // Errors of the host's sockets (IP_RECVERR), and packets without hops left, are reported to the
 // guest by ICMP, and the flow and its source port stay. A port of the switch gets 50 errors at
-// once, and 1,000 a second. Guests may send ICMP echoes, and what neighbor discovery needs; ICMP
-// errors are refused, because netstack would believe them, whichever connection they are about.
+// once, and 1,000 a second. Guests may send ICMP echoes, and what neighbor discovery needs. The
+// filter refuses their ICMP errors, because netstack would apply an error to any guest's connection
+// that it quotes.
 //
 // Queues, flows, leases and pending questions have limits: 1,024 connections, 256 of them pending,
 // for at most 10 seconds each until the guest confirms; as many closed connections whose end the
@@ -60,8 +61,9 @@
 //
 // Incoming frames wait for netstack in a queue for each port; the queues are served in turn, by
 // bytes (inbox.go). They share 512 frames and 4 MiB in equal parts, and each has at least 32 frames
-// and 128 KiB. Senders to a full queue wait (Busy), because it is always emptied; towards a guest
-// without buffers the gateway waits like a NIC's worker (nic.Sender). Outgoing frames wait in a
+// and 128 KiB. Senders to a full queue wait (Busy): not for long, because netstack never stops
+// taking frames. For a guest without buffers the gateway waits like a NIC's worker (nic.Sender).
+// Outgoing frames wait in a
 // queue for each destination; the queues are served in turn: 1,024 frames and 8 MiB of data, 64
 // frames of kinds that anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB in all; and no
 // destination has more than 8 of the 32 frames in flight. Datagrams for a guest wait for room there
@@ -75,9 +77,11 @@
 // source address. Otherwise it is dropped, and counted as BadDHCP. An address that another port
 // uses is not leased.
 //
-// The locks of the inbox's and the outbox's queues, leases, quotas, turns, and tables of flows are
-// leaves. Under them only wakers are called, a lane's inbox, a non-blocking write to a flow's
-// socket, and, under the leases' lock, the switch's address bindings.
+// A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or
+// tables of flows takes no other lock, with these exceptions: it may wake waiting goroutines; under
+// a lane's lock it takes the inbox's; under the leases' lock it reads and changes the switch's
+// address bindings. Under the lock of its backlog a flow writes to its socket without waiting,
+// reports errors to the guest, and takes the locks of a budget and of the Gateway.
 //
 // Not implemented: DHCPv6; ICMP except echoes; IP multicast, and protocols other than TCP, UDP and
 // ICMP; VLANs (a tag of VLAN 0 is ignored); guests' addresses outside the gateway's prefixes; two

@@ -7,8 +7,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-
-	"vnic.dev/vnic/internal/ether"
 )
 
 // echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
@@ -46,17 +44,9 @@ func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	}
 	binary.BigEndian.PutUint16(b[2:], 0)
 	binary.BigEndian.PutUint16(b[4:], f.key.guest.Port())
-	proto := header.ICMPv4ProtocolNumber
-	if v6 {
-		proto = header.ICMPv6ProtocolNumber
-		header.ICMPv6(b).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: b,
-			Src: ether.Address(f.key.server), Dst: ether.Address(f.key.guest.Addr())}))
-	} else {
-		header.ICMPv4(b).SetChecksum(^checksumOf(b))
-	}
 	if !g.awaitGuest(ctx, f.back, len(b)) {
 		g.count.udpLost.Add(1)
 		return
 	}
-	g.sendTo(f.back, proto, header.ICMPv4MinimumSize, b)
+	sendICMP(f.back, b)
 }

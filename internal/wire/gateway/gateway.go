@@ -101,14 +101,14 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: flowIdle, now: time.Now,
+		host: newHostAddrs(interfaceAddrs), udpIdle: flowIdle, now: time.Now,
 		askTime: limits.Resolver.Here(), confirmTime: limits.Dial,
 		dialResolver: dialHost, listenHost: listenHost,
 		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
 		openAnswer: openAnswer, rates: map[uint32]*rates{},
 		unfinished: unfinished{shares: newShares[ended](maxUnfinished)}}
 	if out := o.Outside; out != nil {
-		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))
+		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(out.Addrs)
 		g.dial = func(ctx context.Context, n string, p permit) (net.Conn, error) { return out.Dial(ctx, n, p.to) }
 		g.openFlow = func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return out.OpenFlow(ctx, f) }
 		g.openAnswer = out.OpenAnswer

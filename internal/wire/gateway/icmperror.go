@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +26,12 @@ type trouble struct {
 // An error quotes as much of a guest's datagram as fits into the shortest packet that each host
 // accepts: 576 bytes (RFC 1812, 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
 const (
-	quoted4 = 576 - header.IPv4MinimumSize - header.ICMPv4MinimumSize
-	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - header.ICMPv6MinimumSize - 4
+	quoted4 = 576 - header.IPv4MinimumSize - icmpHeaderLen
+	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - icmpHeaderLen - 4
 )
+
+// icmpHeaderLen is the length of the header of errors and echoes, in ICMP and in ICMPv6.
+const icmpHeaderLen = header.ICMPv4MinimumSize
 
 // troubled reports an error of a datagram to its guest.
 func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) {
@@ -166,42 +170,41 @@ func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey,
 	}
 	defer r.Release()
 	src, dst := ether.Address(about.guest.Addr()), ether.Address(about.server)
+	ipLen, quoted, mtu := header.IPv4MinimumSize, quoted4, min(t.mtu, math.MaxUint16)
+	if from.Is6() {
+		ipLen, quoted, mtu = header.IPv6MinimumSize, quoted6, t.mtu
+	}
+	body = body[:min(len(body), quoted-ipLen)]
+	b := make([]byte, icmpHeaderLen+ipLen, icmpHeaderLen+quoted)
+	b[0], b[1] = t.typ, t.code
+	binary.BigEndian.PutUint32(b[4:], mtu) // RFC 1191, 4, where the first 16 bits are 0; RFC 4443, 3.2
 	if from.Is4() {
-		body = body[:min(len(body), quoted4-header.IPv4MinimumSize)]
-		b := make([]byte, header.ICMPv4MinimumSize+header.IPv4MinimumSize, header.ICMPv4MinimumSize+quoted4)
-		h, ip := header.ICMPv4(b), header.IPv4(b[header.ICMPv4MinimumSize:])
-		h.SetType(header.ICMPv4Type(t.typ))
-		h.SetCode(header.ICMPv4Code(t.code))
-		h.SetMTU(uint16(min(t.mtu, 0xffff)))
-		ip.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + len(body)), TTL: 1, Protocol: about.proto,
+		ip := header.IPv4(b[icmpHeaderLen:])
+		ip.Encode(&header.IPv4Fields{TotalLength: uint16(ipLen + len(body)), TTL: 1, Protocol: about.proto,
 			SrcAddr: src, DstAddr: dst})
 		ip.SetChecksum(^ip.CalculateChecksum())
-		b = append(b, body...)
-		header.ICMPv4(b).SetChecksum(^checksumOf(b))
-		g.sendTo(r, header.ICMPv4ProtocolNumber, header.ICMPv4MinimumSize, b)
-		return
+	} else {
+		header.IPv6(b[icmpHeaderLen:]).Encode(&header.IPv6Fields{PayloadLength: uint16(len(body)), HopLimit: 1,
+			TransportProtocol: tcpip.TransportProtocolNumber(about.proto), SrcAddr: src, DstAddr: dst})
 	}
-	body = body[:min(len(body), quoted6-header.IPv6MinimumSize)]
-	b := make([]byte, header.ICMPv6HeaderSize+4+header.IPv6MinimumSize, header.ICMPv6HeaderSize+4+quoted6)
-	h, ip := header.ICMPv6(b), header.IPv6(b[header.ICMPv6HeaderSize+4:])
-	h.SetType(header.ICMPv6Type(t.typ))
-	h.SetCode(header.ICMPv6Code(t.code))
-	binary.BigEndian.PutUint32(b[header.ICMPv6HeaderSize:], t.mtu)
-	ip.Encode(&header.IPv6Fields{PayloadLength: uint16(len(body)), HopLimit: 1,
-		TransportProtocol: tcpip.TransportProtocolNumber(about.proto), SrcAddr: src, DstAddr: dst})
-	b = append(b, body...)
-	header.ICMPv6(b).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: b,
-		Src: ether.Address(from), Dst: src}))
-	g.sendTo(r, header.ICMPv6ProtocolNumber, header.ICMPv6HeaderSize+4, b)
+	sendICMP(r, append(b, body...))
 }
 
-// sendTo sends a packet, whose bytes b start with the transport header, to a guest. It does not
-// wait.
-func (g *Gateway) sendTo(r *stack.Route, proto tcpip.TransportProtocolNumber, headerLen int, b []byte) {
-	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: int(r.MaxHeaderLength()) + headerLen,
-		Payload: buffer.MakeWithData(b[headerLen:])})
+// sendICMP sends an ICMP message, whose checksum field is 0, to a guest: it sets the checksum. It
+// does not wait.
+func sendICMP(r *stack.Route, b []byte) {
+	proto := header.ICMPv4ProtocolNumber
+	if r.NetProto() == header.IPv6ProtocolNumber {
+		proto = header.ICMPv6ProtocolNumber
+		header.ICMPv6(b).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: b,
+			Src: r.LocalAddress(), Dst: r.RemoteAddress()}))
+	} else {
+		header.ICMPv4(b).SetChecksum(^checksumOf(b))
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
+		ReserveHeaderBytes: int(r.MaxHeaderLength()) + icmpHeaderLen, Payload: buffer.MakeWithData(b[icmpHeaderLen:])})
 	defer pkt.DecRef()
 	pkt.TransportProtocolNumber = proto
-	copy(pkt.TransportHeader().Push(headerLen), b)
+	copy(pkt.TransportHeader().Push(icmpHeaderLen), b)
 	_ = r.WritePacket(stack.NetworkHeaderParams{Protocol: proto, TTL: r.DefaultTTL()}, pkt)
 }

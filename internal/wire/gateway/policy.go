@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -23,8 +22,8 @@ import (
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
 // Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses
-// it (checkResolver). The gateway does not recognize an address as the host's if the host has it
-// only by a route (ip route add local) and on no interface.
+// it (checkResolver). The gateway takes an address for the host's only if an interface has the
+// address: it does not recognize one that only a route makes local (ip route add local).
 type Policy struct {
 	HostPorts   Ports // ports of the host that guests reach
 	Deny, Allow []netip.Prefix
@@ -197,7 +196,7 @@ func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 
 // hostAddrs caches the host's addresses.
 type hostAddrs struct {
-	read func() ([]net.Addr, error)
+	read func() ([]netip.Addr, error)
 	now  func() time.Time
 
 	mu    sync.Mutex
@@ -206,7 +205,7 @@ type hostAddrs struct {
 	addrs map[netip.Addr]bool
 }
 
-func newHostAddrs(read func() ([]net.Addr, error)) *hostAddrs {
+func newHostAddrs(read func() ([]netip.Addr, error)) *hostAddrs {
 	return &hostAddrs{read: read, now: time.Now}
 }
 
@@ -222,11 +221,8 @@ func (h *hostAddrs) has(a netip.Addr) bool {
 	if now := h.now(); !now.Before(h.until) {
 		list, err := h.read()
 		h.until, h.known, h.addrs = now.Add(hostAddrsAge), err == nil, map[netip.Addr]bool{}
-		for _, l := range list {
-			if n, ok := l.(*net.IPNet); ok {
-				ip, _ := netip.AddrFromSlice(n.IP)
-				h.addrs[ip.Unmap()] = true
-			}
+		for _, addr := range list {
+			h.addrs[addr.Unmap()] = true
 		}
 	}
 	return !h.known || h.addrs[a]

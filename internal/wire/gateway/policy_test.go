@@ -31,15 +31,14 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
 // theHost are the host's addresses in tests, in addition to loopback.
-var theHost = []net.Addr{&net.IPNet{IP: net.IPv4(198, 51, 100, 7), Mask: net.CIDRMask(24, 32)},
-	&net.IPNet{IP: net.ParseIP("2001:db8:7::7"), Mask: net.CIDRMask(64, 128)}}
+var theHost = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:7::7")}
 
 // judging makes a gateway with a policy, on a host with the addresses of theHost.
 func judging(t testing.TB, p Policy) *Gateway {
 	o := options()
 	o.Policy = p
 	g := testkit.Must(newGateway(newSwitch(t), o))(t)
-	g.host.read = func() ([]net.Addr, error) { return theHost, nil }
+	g.host.read = func() ([]netip.Addr, error) { return theHost, nil }
 	return g
 }
 
@@ -177,7 +176,7 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	reads, now, list, fail := 0, time.Unix(1e9, 0), theHost, error(nil)
 	g := judging(t, Policy{})
 	g.host.now = func() time.Time { return now }
-	g.host.read = func() ([]net.Addr, error) {
+	g.host.read = func() ([]netip.Addr, error) {
 		reads++
 		return list, fail
 	}
@@ -191,7 +190,7 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 		check("203.0.113.1:80", true)
 	}
 	testkit.Equal(t, "readings", reads, 1)
-	list = []net.Addr{&net.IPNet{IP: net.IPv4(203, 0, 113, 1), Mask: net.CIDRMask(24, 32)}}
+	list = []netip.Addr{netip.MustParseAddr("::ffff:203.0.113.1")} // as an Outside in another process may write it
 	now = now.Add(hostAddrsAge)
 	check("198.51.100.7:80", true)
 	check("203.0.113.1:80", false)
@@ -272,7 +271,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			w := newRig(t, func(o *Options) {
 				o.Policy = Policy{HostPorts: ports(t, "22"), Deny: prefixes(t, "203.0.113.0/24")}
 			}, func(g *Gateway) {
-				g.host.read = func() ([]net.Addr, error) { return theHost, nil }
+				g.host.read = func() ([]netip.Addr, error) { return theHost, nil }
 				g.dial = func(_ context.Context, network string, to permit) (net.Conn, error) {
 					dialled <- network + " " + to.to.String()
 					return nil, net.ErrClosed
@@ -326,7 +325,7 @@ func TestOwnPortsAreNobodys(t *testing.T) {
 	} {
 		w := newRig(t, func(o *Options) {
 			o.Policy.HostPorts, o.Own = ports(t, c.ports), func(port uint16) bool { return port == echoPort }
-		}, func(g *Gateway) { g.host.read = func() ([]net.Addr, error) { return theHost, nil } })
+		}, func(g *Gateway) { g.host.read = func() ([]netip.Addr, error) { return theHost, nil } })
 		v := w.guest(1)
 		for _, to := range []netip.AddrPort{own4(echoPort), own4(other)} {
 			conn, err := v.dial(to)

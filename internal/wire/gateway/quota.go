@@ -32,11 +32,12 @@ func (g *Gateway) ownerOf(guest netip.Addr) owner {
 
 // shares is a table of bounded size whose entries belong to owners. An owner may fill all of the
 // table that is free. When the table is full, an owner with fewer entries than an equal share takes
-// one of the owner that has most.
+// one of the owner that has most. It is also a queue that serves its owners in turn (next).
 type shares[T any] struct {
-	all int           // most entries
-	n   int           // number of entries
-	by  map[owner][]T // oldest first; no empty lists
+	all  int           // most entries
+	n    int           // number of entries
+	by   map[owner][]T // oldest first; no empty lists
+	turn []owner       // keys of by; next serves the first one
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
@@ -61,6 +62,9 @@ func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 
 // add adds an entry of an owner.
 func (s *shares[T]) add(o owner, v T) {
+	if len(s.by[o]) == 0 {
+		s.turn = append(s.turn, o)
+	}
 	s.by[o] = append(s.by[o], v)
 	s.n++
 }
@@ -69,19 +73,37 @@ func (s *shares[T]) add(o owner, v T) {
 func (s *shares[T]) remove(o owner, i int) T {
 	list := s.by[o]
 	v := list[i]
-	if s.n--; len(list) == 1 {
-		delete(s.by, o)
+	if len(list) == 1 {
+		s.clear(o)
 		return v
 	}
 	s.by[o] = slices.Delete(list, i, i+1)
+	s.n--
 	return v
 }
 
-// clear removes all entries of an owner.
+// next removes and returns the oldest entry of the owner whose turn it is; false: the table is
+// empty.
+func (s *shares[T]) next() (v T, ok bool) {
+	if s.n == 0 {
+		return v, false
+	}
+	o := s.turn[0]
+	v = s.remove(o, 0)
+	if len(s.by[o]) > 0 {
+		s.turn = append(slices.Delete(s.turn, 0, 1), o)
+	}
+	return v, true
+}
+
+// clear removes and returns all entries of an owner.
 func (s *shares[T]) clear(o owner) []T {
 	list := s.by[o]
-	delete(s.by, o)
-	s.n -= len(list)
+	if len(list) > 0 {
+		delete(s.by, o)
+		s.turn = slices.DeleteFunc(s.turn, func(other owner) bool { return other == o })
+		s.n -= len(list)
+	}
 	return list
 }
 

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 )
@@ -9,13 +10,12 @@ import (
 // turns limits how many goroutines go on at a time. Owners with waiting goroutines take turns, for
 // one goroutine each, so that no owner waits behind all goroutines of another.
 type turns struct {
-	mu    sync.Mutex
-	free  int                       // how many more goroutines may go on; 0 if any waits
-	by    map[owner][]chan struct{} // waiting goroutines, oldest first, closed when they may go on; no empty lists
-	order []owner                   // keys of by, the next one first
+	mu      sync.Mutex
+	free    int                   // how many more goroutines may go on; 0 if any waits
+	waiting shares[chan struct{}] // one channel for each waiting goroutine, closed when it may go on
 }
 
-func newTurns(n int) *turns { return &turns{free: n, by: map[owner][]chan struct{}{}} }
+func newTurns(n int) *turns { return &turns{free: n, waiting: newShares[chan struct{}](math.MaxInt)} }
 
 // take waits until the caller may go on. The caller calls give when it is done. After an error (ctx
 // has ended) it does not.
@@ -31,14 +31,10 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.Index(t.by[o], turn)
-	if i < 0 { // the turn came just now: pass it on
+	if i := slices.Index(t.waiting.by[o], turn); i >= 0 {
+		t.waiting.remove(o, i)
+	} else { // the turn came just now: pass it on
 		t.next()
-		return ctx.Err()
-	}
-	if t.by[o] = slices.Delete(t.by[o], i, i+1); len(t.by[o]) == 0 {
-		delete(t.by, o)
-		t.order = slices.DeleteFunc(t.order, func(x owner) bool { return x == o })
 	}
 	return ctx.Err()
 }
@@ -53,10 +49,7 @@ func (t *turns) wait(o owner) (turn chan struct{}) {
 		return nil
 	}
 	turn = make(chan struct{})
-	if len(t.by[o]) == 0 {
-		t.order = append(t.order, o)
-	}
-	t.by[o] = append(t.by[o], turn)
+	t.waiting.add(o, turn)
 	return turn
 }
 
@@ -68,16 +61,9 @@ func (t *turns) give() {
 
 // next lets the next goroutine go on. The caller holds mu.
 func (t *turns) next() {
-	if len(t.order) == 0 {
-		t.free++
-		return
-	}
-	o := t.order[0]
-	t.order = t.order[1:]
-	close(t.by[o][0])
-	if t.by[o] = t.by[o][1:]; len(t.by[o]) == 0 {
-		delete(t.by, o)
+	if turn, ok := t.waiting.next(); ok {
+		close(turn)
 	} else {
-		t.order = append(t.order, o)
+		t.free++
 	}
 }

@@ -34,6 +34,6 @@ func TestTurnsGoByOwner(t *testing.T) {
 	}
 	q.give()
 	testkit.Equal(t, "turns left", q.free, 1)
-	testkit.Equal(t, "owners that wait", len(q.by)+len(q.order), 0)
+	testkit.Equal(t, "owners that wait", len(q.waiting.by)+len(q.waiting.turn), 0)
 	testkit.OK(t, q.take(t.Context(), b))
 }
