@@ -180,7 +180,7 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 		}
 		return r.to, true
 	case r.prefix || !strings.HasPrefix(rest, "/"):
-	case parts[e.Kind] == r.old.Kind || partKinds[e.Kind] && e.Kind == r.old.Kind: // the entry is a part of the rule's entry
+	case parts[e.Kind] == r.old.Kind || partKinds[e.Kind] && e.Kind == r.old.Kind: // a part of the rule's entry
 		kind := r.to.Kind
 		for part, whole := range parts {
 			if whole == kind {
