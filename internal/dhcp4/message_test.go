@@ -84,7 +84,7 @@ func TestMessagesAreThoseOfTheReference(t *testing.T) {
 	})
 }
 
-// same compares the options that this package decoded with those that the reference library decoded.
+// same compares the options that this package decoded with the ones that the reference library decoded.
 func same(t testkit.T, m *Message, r *dhcpv4.DHCPv4) {
 	testkit.Equal(t, "type", uint8(m.Type()), uint8(r.MessageType()))
 	for code := 1; code < 255; code++ {

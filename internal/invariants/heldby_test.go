@@ -28,8 +28,8 @@ const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest returns the heldBy of a sentence, that of its test that runs most often. The sentence is the first one of
-// the sorted list.
+// easiest returns the heldBy of the test that runs most often, among the tests of the first sentence of the sorted
+// list.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {

@@ -19,14 +19,14 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// everywhere lists the small packages that any package may import. everywhereInTests lists those that any
+// everywhere lists the small packages that any package may import. everywhereInTests lists packages that any
 // package's tests may import.
 const (
 	everywhere        = "internal/deadline internal/limits internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
 )
 
-// layer has the packages of this module that a package may import, and those that its tests may import too.
+// layer has the packages of this module that a package may import, and the packages that its tests may import too.
 type layer struct {
 	pkg            string
 	imports, tests []string

@@ -52,7 +52,7 @@ func sample() []File {
 }
 
 // Write makes the same bytes as pkg/cpio of u-root 0.16.0, which wrote testdata/u-root.cpio from the same files. So
-// images have the same bytes as those that earlier versions of vnic made with u-root's package.
+// images have the same bytes as the images that earlier versions of vnic made with u-root's package.
 func TestArchiveIsThatOfURoot(t *testing.T) {
 	want := testkit.Must(os.ReadFile("testdata/u-root.cpio"))(t)
 	if got := archived(t, sample()...); !bytes.Equal(got, want) {

@@ -236,7 +236,7 @@ func TestRoutesAreTheReferences(t *testing.T) {
 	}
 }
 
-// A dump is repeated if a link appears between two of its parts.
+// A dump fails with ErrInterrupted if a link appears between two of its parts.
 func TestChangeInterruptsADump(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return

@@ -41,7 +41,7 @@ type oneWayDevice struct {
 	waited atomic.Int64 // times that the device found packets left waiting in a queueing discipline
 }
 
-// waiting describes the packets that wait in the interface's queueing disciplines, and those that passed them.
+// waiting describes the packets that wait in the interface's queueing disciplines, and the packets that passed them.
 func waiting() string {
 	link, err := netlink.LinkByName(underTestName)
 	if err != nil {

@@ -57,7 +57,7 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 	}
 }
 
-// Sizes of the transfers: all bytes received, and those that ncdevmem prints for the peer to compare.
+// Sizes of the transfers. ncdevmem prints the received bytes, which come back over an ordinary connection.
 const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20

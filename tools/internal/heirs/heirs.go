@@ -192,7 +192,7 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	return entry.Entry{}, false
 }
 
-// parts maps a kind to the kind of the entries of which its entries are parts.
+// parts maps a kind to the kind of its parent entries: a subtest is a part of a test.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
 // partKinds are the kinds of entries that can have parts of the same kind.
@@ -203,7 +203,7 @@ type Closed struct{ Old, Heir entry.Entry }
 
 // Close finds the heir of each entry of old in now. The error names every entry without an heir, and
 // every rule that is wrong. shallow is for an inventory made without running tests: an entry that only
-// a run would list counts as present if now has the entry of which it is a part.
+// a run would list counts as present if now has its parent entry.
 func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	all := map[entry.Entry]bool{}
 	packages := map[string]bool{}
