@@ -8,9 +8,9 @@
 # compares two sizes of one round. The limits are for its median over the rounds, with the 95 % interval by order
 # statistics:
 # - the ratio of any size to the smallest is at most 1.25;
-# - the ratio of any size to the size before (half of it; for rules a quarter) is at most 1.10. A cost that grows by log n
-# adds the same amount with each doubling: 1.25 over five doublings is 1.05 each; a cost that grows by n adds nearly
-# all in the last two. A limit is kept if the median is within 5 % of it and the interval's lower end reaches it.
+# - the ratio of any size to the size before (half of it; for rules a quarter) is at most 1.10. A cost that grows by
+# log n adds the same amount with each doubling: 1.25 over five doublings is 1.05 each; a cost that grows by n adds
+# nearly all in the last two. A limit is kept if the median is within 5 % of it and the interval's lower end reaches it.
 # The rows of `vnic bench` have to keep the first limit, too: in them one port sends to 63 in turn, 4 frames to
 # each, in one process. Printed, but not judged ("fan"): the same with rings that another processor fills. There
 # every 4 frames use two or three cache lines that the other processor has just written (used.idx, avail.idx), and
