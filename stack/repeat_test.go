@@ -46,7 +46,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not parallel: a busy
 						first, end, seen = h.Seq, h.Seq+total, 1
 						return false
 					case h.Seq == first:
-						if seen++; seen == 2 { // drop the retransmission too, so that the recovery goes on
+						if seen++; seen == 2 { // hold the retransmission: the recovery lasts until it arrives
 							close(recovering)
 							<-queued
 						}

@@ -196,7 +196,7 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 	}
 }
 
-// A user who has reached the bound does not keep another user from being served.
+// The server bounds the connections that have not received their answer, for each user and in all.
 func TestBoundsOfUnreceived(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := &Server{}

@@ -21,7 +21,7 @@ import (
 type remote struct {
 	*proc.Child
 	conns  *net.UnixConn // socket by which the server gets its connections
-	first  *os.File      // the first NIC's connection, until hang has found unread bytes in it; then nil
+	first  *os.File      // this process's copy of the first NIC's connection, for hang; nil after release
 	failed error         // error of connect
 }
 
