@@ -159,7 +159,7 @@ func numbers(t devmem.Type, b []byte, seed uint64) {
 	}
 }
 
-// wrong counts the elements that differ.
+// wrong counts the elements of got that differ from want.
 func wrong(t devmem.Type, got, want []byte) (n int) {
 	for off := 0; off < len(want); off += int(t.Size()) {
 		if string(got[off:off+int(t.Size())]) != string(want[off:off+int(t.Size())]) {
@@ -191,7 +191,7 @@ func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad
 	for i, r := range list {
 		bad += wrong(typ, r.gpu.Bytes()[off:off+n], want)
 		now := r.ring.Stats()
-		// A rank sends all chunks but one in each half, and not the same one.
+		// In each half of the operation a rank sends all chunks except one, which differs between the halves.
 		parts := chunks(count, typ.Size(), len(list))
 		sent := 2*n - parts[(i+1)%len(list)].n - parts[(i+2)%len(list)].n
 		if len(list) == 1 {

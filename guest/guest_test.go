@@ -51,8 +51,8 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	}
 }
 
-// A lab file may give guests any addresses: programs take each other's addresses from the
-// environment, for each rail.
+// Programs find each other's addresses, for each rail, in the environment, whatever addresses the lab
+// file gives the guests.
 func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,192.0.2.1/24 b=0000:13:00.0,10.118.111.101/24")
 	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,192.0.2.2,- b=10.118.111.101,-,10.118.111.103")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// The reference is what net/http checks headers by.
+// The loader accepts the same characters in headers as net/http.
 func TestCharactersOfHeaders(t *testing.T) {
 	check := func(s string) {
 		for _, c := range []struct {

@@ -171,8 +171,8 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// Retry bounds the time without progress: if a server serves a part of a load at a time, each wait
-// starts anew.
+// Retry bounds the time without progress: if a server serves a part of a load between waits, each wait
+// may take Retry again.
 func TestProgressBeginsTheWaitAnew(t *testing.T) {
 	w := newWorld(t)
 	c := w.clock()

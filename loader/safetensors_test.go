@@ -145,7 +145,8 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// What the reference accepts (huggingface/safetensors, safetensors/src/tensor.rs).
+// The loader accepts the headers that the reference accepts (huggingface/safetensors,
+// safetensors/src/tensor.rs).
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	for _, c := range []struct {

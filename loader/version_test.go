@@ -29,7 +29,7 @@ func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.Ha
 	}
 }
 
-// Only the first response must say how long the file is (RFC 9110, section 14.4).
+// Only the first response must contain the file's length (RFC 9110, section 14.4).
 func TestSizeIsSaidOnce(t *testing.T) {
 	file := random(300_000, 70)
 	for _, from := range []int64{1, 2, 3} { // the first response without the size
@@ -53,7 +53,7 @@ func TestSizeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// The validators of several servers of one file, like nodes behind one name.
+// The loader compares the validators of several servers of one file, like nodes behind one name.
 func TestValidatorsOfSeveralServers(t *testing.T) {
 	file := random(400_000, 71)
 	const (
@@ -65,7 +65,7 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	type headers = map[string]string
 	for name, c := range map[string]struct {
 		first, then, last headers
-		says              []string // of the error; nil: no error
+		says              []string // parts of the error; nil: no error
 	}{
 		"the same":             {headers{etag: `"a"`, date: when}, headers{etag: `"a"`, date: when}, nil, nil},
 		"strong, then weak":    {headers{etag: `"a"`}, headers{etag: `W/"a"`}, nil, nil},
@@ -151,9 +151,9 @@ func TestConditionsOfRequests(t *testing.T) {
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {
-		etag string // of later responses; the first one's is strong
+		etag string // ETag of later responses; the first response has a strong one
 		date time.Time
-		says string // of the error; "": no error
+		says string // part of the error; "": no error
 	}{
 		"weak":                     {`W/"v1"`, longAgo, ""},
 		"weak, without a date":     {`W/"v1"`, time.Time{}, ""},

@@ -15,7 +15,7 @@ import (
 //
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
-	for _, again := range []bool{true, false} { // by a second Close, or by Stack.Close
+	for _, again := range []bool{true, false} { // the NIC releases the queue at a second Close, or at Stack.Close
 		w := newRig(t, stacktest.Options{})
 		buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
 		rx, err := w.b.BindRX(buf, 1, 2)

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// If Close comes while a call waits for netstack's answer, the call returns net.ErrClosed, like a
-// call that waits: not the end of the peer's stream, and not an errno.
+// A call that waits for netstack's answer while the connection is closed returns net.ErrClosed, like a
+// call that waits for data. It does not return the end of the peer's stream or an errno.
 func TestCloseIsNoEndOfStream(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	for i := range 200 {

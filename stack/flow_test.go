@@ -26,7 +26,7 @@ func TestFlowOffsetsWrap(t *testing.T) {
 	})
 }
 
-// Compares a flow's parts and sends with a plain list of the stream's bytes.
+// A flow's parts and sends match a plain list of the stream's bytes.
 //
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
@@ -35,7 +35,7 @@ func TestFlowPlacesAndCompletes(t *testing.T) {
 		f := &flow{iss: math.MaxUint32 - 100, issKnown: true}
 		b := &txBinding{}
 		b.refs.Store(1 << 30)
-		var where []int64 // of each byte: offset in the GPU, or -1
+		var where []int64 // for each byte its offset in the GPU; -1: it is in host memory
 		type call struct {
 			end      uint64
 			inFlight int
@@ -206,8 +206,7 @@ func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	}
 }
 
-// A writer that waits for room is woken at the end: netstack's event may come before the flow has
-// ended.
+// The end of a flow wakes a writer that waits for room, although netstack's event may come before that end.
 func TestEndWakesWriters(t *testing.T) {
 	c := &Conn{wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1)}
 	f := &flow{conn: c}

@@ -18,7 +18,7 @@ func TestLossless(t *testing.T) {
 }
 
 // transfer sends n bytes in each direction at once, and checks that nothing is left. With halfClose
-// each side closes its direction when it has sent all, or else when it has also received all.
+// each side closes its direction when it has sent all bytes; without, when it has also received all.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
@@ -85,7 +85,7 @@ func TestLossy(t *testing.T) {
 					n = (n + 1) / 2
 				}
 				if v.slow {
-					n = (n + 2) / 3 // a timeout is at least a second
+					n = (n + 2) / 3 // each timeout takes at least a second
 				}
 				for seed := range n {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {

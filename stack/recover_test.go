@@ -253,7 +253,7 @@ func TestDialErrors(t *testing.T) {
 		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}}, // no route
 		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},                      // no neighbour
 	} {
-		if c.to == "10.0.0.77:1" { // three seconds are enough, because nobody is there
+		if c.to == "10.0.0.77:1" { // no host answers, so three seconds of asking are enough
 			testkit.OK(t, w.a.AskNeighbors(3))
 		}
 		_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(c.to))
@@ -272,7 +272,7 @@ func TestDialErrors(t *testing.T) {
 	testkit.ErrorIs(t, <-done, net.ErrClosed, "accept")
 }
 
-// Many connections at once over the same bindings, closed from both ends in all ways.
+// Many connections at once use the same bindings, and close in all ways from both ends.
 func TestManyConnections(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -357,7 +357,7 @@ func TestManyConnections(t *testing.T) {
 	unbind(tx, rx)
 }
 
-// Bindings are made and closed, at least three times, under a connection's traffic.
+// A connection's traffic goes on while bindings are made and closed at least three times.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -436,7 +436,7 @@ func TestWindowFitsThePool(t *testing.T) {
 	}
 }
 
-// A receiver reads late, and its window updates are lost: the sender probes the window.
+// When a receiver reads late and its window updates are lost, the sender probes the window and goes on.
 func TestZeroWindow(t *testing.T) {
 	t.Parallel()
 	for _, device := range []bool{false, true} {
@@ -545,7 +545,7 @@ func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	check(testkit.Err(w.b.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.a4, 9))))
 }
 
-// Several kinds of ordinary traffic need neither bindings nor a control channel.
+// Several kinds of ordinary traffic work without bindings and without a control channel.
 func TestOrdinaryTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]stacktest.Options{

@@ -34,7 +34,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not parallel: a busy
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost, finLost := 0, 0, 0 // of the first segment; of the last; of a FIN after it
+				seen, lost, finLost := 0, 0, 0 // sendings seen of the first segment; lost of the last; lost of a FIN after it
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()
@@ -46,7 +46,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not parallel: a busy
 						first, end, seen = h.Seq, h.Seq+total, 1
 						return false
 					case h.Seq == first:
-						if seen++; seen == 2 { // the second sending: the recovery lasts until it arrives
+						if seen++; seen == 2 { // hold the retransmission: the recovery lasts until it arrives
 							close(recovering)
 							<-queued
 						}

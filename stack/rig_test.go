@@ -196,8 +196,8 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern from device memory, in ranges at random offsets, and
-// overwrites each piece as soon as its send is complete; then it closes its side.
+// sender sends total bytes of a pattern from device memory, in ranges at random offsets. It
+// overwrites each piece as soon as its send is complete. At the end it closes its side.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
@@ -207,7 +207,7 @@ type sender struct {
 	rng     *rand.Rand
 	linear  float64         // the share of pieces that are written from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // it closes after this; nil: at once
+	after   <-chan struct{} // the sender closes its side when this is closed; nil: at once
 }
 
 const arena = 64 << 10
@@ -218,7 +218,7 @@ func (s *sender) run() error {
 		free <- i
 	}
 	var mu sync.Mutex
-	owner := map[uint32]int{} // send to slot
+	owner := map[uint32]int{} // slot of each send, by the send's number
 	sends := s.first
 	const sending, failed = -1, -2
 	var end atomic.Int64 // sending, failed, or the number after the last send
@@ -324,14 +324,14 @@ func isTimeout(err error) bool {
 // receiver reads a pattern through frags, in random pieces, and returns tokens late.
 type receiver struct {
 	conn   devmem.Conn
-	mem    []byte // of the binding
+	mem    []byte // memory of the binding
 	seed   uint64
 	total  int
 	rng    *rand.Rand
 	hold   int // tokens kept
-	device int // bytes that came as frags
+	device int // bytes received as frags
 	linear int
-	got    chan struct{} // closed when all bytes are there, or none will come; may be nil
+	got    chan struct{} // closed when all bytes have come, or no more will; may be nil
 }
 
 func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {

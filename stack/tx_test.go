@@ -41,7 +41,7 @@ func (n *ringNIC) Transmit(_ int, f []driver.TxFrame) (int, error) {
 
 func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
-const testISS = 0xffffff00 // wraps soon
+const testISS = 0xffffff00 // the initial sequence number; numbers wrap soon
 
 // newTxRig makes a transmit queue with one flow. una bytes are acknowledged, and the first total
 // bytes are written: bytes from deviceFrom on are in the GPU, each 100 of them at a separate
@@ -248,8 +248,8 @@ func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	}
 }
 
-// Bytes that the peer has acknowledged are not sent again: their memory may have changed. Instead
-// the peer is asked to acknowledge.
+// The stack does not send acknowledged bytes again, because their memory may have changed. Instead it
+// sends a segment that asks the peer for an acknowledgment.
 func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, c := range []struct{ una, pos, n int }{{5000, 0, 1448}, {5000, 3552, 1448}, {5000, 4999, 1}, {0, -1, 1}} {
@@ -273,8 +273,8 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	}
 }
 
-// After a full ring the rest waits, in order, and continues with the next byte. Bytes that are
-// acknowledged by then are left out.
+// When the ring is full the rest of a packet waits, and later continues in order with the next byte,
+// without the bytes that the peer has acknowledged meanwhile.
 func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	q, n, f := newTxRig(false, 0, 0, 9000)
@@ -304,8 +304,8 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// Frames that the NIC refuses, and packets whose payload cannot be found, are dropped and hold
-// nothing.
+// The stack drops frames that the NIC refuses, and packets whose payload it cannot find. They keep no
+// memory in use.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := newTxRig(false, 0, 0, 5000)
 	n.err = syscall.EIO

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# "an unprivileged Debian container with 64 MiB of /dev/shm and no /dev/kvm": made of namespaces, which need no
-# container engine. "Ubuntu 24.04 by --mirror/--keyring": this machine with Ubuntu's configuration of apt and /etc.
+# "an unprivileged Debian container with 64 MiB of /dev/shm and no /dev/kvm": the script makes it of namespaces,
+# without a container engine. "Ubuntu 24.04 by --mirror/--keyring": this machine with Ubuntu's configuration of apt
+# and /etc.
 . "$(dirname "$0")/lib.sh"
 
 container

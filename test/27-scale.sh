@@ -4,12 +4,13 @@
 # vnic and of its child processes (their clocks, clock_getcpuclockid(3)); another process fills the rings. Sizes: 2
 # to 64 ports, where each port sends to the next, all at once; 1 to 8 queues of one port, one flow each; 1 to 1,024
 # rules of the receiver, where successive frames match different rules. gve: ports only. There are 15 rounds; each
-# measures all sizes, alternately upwards and downwards, and the smallest once more (A/A). The rule. A ratio
-# compares two sizes of one round; judged are its median over the rounds, and the 95 % interval by order statistics:
-# - of any size to the smallest: at most 1.25;
-# - of any size to the one before (twice as much; for rules four times): at most 1.10. A cost that grows by log n
-# adds the same amount with each doubling: 1.25 over five doublings is 1.05 each; a cost that grows by n adds nearly
-# all in the last two. A limit is kept if the median is within 5 % of it and the interval's lower end reaches it.
+# measures all sizes, alternately upwards and downwards, and the smallest once more (A/A). A ratio
+# compares two sizes of one round. The limits are for its median over the rounds, with the 95 % interval by order
+# statistics:
+# - the ratio of any size to the smallest is at most 1.25;
+# - the ratio of any size to the size before (half of it; for rules a quarter) is at most 1.10. A cost that grows by
+# log n adds the same amount with each doubling: 1.25 over five doublings is 1.05 each; a cost that grows by n adds
+# nearly all in the last two. A limit is kept if the median is within 5 % of it and the interval's lower end reaches it.
 # The rows of `vnic bench` have to keep the first limit, too: in them one port sends to 63 in turn, 4 frames to
 # each, in one process. Printed, but not judged ("fan"): the same with rings that another processor fills. There
 # every 4 frames use two or three cache lines that the other processor has just written (used.idx, avail.idx), and

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# "A page": in a real browser, against real runs: a devmem run, a lost segment, a stalled receiver, a fault; by keys
-# alone, dark, 360 px wide; a report from a file without a network. With SHOTS=docs/images it writes the screenshots
-# that docs/page.md shows; otherwise it makes and checks them, and deletes them.
+# "A page": tests the page in a real browser with real runs: a devmem run, a lost segment, a stalled receiver, a fault.
+# It also tests the page by keys alone, in dark mode and 360 px wide, and a report from a file without a network. With
+# SHOTS=docs/images it writes the screenshots that docs/page.md shows; otherwise it makes, checks and deletes them.
 . "$(dirname "$0")/lib.sh"
 
 # The libraries that our browser needs must not be found by vnic.

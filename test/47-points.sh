@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A list of small things that users notice: a command for each, and what it must print. Longer tests have their own
-# scripts: 42 (tools), 43 (mistakes of devmem programs), 44 (the page), 45 (CI), 46 (docs' programs). A kernel 6.1
-# and passt are fetched into the cache: some 150 MB.
+# Runs a command for each of a list of small things that users notice, and checks the command's output. Longer tests
+# have their own scripts: 42 (tools), 43 (mistakes of devmem programs), 44 (the page), 45 (CI), 46 (docs' programs).
+# A kernel 6.1 and passt are fetched into the cache: some 150 MB.
 . "$(dirname "$0")/lib.sh"
 
 # prints WHAT STATUS PATTERN COMMAND...: the command ends with this status, and a line on stdout or stderr matches.

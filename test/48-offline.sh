@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # "Machines without a network: `vnic cache export FILE --for run,boot` writes one archive with the program and just what
 # those commands need, at most 64 MiB; `vnic cache import FILE` elsewhere, and `run` and `boot` work with --offline": in
-# a bare Debian with loopback alone, as an unprivileged user. Needs root and debootstrap. VNIC_BARE: as in
-# tools/bare-debian.
+# a bare Debian whose only network is loopback, as an unprivileged user. The script needs root and debootstrap.
+# VNIC_BARE has the same meaning as for tools/bare-debian.
 . "$(dirname "$0")/lib.sh"
 
 echo "== export"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # "`vnic` without Go, make or git: a tarball of `make release`, unpacked on a bare Debian 12 and 13, runs the demo's two
 # commands and `vnic selftest hw/devmem.py`, and `vnic run --nic gve --gpu-driver vnicgpu`", which fetches a compiler.
-# It needs root, and debootstrap (tools/bare-debian). A quarter of an hour, and a download of 700 MB for each Debian.
-# SUITES="trixie" takes one.
+# The script needs root, and debootstrap (tools/bare-debian). For each Debian it takes a quarter of an hour and
+# downloads 700 MB. SUITES="trixie" selects one Debian.
 . "$(dirname "$0")/lib.sh"
 export VNIC_BARE=${VNIC_BARE:-$work/bare}
 make -s release > "$work/release"

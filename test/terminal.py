@@ -31,8 +31,8 @@ def fail(what):
 
 
 def until(want, key=b""):
-    """Reads until the shell has written this. Strikes keys, again after each second of silence: the
-    shell may not have given the terminal away."""
+    """Reads until the shell has written want. It types keys, again after each second of silence, because the
+    shell may not have passed the terminal on yet."""
     global seen
     last = time.monotonic() + 120
     os.write(master, key)

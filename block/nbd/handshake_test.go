@@ -41,7 +41,7 @@ func sizes(minimum, maximum uint32) []byte {
 	return info(3, binary.BigEndian.AppendUint32(b, maximum)...)
 }
 
-// The client's bytes are exactly these.
+// The client sends exactly the expected bytes in each handshake.
 func TestHandshake(t *testing.T) {
 	for _, flags := range []uint16{1, 3, 0xff03} {
 		s := says(greeting(flags), sizes(512, 65536), info(1, []byte("name")...), info(2, []byte("what")...), info(77,
@@ -146,8 +146,8 @@ func TestHandshakeIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// Open refuses on a real connection, and leaks nothing: the export does not exist; the server is
-// silent; its two connections have different exports.
+// Open fails on a real connection, and leaks nothing, if the export does not exist, if the server is
+// silent, or if the server's two connections have different exports.
 func TestOpenIsRefused(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

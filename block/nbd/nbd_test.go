@@ -632,7 +632,7 @@ func TestLittleRoom(t *testing.T) {
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
-		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // it waits for one more
+		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // the server waits for one more request
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -133,7 +133,7 @@ func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	var refused *command
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		switch a.count(c) {
-		case 0: // its data
+		case 0: // the write's data
 			return refused == c
 		case 1:
 			refused = c

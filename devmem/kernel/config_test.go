@@ -146,7 +146,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says)
 			testkit.Equal(t, fmt.Sprintf("%v says what it means", err), strings.Contains(err.Error(), means), c.means)
 		}
-		td.nic.refusal = nil // the next one is bound
+		td.nic.refusal = nil // the NIC accepts the next binding
 		td.bindRX(t, 1)
 		testkit.OK(t, td.Close())
 	}
@@ -221,8 +221,8 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Memory of packets that the interface has forgotten is freed when they are dropped, and they are
-// dropped only when no connection can be using it.
+// Close frees the memory of packets that the interface has forgotten by dropping these packets, and it
+// drops them only when no connection can be using the memory.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -277,8 +277,8 @@ func TestStats(t *testing.T) {
 	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
-// Tokens are tracked by the kernel's rules: lowest free number first, at most 1024 looked up in a
-// call.
+// A device tracks tokens by the kernel's rules: the kernel issues the lowest free number first, and looks
+// up at most 1024 in a call.
 //
 // Invariant: devmem/kernel: The issued tokens are tracked.
 func TestTokensAreFollowed(t *testing.T) {

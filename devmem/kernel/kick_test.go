@@ -36,8 +36,8 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// Packets are sent until no packet waits in any queue, and none is sent where nothing waits. A
-// queue that stays stopped is finally left alone.
+// The device sends probes until no packet waits in any queue. It sends none to a queue without waiting
+// packets, and finally gives up a queue that stays stopped.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -121,8 +121,8 @@ func TestProbe(t *testing.T) {
 	testkit.Equal(t, "ports", len(seen), 1<<14)
 }
 
-// After every restart of receive queues, and only then, stuck packets are looked for; once more if
-// memory stays in use.
+// The device looks for stuck packets after every restart of receive queues and at no other time; it looks
+// once more if memory stays in use.
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
@@ -163,7 +163,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
-	for range 3 { // one by Close, the others because the memory stays in use
+	for range 3 { // Close causes one, the others come because the memory stays in use
 		<-kicked
 	}
 	td.nic.let(rx.ID())

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The default discipline is replaced and restored; one that was configured stays.
+// The device replaces and restores the default discipline, and does not change a configured one.
 func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	qdisc := func(ifindex, handle, parent uint32) netlink.Message {
 		b := make([]byte, tcmsgLen)

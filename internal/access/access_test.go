@@ -17,8 +17,8 @@ func TestWhoMayConnect(t *testing.T) {
 	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 }
 
-// A group's socket is known by its file, whatever its name becomes; what has become of its mode counts.
-// What other users get of it is in internal/job/serve, TestSocketGroup.
+// ForGroup recognizes a group's socket by its file, also after a rename, and by its current mode.
+// TestSocketGroup of internal/job/serve tests what other users may do with it.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func TestForGroup(t *testing.T) {
 	defer r.Close()
 	testkit.OK(t, os.Rename(path, path+"2"))
 	testkit.Equal(t, "renamed", r.changed(), "")
-	testkit.OK(t, os.Chmod(path+"2", 0o600)) // fewer
+	testkit.OK(t, os.Chmod(path+"2", 0o600)) // fewer rights
 	testkit.Equal(t, "closed", r.changed(), "")
 	testkit.OK(t, os.Chmod(path+"2", 0o662))
 	testkit.Equal(t, "opened", r.changed(), "the socket's mode was 0660, and has become 0662")

@@ -75,7 +75,7 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Cleanup(func() {
 		cancel()
 		_ = c.Close()
-		for range done { // waits for its end
+		for range done { // waits until the other end is done
 		}
 	})
 	<-c.Booted()
@@ -126,7 +126,7 @@ func TestCancelReachesTheGuest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.CallProgress(ctx, "test-wait", nil, nil, func(json.RawMessage) { cancel() })
 	testkit.ErrorIs(t, err, context.Canceled)
-	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil { // and the channel still works
+	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil { // the channel still works
 		t.Error(err)
 	}
 }
@@ -170,7 +170,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	go func() {
 		b := make([]byte, 1000)
 		_, _ = guest.Read(b)
-		_, _ = io.WriteString(guest, `{"id":1,"o`) // it died while writing
+		_, _ = io.WriteString(guest, `{"id":1,"o`) // the guest died while it wrote
 		_ = WriteEvent(guest, EventPanic, Panic{Status: "exit status 2", Output: "panic: x"})
 		_ = guest.Close()
 	}()
@@ -181,8 +181,9 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	}
 }
 
-// An agent of another vnic is refused by one line that names both, whatever is asked of it: boot-780d5150.jsonl is what
-// the init of 780d5150 wrote, which says no version. Of the same protocol any vnic is heard.
+// A host refuses an agent of another protocol, whatever the request, by one line that names both versions. The file
+// boot-780d5150.jsonl has the output of the init of 780d5150, which sends no version. The host accepts agents of any
+// vnic version with the same protocol.
 //
 // Invariant: guests: An agent of another protocol is refused by one line that names both versions.
 func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
@@ -210,7 +211,7 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// More requests at a time than an agent carries out are refused, and taken again when others have ended.
+// An agent refuses requests while it carries out the maximum number of others, and accepts them when those have ended.
 func TestRequestsAtATimeAreBounded(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -231,7 +232,7 @@ func TestRequestsAtATimeAreBounded(t *testing.T) {
 		func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
 }
 
-// A host of another vnic is refused in the answer of each request but the one for power-off.
+// An agent refuses a host of another protocol in its answer to each request except the one for power-off.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	for hello, want := range map[string]string{
 		``:                                    "the host is of an older vnic, which does not say its version, this is vnic ",

@@ -3,7 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
-	_ "embed" // the list
+	_ "embed" // embeds the list of API packages
 	"fmt"
 	"go/importer"
 	"go/token"
@@ -41,14 +41,13 @@ func apiPackages() (dirs []string) {
 	return slices.Compact(dirs)
 }
 
-// checkout is loaded packages of a module, by their directories.
+// checkout has loaded packages of a module, by their directories.
 type checkout struct {
 	packages map[string]*types.Package
 	fset     *token.FileSet
 }
 
-// load loads what packages of the module at root export, as the compiler has written it for
-// importers.
+// load loads the exported API of packages of the module at root from the compiler's export data.
 func load(ctx context.Context, root, module string, dirs []string) (*checkout, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, d := range dirs {
@@ -84,12 +83,12 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 	}
 }
 
-// The module in testdata exports what is not API in each way that there is.
+// offences finds each way in which a module exports types that are not API: the module in testdata has all.
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
 	c := testkit.Must(load(t.Context(), "testdata/m", module, []string{"api", "api/more"}))(t)
 	src := testkit.Must(os.ReadFile("testdata/m/api/api.go"))(t)
-	// Each line that offends ends in a comment that says what of it does.
+	// Each offending line ends in a comment that names the offence.
 	var want, got []string
 	for i, text := range strings.Split(string(src), "\n") {
 		_, offends, _ := strings.Cut(text, "// offends: ")

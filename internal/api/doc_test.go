@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What the documentation of a package says; notAPI may stand in that of a package above it.
+// Texts in the documentation of packages. notAPI may also be in the documentation of a parent package.
 const (
 	isAPI  = "The package is API"
 	notAPI = "not API"
@@ -35,8 +35,8 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// Each package is API, or says that it is not. Commands, internal packages and tests cannot be
-// meant.
+// Each package is API, or its documentation says that it is not. Commands, internal packages and tests
+// need not say so.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
@@ -82,11 +82,10 @@ func TestReadmeNamesTheAPI(t *testing.T) {
 	}
 }
 
-// notAPIButVisible are packages that other modules can import, though they are not API, and the program.
+// notAPIButVisible lists the program, and packages that other modules can import although they are not API.
 var notAPIButVisible = []string{"cmd/vnic", "gpumem", "guest-images", "stack"}
 
-// Other modules can import what README.md says that they can, and nothing else: the rest is below a folder called
-// internal.
+// Other modules can import only the packages that README.md names: all others are below a folder called internal.
 func TestNothingElseCanBeImported(t *testing.T) {
 	list := exec.Command("go", "list", "./...")
 	list.Dir = root

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// offence is a use of a type that is not API in what an API package exports.
+// offence is a use of a non-API type in the exported API of a package.
 type offence struct {
 	pos   token.Position
-	owner string // what is exported, "dma.Space.Add"
+	owner string // the exported identifier, such as "dma.Space.Add"
 	typ   string // the type, with its package's path
 }
 
@@ -20,13 +20,13 @@ func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.owner, o.typ)
 }
 
-// offences lists the types of packages of module that an importer of the given packages meets
-// though these packages are not among them.
+// offences lists the types that an importer of the checkout's packages can reach, although they are in
+// other packages of module.
 //
-// All that can be reached from outside counts: types of constants, variables, parameters and
-// results; exported fields and methods, also of unexported types that something exported
-// gives out or embeds; type arguments and constraints; what an alias stands for. Unexported fields
-// do not count.
+// It follows everything that an importer can reach: types of constants, variables, parameters and
+// results; exported fields and methods, also of unexported types that an exported identifier
+// returns or embeds; type arguments and constraints; the types behind aliases. It ignores
+// unexported fields.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {
@@ -42,7 +42,7 @@ func (c *checkout) offences(module string) []offence {
 	return slices.CompactFunc(all, func(a, b offence) bool { return a == b })
 }
 
-// walker goes through what a package exports.
+// walker walks the exported identifiers of a package.
 type walker struct {
 	checkout *checkout
 	module   string
@@ -72,7 +72,7 @@ func (p place) object(o types.Object) {
 	p.typ(o.Type())
 }
 
-// declared walks the parts of a type that the package declares.
+// declared walks the parts of a type that p's package declares.
 func (p place) declared(t *types.Named) {
 	t = t.Origin()
 	if p.seen[t] {
@@ -106,7 +106,7 @@ func (p place) named(o *types.TypeName, args *types.TypeList) {
 
 func (p place) typ(t types.Type) {
 	switch t := t.(type) {
-	case *types.Basic, *types.TypeParam: // a constraint is walked where the parameter is declared
+	case *types.Basic, *types.TypeParam: // the walk covers a constraint at the declaration of its parameter
 	case *types.Alias:
 		p.named(t.Obj(), t.TypeArgs())
 		p.typ(t.Rhs())

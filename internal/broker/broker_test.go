@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// both has a broker and its client in this process.
+// both starts a broker in this process, and returns its client.
 func both(t testing.TB, c Config) *Client {
 	t.Helper()
 	a, b, err := scm.MessagePair()
@@ -69,8 +69,8 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
-// What asks a broker may be anything: it gets what the policy permits, and what was named before it
-// was sealed, and no more.
+// A broker does not trust its client: the client gets only what the policy permits, and what was named
+// before the seal.
 //
 // Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
 func TestBrokerTrustsNobody(t *testing.T) {
@@ -134,7 +134,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	_, err = opRemove.quick(k, 1)
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	testkit.ErrorIs(t, raw(k, uint32(len(table)), nil), unix.EINVAL)
-	// Junk is ignored, or EINVAL to nobody.
+	// The broker ignores junk, or answers it with EINVAL although nobody waits for the answer.
 	for _, junk := range []string{"x", strings.Repeat("x", headerLen-1), strings.Repeat("\xff", 5000)} {
 		testkit.Must(k.conn.Write([]byte(junk)))(t)
 	}
@@ -143,7 +143,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
 }
 
-// keeps checks a socket's receive buffer: the kernel doubles what was asked for (socket(7)).
+// keeps checks that a socket's receive buffer has the requested size, which the kernel doubles (socket(7)).
 func keeps(t *testing.T, c *net.UDPConn, n int) {
 	t.Helper()
 	got := 0
@@ -156,7 +156,7 @@ func keeps(t *testing.T, c *net.UDPConn, n int) {
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
 
-// GPUs' memory is given away at sockets that were named before the seal, and only of memory that is there.
+// The broker gives GPUs' memory away only at sockets that were named before the seal, and only existing memory.
 func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -174,7 +174,7 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 			return err
 		})
 	}
-	testkit.ErrorIs(t, give(), unix.EINVAL) // there is no memory
+	testkit.ErrorIs(t, give(), unix.EINVAL) // the GPU has no memory yet
 	if err := k.Give(l, path, memory, os.Getegid()); err == nil {
 		t.Error("a socket whose mode lets others in")
 	}
@@ -194,11 +194,11 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	refused(t, "a socket after the seal", give())
 	l.SetUnlinkOnClose(false)
 	testkit.OK(t, l.Close())
-	got := testkit.Must(gpufd.Receive(t.Context(), path))(t) // the broker's is there
+	got := testkit.Must(gpufd.Receive(t.Context(), path))(t) // the broker serves the memory at path
 	testkit.OK(t, unix.Close(got))
 }
 
-// A file that has become another is not removed.
+// The broker does not remove a path that now names another file.
 func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -213,7 +213,7 @@ func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	}
 }
 
-// A draft gets the name that was said before the seal, as long as it is the same file; nothing else gets any.
+// The broker gives a draft the name that was set before the seal, if it is still the same file. Other files get none.
 func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -254,9 +254,9 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.OK(t, forget())
 	testkit.Equal(t, "new", string(testkit.Must(os.ReadFile(filepath.Join(dir, "new")))(t)), "nameless")
 
-	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600)) // later than it was named
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600)) // after it was named
 	testkit.OK(t, rename())
-	testkit.OK(t, remove()) // there is nothing any more
+	testkit.OK(t, remove()) // removing a missing file is no error
 	testkit.Equal(t, "x", string(testkit.Must(os.ReadFile(filepath.Join(dir, "x")))(t)), "written")
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.2"), []byte("written"), 0o600))
 	testkit.OK(t, discard())
@@ -266,7 +266,7 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/new "+dir+"/x")
 }
 
-// A forward of UDP answers who has sent something, and nobody else.
+// A UDP forward sends answers only to addresses that have sent to it.
 func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -307,7 +307,7 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.Equal(t, "the first that the stranger got", string(b[:n]), "friend")
 }
 
-// What a forward's socket has had no room for, the process hears of.
+// The broker reports to the process the datagrams that a forward's socket had no room for.
 func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -316,12 +316,12 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	defer d.Close()
 	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer c.Close()
-	const n = 2000 // of 60 KB: nobody reads them, and no socket has room for all
+	const n = 2000 // datagrams of 60 KB: nobody reads them, and no socket has room for all
 	for range n {
 		testkit.Must(c.Write(make([]byte, 60_000)))(t)
 	}
 	var came atomic.Uint64
-	go func() { // to Close
+	go func() { // runs until Close
 		for b := make([]byte, 64<<10); ; came.Add(1) {
 			if _, _, err := d.ReadFromUDPAddrPort(b); err != nil {
 				return
@@ -332,7 +332,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.Equal(t, "some are lost", d.Lost() > 0, true)
 }
 
-// Who waits no longer leaves nothing behind, and a broker that is gone makes nobody wait.
+// A call whose context has ended leaves no state, and no call waits for a broker that has ended.
 func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})
@@ -354,7 +354,7 @@ func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.OK(t, gone.Close())
 }
 
-// A broker is a process of its own, has the policy that it was started with, and ends with its client.
+// A broker is a separate process, keeps the policy that it was started with, and ends with its client.
 func TestStart(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)

@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// caller has the test's program make one call again and again: its mode, name, and how often.
+// caller names the variable that makes the test's program repeat one call: mode, name of the call, and count.
 const caller = "VNIC_TEST_CALLER"
 
-// datapath are the calls that a NIC's threads make, for each batch of frames at most. None waits.
+// datapath has the system calls that a NIC's threads make at most once for each batch of frames. None waits.
 func datapath() (map[string]func() error, error) {
 	fd, err := unix.Eventfd(1, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	b, one := make([]byte, 8), []byte{1, 0, 0, 0, 0, 0, 0, 0}
@@ -38,11 +38,11 @@ func datapath() (map[string]func() error, error) {
 			_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &unix.Timespec{}, nil)
 			return err
 		},
-		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // with a condition
+		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // has a condition
 	}, err
 }
 
-// measure is that process: it prints how many ns a call took, the least of ten runs.
+// measure runs in that process: it prints the time of a call in ns, the minimum of ten runs.
 func measure(what string) error {
 	words := strings.Fields(what)
 	n, err := strconv.Atoi(words[2])
@@ -77,7 +77,7 @@ func measure(what string) error {
 	return err
 }
 
-// BenchmarkCall is what the sandbox costs a system call.
+// BenchmarkCall measures what the sandbox adds to the time of a system call.
 func BenchmarkCall(b *testing.B) {
 	for _, name := range []string{"eventfd", "preadv2", "ppoll", "fcntl"} {
 		for _, mode := range []string{Off, On} {

@@ -21,16 +21,16 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter has the test's program start a process, as vnic run does a QEMU, and be confined.
+// starter names the variable that makes the test's program start a process, as vnic run does, and confine itself.
 const starter = "VNIC_TEST_STARTER"
 
-// start is that process: it says how what it has started ended, and what came of signals by itself.
+// start runs in the confined process: it prints how its child ended, and the results of signals that it sent itself.
 func start() error {
 	k, err := Start(Config{Mode: On})
 	if err != nil {
 		return err
 	}
-	// It does not end by SIGTERM, once it has said so, and has a child.
+	// The child ignores SIGTERM after it has printed "ready", and has a child of its own.
 	cmd := exec.Command("sh", "-c", "trap '' TERM; echo ready; sleep 1000 & wait; wait")
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -63,7 +63,7 @@ func start() error {
 	return k.Close()
 }
 
-// A confined process ends what it has started, by its broker, and signals nothing itself.
+// A confined process ends its children through its broker, and cannot send signals itself.
 func TestConfinedProcessEndsItsOwn(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), starter+"=1")
@@ -73,7 +73,7 @@ func TestConfinedProcessEndsItsOwn(t *testing.T) {
 		"SIGKILL by itself: true\nSIGSTOP by the broker: true\nended: signal: killed\n")
 }
 
-// What was not named before the seal is not signalled.
+// The broker signals only processes that were named before the seal.
 func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -98,13 +98,12 @@ func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 		t.Error("it has not ended")
 	}
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
-	// One that has ended at once, as a QEMU that does not like its arguments.
+	// A process that has ended at once, like a QEMU that refuses its arguments.
 	signal = testkit.Must(both(t, Config{Mode: On}).Own(child.PID()))(t)
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
 }
 
-// A QEMU's monitor gets the commands that are listed, without anything else that is in the line but the name of a
-// device that is to be taken out.
+// A QEMU's monitor gets only the listed commands. Of the rest of a line it gets only the name of a device to remove.
 //
 // Invariant: sandbox: A confined process gives a QEMU no command that vnic does not need.
 func TestMonitorGetsListedCommands(t *testing.T) {
@@ -142,7 +141,7 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.Must(qemu.Write([]byte("{\"return\": {}}\n")))(t)
 	answer := testkit.Must(bufio.NewReader(m).ReadString('\n'))(t)
 	testkit.Equal(t, "answer", answer, "{\"return\": {}}\n")
-	// A line without an end is not kept: the relay ends.
+	// The relay does not buffer a line without an end: it stops.
 	testkit.Must(m.Write(make([]byte, maxCommand+1)))(t)
 	if lines.Scan() {
 		t.Errorf("then: %q", lines.Text())
@@ -150,7 +149,7 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.OK(t, m.Close())
 }
 
-// Nobody passes before the last is there and the process is confined, and then all do; or nobody.
+// All callers pass the gate, or none: they wait until the last one has come and the process is confined.
 func TestGateWaitsForTheLast(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, want := range []error{nil, unix.EPERM} {
@@ -195,7 +194,7 @@ func TestGateWaitsForTheLast(t *testing.T) {
 			testkit.OK(t, c.Close())
 		}
 	}
-	// Who does not come is not waited for longer than the context says.
+	// The gate waits for a missing caller only until the context ends.
 	k := both(t, Config{Mode: On})
 	a, b, err := scm.Pair()
 	testkit.OK(t, err)

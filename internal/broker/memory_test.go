@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A process that may not look how another has a file mapped asks the broker, and without a broker looks itself.
+// A confined process asks the broker how another process has a file mapped. Without a broker it looks itself.
 //
 // Invariant: sandbox: The broker says how a process has a file mapped.
 func TestBrokerLooksAtMappings(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// raw makes a request whose body is any bytes.
+// raw sends a request with any bytes as its body.
 func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	ctx, cancel := soon()
 	defer cancel()
@@ -23,8 +23,8 @@ func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	return err
 }
 
-// A request is refused with a body of another length, without its descriptor, with a descriptor that it does not have,
-// with two, and after the seal if it is allowed before it only. The next request is answered.
+// The broker refuses a request with a body of another length, without its descriptor, with a descriptor where it has
+// none, with two, and after the seal if it is allowed only before. It answers the next request.
 //
 // Invariant: sandbox: The broker refuses a request whose body, descriptors or time are not as its row says.
 func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
@@ -38,7 +38,7 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 				testkit.ErrorIs(t, raw(k, uint32(op), make([]byte, size), fds...), want, what)
 				testkit.Must(opRefused.quick(k, none{}))(t)
 			}
-			var fds []int // that it must have
+			var fds []int // descriptors that the request must have
 			if e.descriptor == fdMust {
 				refuses("no descriptor", unix.EBADF, e.size)
 				fds = []int{file}
@@ -61,7 +61,7 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 	}
 }
 
-// The checks of bodies whose length is right.
+// The broker refuses invalid bodies that have the right length.
 func TestBodiesAreChecked(t *testing.T) {
 	k := both(t, Config{Mode: On})
 	keep := func(path string) error {
@@ -91,7 +91,7 @@ func TestBodiesAreChecked(t *testing.T) {
 	}
 }
 
-// Whatever a process that was taken over sends is refused or answered, and the next request is answered.
+// The broker refuses or answers any bytes that a hijacked process sends, and answers the next request.
 func FuzzRequests(f *testing.F) {
 	for op, e := range table {
 		f.Add(append(peer.Append(nil, requestHeader{Op: uint32(op)}), make([]byte, e.size)...))

@@ -16,7 +16,7 @@ import (
 
 // Layout of the GPU memory.
 const (
-	dataOff, dataSize       = 0, devmemtest.MemorySize // for jobs
+	dataOff, dataSize       = 0, devmemtest.MemorySize // data of jobs
 	poolOff, poolSize       = dataOff + dataSize, 4 << 20
 	scratchOff, scratchSize = poolOff + poolSize, 2 << 20
 	gpuSize                 = scratchOff + scratchSize

@@ -24,7 +24,7 @@ import (
 
 // Report is the result of a job.
 type Report struct {
-	// Of the job "memory": the number of passed cases, and the results of the failed ones.
+	// The job "memory" sets the next two fields: the number of passed cases, and the results of the failed ones.
 	Passed int                 `json:"passed,omitempty"`
 	Cases  []devmemtest.Result `json:"cases,omitempty"`
 
@@ -233,7 +233,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Ring is a rank's place in a ring.
+// Ring has the settings of a rank in a ring.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort

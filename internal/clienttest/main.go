@@ -30,7 +30,7 @@ needs to at the interface, and sets it back. JOB is one of:
 
 // options are the program's flags and its job.
 type options struct {
-	name   string // of the interface
+	name   string // name of the interface
 	node   int
 	limit  time.Duration
 	url    string

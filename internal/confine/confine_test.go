@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 // try is an action of a process that an attacker has taken over.
 type try struct {
 	name string
-	call string // the Refusal's text; "": Landlock refuses it, if there is one
+	call string // the text of the Refusal; "": only Landlock refuses it, if the kernel has Landlock
 	do   func() error
 }
 
@@ -72,7 +72,7 @@ func tries(sockets [3]int, dir string) []try {
 		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody()) }},
 		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody(), 0) }},
 		{"bind", "bind", func() error { return unix.Bind(sockets[1], &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) }},
-		{"ptrace", "ptrace", func() error { // of a process that does not exist
+		{"ptrace", "ptrace", func() error { // on a process that does not exist
 			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
 				return e
 			}
@@ -203,7 +203,7 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 		}()
 	}
 	testkit.OK(t, cmd.Wait())
-	testkit.OK(t, <-watched) // it ends with the process
+	testkit.OK(t, <-watched) // the watch ends with the process
 	for d := json.NewDecoder(&output); ; {
 		var list []result
 		if err := d.Decode(&list); errors.Is(err, io.EOF) {

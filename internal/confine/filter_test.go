@@ -80,7 +80,7 @@ type data struct {
 	args     [6]uint64
 }
 
-// filters are the reference and our filter, which two interpreters run.
+// filters has the reference filter and the package's filter, which two interpreters run.
 type filters struct {
 	theirs, ours gbpf.Program
 	vm           *bpf.VM
@@ -114,7 +114,7 @@ func newFilters(t rapid.TB, theirs []gbpf.Instruction, ours []unix.SockFilter) *
 	return f
 }
 
-// same checks that all do the same with a call, and returns the action.
+// same checks that both filters have the same action for a call, and returns it.
 func (f *filters) same(t rapid.TB, d data) uint32 {
 	t.Helper()
 	f.tried++
@@ -261,8 +261,8 @@ func lists() map[string][]Call {
 	}
 }
 
-// A filter does with each call what gVisor's seccomp package does: with all numbers of this
-// architecture, of others and of x32, and with values around the values of the conditions.
+// A filter has the same action for each call as gVisor's seccomp package: for all numbers of this
+// architecture, of others and of x32, and for values around the values of the conditions.
 //
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
 func TestFilterIsThatOfTheList(t *testing.T) {
@@ -286,7 +286,7 @@ func TestFilterIsThatOfTheList(t *testing.T) {
 	}
 }
 
-// The same for any list.
+// A filter of any random list has the same actions as gVisor's.
 func TestFilterOfAnyList(t *testing.T) {
 	half := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, math.MaxUint32, 1 << 31}), rapid.Uint64Max(math.MaxUint32))
 	number := rapid.Custom(func(t *rapid.T) uint64 { return half.Draw(t, "high")<<32 | half.Draw(t, "low") })

@@ -48,8 +48,8 @@ type T interface {
 
 // World is the environment of a case. Its maker destroys it in T.Cleanup.
 type World struct {
-	Dev  devmem.Device // under test
-	Addr netip.Addr    // of Dev
+	Dev  devmem.Device // the device under test
+	Addr netip.Addr    // address of Dev
 	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. Only flow
 	// rules send traffic to them.
 	Queues []int

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// DialAgain finds a program that starts later; it returns an error that time does not change at
-// once; and when the time is over, the error says what was tried.
+// DialAgain connects to a program that starts later. It returns an error at once if waiting cannot
+// change it. When its time is over, its error describes the attempts.
 func TestDialAgain(t *testing.T) {
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	type try = func(context.Context) (devmem.Conn, error)

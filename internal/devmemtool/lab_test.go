@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is two guests' NICs and GPUs, on a switch. Each run of the tool opens them.
+// world has the NICs and GPUs of two guests on a switch. Each run of the tool opens a guest's.
 type world struct {
 	t      testing.TB
 	guests [2]*guest

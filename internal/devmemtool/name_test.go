@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest's name as peer is the address of its devmem programs, if it has one.
+// A guest's name as the peer means the address of the guest's devmem programs, if it has one.
 func TestNamesArePeers(t *testing.T) {
 	known := map[string][]netip.Addr{
 		"guest0":        {netip.MustParseAddr("10.0.0.1")},
@@ -34,7 +34,7 @@ func TestNamesArePeers(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
 }
 
-// Names of /etc/hosts are found, and no server is asked for others. A machine may have no such
+// The tool resolves names in /etc/hosts, and asks no server for other names. A machine may have no such
 // file.
 func TestNamesAreThoseOfHosts(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test.invalid")), "neither an address nor a name of /etc/hosts")

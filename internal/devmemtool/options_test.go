@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The device and our address are taken from the guest's environment; flags have precedence.
+// The tool takes its device and address from the guest's environment. Flags have precedence.
 func TestGuestSaysWhoWeAre(t *testing.T) {
 	t.Setenv("VNIC_DEVICE", "eth7")
 	t.Setenv("VNIC_ADDR", "10.0.0.101/16")

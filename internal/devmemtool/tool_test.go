@@ -227,7 +227,7 @@ func TestFailures(t *testing.T) {
 	t.Run("a stranger", func(t *testing.T) {
 		w := newWorld(t, 2)
 		recv := w.recv(t.Context(), fromClient)
-		// its byte may have been acknowledged before it was reset
+		// The send may succeed if its byte was acknowledged before the reset.
 		<-w.send(t.Context(), "x", "-s 10.0.0.2 -c 10.0.0.9 -p 5201")
 		(<-w.send(t.Context(), "y", fromClient)).want(t, "send", 0, "")
 		(<-recv).want(t, "recv", 0, "y", "turned away 10.0.0.9")
@@ -235,7 +235,7 @@ func TestFailures(t *testing.T) {
 	t.Run("not steered", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
-		r, _ := w.both("hello", toServer, fromClient) // the sender may have been done before
+		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before that
 		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
 			t.Errorf("recv: %v", r)
 		}
@@ -266,7 +266,7 @@ func TestFailures(t *testing.T) {
 		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
 			t.Errorf("%d: %s", status, e.String())
 		}
-		cancel() // it may not have seen the connection before the reset
+		cancel() // the receiver may not have seen the connection before its reset
 		(<-recv).want(t, "recv", 1, "")
 	})
 }
@@ -334,7 +334,7 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 	return d.Device.Dial(ctx, local, remote)
 }
 
-// slow calls then after some reads.
+// slow is a reader that calls then after some reads.
 type slow struct {
 	devmem.Memory
 	after int
@@ -372,7 +372,7 @@ func TestLinearBytes(t *testing.T) {
 	}
 	many := make([]devmem.Frag, 0, 300)
 	for i := range 300 {
-		many = append(many, devmem.Frag{Size: 1, Token: uint32(2 * i)}) // no neighbours
+		many = append(many, devmem.Frag{Size: 1, Token: uint32(2 * i)}) // no two tokens are adjacent
 	}
 	conn.calls = 0
 	r.buf = make([]byte, 300)

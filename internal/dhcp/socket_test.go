@@ -84,12 +84,12 @@ func TestDatagramsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		frame []byte
-		want  string // "": none
+		want  string // the expected payload; "": the frame is ignored
 	}{
 		{"one", toClient(t, "abc"), "abc"},
 		{"padded", append(toClient(t, "abc"), make([]byte, 40)...), "abc"},
 		{"behind IP options", options, "abc"},
-		{"of no UDP checksum that holds", set(toClient(t, "abc"), udp+6, 1), "abc"}, // left to a NIC
+		{"of no UDP checksum that holds", set(toClient(t, "abc"), udp+6, 1), "abc"}, // a NIC must complete this checksum
 		{"to another port", set(toClient(t, "abc"), udp+3, 69), ""},
 		{"TCP", set(toClient(t, "abc"), ip+9, 6), ""},
 		{"a fragment", set(toClient(t, "abc"), ip+6, 0x20), ""},

@@ -19,7 +19,7 @@ import (
 
 var equalAddrs = cmpopts.EquateComparable(netip.Addr{})
 
-// theirs is a message as the reference library has it.
+// theirs converts a message to the reference library's type.
 func theirs(m *Message) *dhcpv4.DHCPv4 {
 	r := &dhcpv4.DHCPv4{OpCode: dhcpv4.OpcodeType(m.Op), HWType: iana.HWTypeEthernet, Flags: m.Flags,
 		ClientIPAddr: m.Client.AsSlice(), YourIPAddr: m.Yours.AsSlice(), GatewayIPAddr: m.Relay.AsSlice(),
@@ -31,7 +31,7 @@ func theirs(m *Message) *dhcpv4.DHCPv4 {
 	return r
 }
 
-// ours is a message of the reference library; ok if it is of Ethernet.
+// ours converts a message of the reference library. ok reports whether it is for Ethernet.
 func ours(r *dhcpv4.DHCPv4) (m *Message, ok bool) {
 	if r.HWType != iana.HWTypeEthernet || len(r.ClientHWAddr) != 6 {
 		return nil, false
@@ -46,7 +46,7 @@ func ours(r *dhcpv4.DHCPv4) (m *Message, ok bool) {
 	return m, true
 }
 
-// messages draws any message, but for option 82, which the reference library encodes out of order (RFC 3046).
+// messages draws any message without option 82, which the reference library encodes out of order (RFC 3046).
 var messages = rapid.Custom(func(t *rapid.T) *Message {
 	address := func(what string) netip.Addr {
 		return netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, what)))
@@ -61,7 +61,7 @@ var messages = rapid.Custom(func(t *rapid.T) *Message {
 	return m
 })
 
-// The reference library and this package encode alike, and each reads what the other has written.
+// The reference library and this package encode messages alike, and each decodes the other's messages.
 func TestMessagesAreThoseOfTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := messages.Draw(t, "message")
@@ -84,7 +84,7 @@ func TestMessagesAreThoseOfTheReference(t *testing.T) {
 	})
 }
 
-// same compares what is read of options with what the reference library reads of them.
+// same compares the options that this package decoded with the ones that the reference library decoded.
 func same(t testkit.T, m *Message, r *dhcpv4.DHCPv4) {
 	testkit.Equal(t, "type", uint8(m.Type()), uint8(r.MessageType()))
 	for code := 1; code < 255; code++ {
@@ -99,7 +99,7 @@ func same(t testkit.T, m *Message, r *dhcpv4.DHCPv4) {
 	}
 }
 
-// message is the header of a good message, with options.
+// message returns a valid message with options.
 func message(options string) []byte {
 	m := Message{Op: BootReply, XID: 7, MAC: [6]byte{2, 0, 0, 0, 0, 1}}
 	return append(m.Encode()[:headerLen], options...)
@@ -131,10 +131,10 @@ func TestBadMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// Pads, what follows End, and options in sname and file change nothing; parts of an option make one.
+// Decode ignores pads and bytes after End, reads options also in sname and file, and joins the parts of an option.
 func TestOptionsAreRead(t *testing.T) {
 	long := strings.Repeat("x", 255)
-	overloaded := message("\x34\x01\x03\x35\x01\x05\xff") // both fields have options
+	overloaded := message("\x34\x01\x03\x35\x01\x05\xff") // sname and file both have options
 	copy(overloaded[44:], "\x35\x01\x06\xff")
 	copy(overloaded[108:], "\x0c\x01b\xff")
 	for _, c := range []struct {
@@ -167,8 +167,8 @@ func TestOptionsAreRead(t *testing.T) {
 	}
 }
 
-// Whatever a stranger sends, this package and the reference library read the same; what is read is written again, and
-// read once more.
+// This package and the reference library decode any bytes alike. A decoded message that is encoded and decoded again
+// is the same.
 func FuzzDecode(f *testing.F) {
 	for _, options := range []string{"", "\xff", "\x00\x35\x01\x05\xff", "\x0c\x00\xff", "\x0c\x04abc",
 		"\x35\x01\x05\x0c",

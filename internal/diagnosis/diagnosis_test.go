@@ -84,7 +84,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 	}
 }
 
-// What a message lists is bounded, and what it names is right.
+// A message lists a bounded number of IDs, and names the right ones.
 func TestIDsNameThemselves(t *testing.T) {
 	var all, many Device
 	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {
@@ -157,7 +157,7 @@ func TestErrorsOfThePeerSayWhatTheyMean(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the mistakes in docs/mistakes.md anew")
 
-// docs/mistakes.md has the mistakes of the table, and no others.
+// docs/mistakes.md has exactly the mistakes of the table.
 //
 //	go test ./internal/diagnosis -run TestDocsHaveAllMistakes -update
 func TestDocsHaveAllMistakes(t *testing.T) {
@@ -177,7 +177,7 @@ func TestDocsHaveAllMistakes(t *testing.T) {
 	}
 }
 
-// pageOfMistakes is the part of docs/mistakes.md that the table makes.
+// pageOfMistakes returns the part of docs/mistakes.md that is generated from the table.
 func pageOfMistakes() string {
 	pool := rx(100)
 	example := Device{Bindings: []Binding{pool}, Rules: []devmem.Flow{{Dst: here, Queue: 2}}}.situation(

@@ -1,4 +1,4 @@
-// Package doclinks tests that the files and the names of Go that Markdown has exist.
+// Package doclinks tests that the files and Go identifiers that Markdown pages name exist.
 package doclinks
 
 import (
@@ -17,14 +17,14 @@ var (
 	link   = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	scheme = regexp.MustCompile(`^[a-z]+:`)
 	file   = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[\\w.-]+\\.(?:go|c|h|sh|md|yaml|json|py|js|txt))`")
-	base   = regexp.MustCompile("`([\\w.-]+\\.go)`") // of a file whose folder the sentence names
+	base   = regexp.MustCompile("`([\\w.-]+\\.go)`") // name of a file whose folder the sentence names
 )
 
-// foreign are files of other projects, and files that a page tells its reader to make.
+// foreign lists files of other projects, and files that a page tells its reader to make.
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
-// tracked are the tree's files with such paths, but vendored ones.
+// tracked returns the tree's files that match patterns, without vendored ones.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	list := exec.Command("git", append([]string{"ls-files", "-co", "--exclude-standard"}, patterns...)...)
@@ -36,8 +36,8 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
 }
 
-// Links in Markdown lead to files that are there, and so do names of files: from the root, from internal/, or from the
-// page's folder.
+// Links and names of files in Markdown lead to existing files, relative to the root, to internal/ or to the page's
+// folder.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

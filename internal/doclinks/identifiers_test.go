@@ -26,14 +26,14 @@ var (
 
 // index has the names that the tree's Go files declare.
 type index struct {
-	packages map[string]map[string]bool // names at the top of each
-	types    map[string]map[string]bool // fields and methods of each, whatever its package
+	packages map[string]map[string]bool // top-level names of each package
+	types    map[string]map[string]bool // fields and methods of each type name, in all packages
 	names    map[string]bool            // all of these
-	embedded map[string]map[string]bool // types that each embeds
-	imports  map[string]bool            // last elements of the paths of packages that are not the tree's
+	embedded map[string]map[string]bool // types that each type embeds
+	imports  map[string]bool            // last elements of the import paths of other modules' packages
 }
 
-// readIndex reads all Go files of the tree but vendored ones.
+// readIndex reads all Go files of the tree except vendored ones.
 func readIndex(t *testing.T) *index {
 	t.Helper()
 	x := &index{packages: map[string]map[string]bool{}, types: map[string]map[string]bool{}, names: map[string]bool{},
@@ -111,7 +111,7 @@ func (x *index) put(in map[string]map[string]bool, owner, name string) {
 	in[owner][name], x.names[owner], x.names[name] = true, true, true
 }
 
-// receiver is the name of a type, without pointer, package and type parameters.
+// receiver returns the name of a type, without pointer, package and type parameters.
 func receiver(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -128,13 +128,13 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// has reports whether a name is one of the tree's, or may be another project's: no package or type of the tree has the
-// name before the first dot.
+// has reports whether the tree declares a name, or the name may belong to another project: no package or type of the
+// tree has the part before the first dot.
 func (x *index) has(name string) bool {
 	parts := strings.Split(name, ".")
 	first := parts[0]
 	switch {
-	case strings.Contains(name, "_"): // C's, or JSON's
+	case strings.Contains(name, "_"): // a name of C or JSON
 		return true
 	case len(parts) == 1:
 		return !goWord.MatchString(name) || x.names[name]
@@ -165,8 +165,8 @@ func (x *index) member(typ, name string, above ...string) bool {
 }
 
 // Names of Go in back-quotes, in README, ARCHITECTURE, CONTRIBUTING and below docs, are names of the tree's code, tests
-// included: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`, `pkg.Type.Member`. Words of small
-// letters, and whatever has an underscore, may as well be a shell's, JSON's or C's, and are not looked for.
+// included: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`, `pkg.Type.Member`. The test
+// ignores words of small letters or with an underscore, because they may be names of a shell, JSON or C.
 func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
 	x := readIndex(t)
 	names := 0

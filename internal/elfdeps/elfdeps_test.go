@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// file is what a crafted ELF file says of itself.
+// file describes a crafted ELF file.
 type file struct {
 	interp                 string
 	soname, rpath, runpath string
@@ -23,7 +23,7 @@ type file struct {
 	noSections             bool
 }
 
-// build writes an ELF file that nothing can run, but whose dynamic section is right.
+// build returns an ELF file that cannot run but has a valid dynamic section.
 func (f file) build(t testing.TB) []byte {
 	t.Helper()
 	if f.machine == 0 {

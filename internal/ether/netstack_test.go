@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// netstack refuses a least retransmission timeout above its largest one; a machine may be as slow as that.
+// MinRTO is never above netstack's maximum retransmission timeout, which netstack would refuse, also on slow machines.
 func TestMinRTOIsWhatNetstackTakes(t *testing.T) {
 	ns := New()
 	defer ns.Destroy()

@@ -32,7 +32,7 @@ func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {
 	return &memory{fd, func() error { g.released <- size; return nil }}, nil
 }
 
-// start serves until the test ends; nothing is left of it then.
+// start serves until the test ends, and then checks that the server leaves nothing.
 func start(t *testing.T) (*gpu, string) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -59,7 +59,7 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 }
 
-// asks sends a request, which is answered by an errno and a descriptor of so many bytes; -1: none.
+// asks sends a request, and checks the answer's errno and the size of its descriptor's memory; -1: no descriptor.
 func asks(t *testing.T, c *net.UnixConn, request []byte, want unix.Errno, wantSize int64) {
 	t.Helper()
 	testkit.Must(c.Write(request))(t)
@@ -88,7 +88,7 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	g, path := start(t)
 	a, b := dial(t, path), dial(t, path)
 	defer b.Close()
-	for _, size := range []uint64{4096, 1 << 20} { // as many as it wants
+	for _, size := range []uint64{4096, 1 << 20} { // a client may send any number of requests
 		asks(t, a, request(size), 0, int64(size))
 	}
 	asks(t, b, request(8192), 0, 8192)
@@ -101,10 +101,10 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	if x, y := <-g.released, <-g.released; x != 4096 || y != 1<<20 {
 		t.Errorf("given back: %d, %d", x, y)
 	}
-	asks(t, b, request(4096), 0, 4096) // the other has its connection still
+	asks(t, b, request(4096), 0, 4096) // the other client's connection still works
 }
 
-// What is no request, or too much, is refused by errno; the connection, and others, go on.
+// The server refuses invalid and too large requests by errno. The connection and others go on.
 func TestBadRequestsAreRefused(t *testing.T) {
 	_, path := start(t)
 	c, other := dial(t, path), dial(t, path)
@@ -122,7 +122,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { asks(t, c, bad.request, bad.want, -1) })
 	}
-	for range 50 { // and takes no answer
+	for range 50 { // reads no answer
 		if _, err := other.Write(request(4096)); err != nil {
 			break
 		}

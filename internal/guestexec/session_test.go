@@ -172,7 +172,7 @@ func TestCancelEndsTheProgram(t *testing.T) {
 	}
 }
 
-// A child process may hold the output open after the program has ended; Run returns anyway.
+// Run returns when the program has ended, also if a child process keeps the output open.
 func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer

@@ -60,7 +60,7 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 		Gateways: []netip.Addr{netip.MustParseAddr("10.9.8.1")}, DNS: []netip.Addr{netip.MustParseAddr("10.9.8.1")},
 		Hosts: []Host{{netip.MustParseAddr("10.9.8.7"), []string{"a", "b"}}},
 	}
-	for range 2 { // doing it again changes nothing
+	for range 2 { // the second time changes nothing
 		r, err := c.apply(t.Context(), root)
 		if err != nil || len(r.Interfaces) != 2 || r.Interfaces[0].Name != "d1" || r.Interfaces[1].Name != "d0" {
 			t.Fatalf("%+v, %v", r, err)
@@ -91,8 +91,8 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	}
 }
 
-// passt gives a lease of one address, with a gateway outside of it, if its host has such an
-// address.
+// A lease may have a gateway outside of the subnet, as passt's leases of one address: the gateway is then on
+// the link.
 func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -112,7 +112,7 @@ func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	}
 }
 
-// Without IPv6, by the kernel's command line or a user's setting, the rest is configured.
+// If the kernel's command line or a setting disables IPv6, the rest of the network is configured.
 func TestNetworkWithoutIPv6(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -133,7 +133,7 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 	}
 }
 
-// An interface whose driver is late is waited for; the error names one that never comes.
+// The configuration waits for an interface whose driver is late. Its error names an interface that never comes.
 func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	c := Config{Interfaces: []Interface{{MAC: "02:00:00:00:00:03"}}}

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cable makes a pair of interfaces, ours and the peer's; ours has a link when the peer's is up.
+// cable makes a pair of interfaces, ours and peers. ours has a link when peers is up.
 func cable(t *testing.T) (ours, peers rtnl.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
@@ -71,7 +71,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	goleak.VerifyNone(t, ignore)
 }
 
-// An address that the kernel still asks the network about cannot be bound: it is waited for.
+// ready waits for an address that is still tentative (duplicate address detection), because it cannot be bound yet.
 func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	alone(t)
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
@@ -85,7 +85,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
 	links := []rtnl.Link{ours}
-	testkit.Eventually(t, "an address that is tentative", func() bool { // for a second
+	testkit.Eventually(t, "an address that is tentative", func() bool { // it is tentative for a second
 		_ = rtnl.RemoveAddr(ours.Index, a)
 		testkit.OK(t, rtnl.AddAddr(ours.Index, a, true))
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)

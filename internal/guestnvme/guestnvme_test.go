@@ -35,7 +35,7 @@ func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
 		testkit.OK(t, target.check())
 		change(&target)
 		testkit.ErrorIs(t, target.check(), unix.EINVAL, name)
-		testkit.ErrorIs(t, Serve(t.Context(), nil, target), unix.EINVAL, name) // no guest is asked
+		testkit.ErrorIs(t, Serve(t.Context(), nil, target), unix.EINVAL, name) // Serve sends the guest no request
 	}
 	for name, change := range map[string]func(*Connection){
 		"NQN":        func(c *Connection) { c.NQN = "x" },
@@ -79,7 +79,7 @@ func TestRangeIsChecked(t *testing.T) {
 	}
 }
 
-// What the kernel gives too late is taken away again.
+// A result of the kernel that comes after the call's end is undone.
 func TestCallThatIsLate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	kernel, late := make(chan struct{}), make(chan string)

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// each are the servers that vnic has, and what they serve.
+// each returns all HTTP servers of vnic, and what they serve.
 func each(t *testing.T) map[string]struct {
 	url   string
 	conns int
@@ -45,13 +45,13 @@ func each(t *testing.T) map[string]struct {
 	}
 }
 
-// ask asks for a URL by a connection that stays, in the name of a host; answer reads what comes. The status is 0 if the
-// connection is closed.
+// ask requests a URL with a Host header over a persistent connection; answer reads the response. The status is 0 if
+// the server has closed the connection.
 func ask(t *testing.T, c net.Conn, url, host string) (answer func() (status int, body string)) {
 	t.Helper()
 	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	r.Host = host
-	_ = r.Write(c) // if it is closed, there is no answer
+	_ = r.Write(c) // on a closed connection answer returns status 0
 	return func() (int, string) { return answerOf(t, c, r) }
 }
 
@@ -95,13 +95,13 @@ func TestEachServerIsGuarded(t *testing.T) {
 			testkit.Eventually(t, "a place", served)
 			var all []net.Conn
 			var answers []func() (int, string)
-			for range s.conns + 10 { // at once: a connection is closed that is idle for some seconds
+			for range s.conns + 10 { // all at once, because a server closes connections that are idle for some seconds
 				c := dial(t, s.url)
 				all, answers = append(all, c), append(answers, ask(t, c, s.url, "localhost"))
 			}
 			open := 0
 			for _, answer := range answers {
-				if status, _ := answer(); status != 0 { // 503: it has enough to do
+				if status, _ := answer(); status != 0 { // may be 503, of a busy server
 					open++
 				}
 			}

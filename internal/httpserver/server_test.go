@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// serving is a server whose clients have not long.
+// serving starts a server with short time limits for clients.
 func serving(t *testing.T, addr string) *Server {
 	t.Helper()
 	s := testkit.Must(Serve(Options{Addr: addr, Flag: "--x", Conns: 2, Patience: 50 * time.Millisecond,
@@ -26,8 +26,8 @@ func serving(t *testing.T, addr string) *Server {
 	return s
 }
 
-// localhost is both addresses of the loopback, at one port, and needs no resolver. A port that another has at one of
-// them is taken.
+// The address localhost means both loopback addresses at one port, without a resolver. Listening fails if another
+// program uses the port at one of them.
 func TestLocalhostIsBothLoopbacks(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "localhost:0")
@@ -37,7 +37,7 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 		addr := net.JoinHostPort(host, port)
 		if c, err := net.Dial("tcp", addr); err == nil {
 			testkit.OK(t, c.Close())
-		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // of a machine without IPv6
+		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // the error on a machine without IPv6
 			t.Errorf("%s: %v", addr, err)
 		}
 		if _, err := listen(addr); err == nil {
@@ -54,14 +54,14 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
 }
 
-// A connection that asks for nothing, or for nothing more, is closed, and makes room.
+// The server closes connections without a request, or without a further one, and so has room for others.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "127.0.0.1:0")
 	for _, request := range []string{"", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "GET / HTTP/1.1\r\nHost: loc"} {
 		c := testkit.Must(net.Dial("tcp", s.Addr()))(t)
 		testkit.OK(t, testkit.Err(io.WriteString(c, request)))
-		answer := string(testkit.Must(io.ReadAll(c))(t)) // until it is closed
+		answer := string(testkit.Must(io.ReadAll(c))(t)) // until the server closes the connection
 		if strings.HasSuffix(request, "\r\n\r\n") != strings.HasSuffix(answer, "\r\n\r\nfine") {
 			t.Errorf("%q: %q", request, answer)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// asked is set in the process that a test starts to have a device.
+// asked names the variable with the device that a process started by a test must claim.
 const asked = "VNIC_INUSE_TEST_DEVICE"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("has it")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or the test has ended
+		_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the test has ended
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -68,7 +68,7 @@ func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
 		if err != nil {
 			t.Errorf("another device: %v", err)
 		}
-		for range 20 { // more than its backlog
+		for range 20 { // more than the socket's backlog
 			_, err = Claim(device)
 		}
 		if !errors.Is(err, syscall.EBUSY) {
@@ -97,7 +97,7 @@ func TestNamesOfAnyLength(t *testing.T) {
 	}
 }
 
-// A process may share a device with itself, and with nobody else.
+// A process may claim a device several times, but not share it with another process.
 func TestShare(t *testing.T) {
 	first, err := Share(t.Name())
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// heldBy says when a test runs: the greater, the more seldom.
+// heldBy is the kind of run in which a test runs: a greater value means a rarer run.
 type heldBy int
 
 const (
 	byMakeTest heldBy = iota
-	byLong            // it is skipped without VNIC_LONG, as one that boots guests of its own
+	byLong            // the test is skipped without VNIC_LONG, such as one that boots its own guests
 	byScript
 )
 
@@ -28,8 +28,8 @@ const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest says by what the sentence of the first invariants of a list, which is sorted, is held: by the test of it that
-// runs most often.
+// easiest returns the heldBy of the test that runs most often, among the tests of the first sentence of the sorted
+// list.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {
@@ -44,11 +44,11 @@ func easiest(list []invariant) string {
 	return " (" + h.String() + ")"
 }
 
-// function is one of a package.
+// function is a function of a package.
 type function struct{ dir, name string }
 
-// leftOut finds the functions of tests, and of packages for tests, that skip, or whose first statements call one that
-// does: their own package's, or one whose package has the name that stands before the point.
+// leftOut finds the functions of tests, and of packages for tests, that skip, or whose first statements call a function
+// that does. That function is in their own package, or in a package with the name before the dot of the call.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
 	packages := map[string][]string{} // directories by name
@@ -94,12 +94,12 @@ func leftOut(root string) (map[function]heldBy, error) {
 	return skips, err
 }
 
-// look returns how a function's statements skip, and what they call, without the statements of functions inside it.
+// look returns how a function's statements skip, and which functions they call. It ignores function literals and loops.
 func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
-			return false // other cases run
+			return false // a skip in a loop or a function concerns only one case
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
 				if slices.Contains(asked, "testkit.Long") {
@@ -116,7 +116,7 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	return h, calls
 }
 
-// called lists the functions that are called below a node, but for those in functions and loops.
+// called lists the functions called below a node, without calls in function literals and loops.
 func called(n ast.Node) (names []string) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -142,8 +142,8 @@ func TestWhenATestRuns(t *testing.T) {
 	for f, want := range map[function]heldBy{
 		{"virtq", "TestBadChainStopsItsQueue"}:                          byMakeTest,
 		{"test/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"internal/machine/machinetest", "Images"}:                      byLong, // by a function that it calls
-		{"test/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
+		{"internal/machine/machinetest", "Images"}:                      byLong, // skips by a function that it calls
+		{"test/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // skips by a function of another package
 	} {
 		if left[f] != want {
 			t.Errorf("%v: %v, and not %v", f, left[f], want)

@@ -27,17 +27,17 @@ const (
 // invariant is one sentence of one test.
 type invariant struct {
 	group
-	test string // its name; of a script its path
+	test string // name of the test, or path of the script
 	by   heldBy
 }
 
-// group is what the tests of a line of the document have in common.
+// group has the properties that the tests of a line of the document share.
 type group struct {
 	area, sentence string
-	dir            string // the package; "" of scripts
+	dir            string // directory of the package; "" for scripts
 }
 
-// parse takes an invariant out of the text behind "Invariant: ".
+// parse splits the text after "Invariant: " into area and sentence.
 func parse(text string) (area, sentence string, err error) {
 	area, sentence, ok := strings.Cut(strings.Join(strings.Fields(text), " "), ": ")
 	switch {
@@ -143,7 +143,7 @@ func suiteCases(f *ast.File) map[string]string {
 	dir := filepath.Join(root, "internal/nic/nictest/suite.go")
 	suite, err := parser.ParseFile(token.NewFileSet(), dir, nil, 0)
 	if err != nil {
-		return cases // then the caller finds no test
+		return cases // without cases the caller finds no test
 	}
 	ast.Inspect(suite, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CompositeLit); ok && c.Type == nil && len(c.Elts) == 2 {
@@ -192,8 +192,8 @@ A mark after a sentence means that only such tests check it: (long) tests outsid
 that run only with VNIC_LONG set, mostly because they boot guests; (script) a script of ` + "`test`" + `.
 `
 
-// render makes the document: areas in order of name, in each its sentences, and of each its tests
-// by package.
+// render makes the document: areas sorted by name, the sentences of each area, and the tests of each
+// sentence by package.
 func render(list []invariant) string {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b invariant) int {
@@ -212,7 +212,7 @@ func render(list []invariant) string {
 			b.WriteString(wrap(i.sentence+easiest(list), "- ", "  ") + "\n")
 		}
 		last = i
-		var tests []string // of the sentence, in the package
+		var tests []string // tests of the sentence in the package
 		for len(list) > 0 && list[0].group == i {
 			tests = append(tests, "`"+list[0].test+"`")
 			list = list[1:]

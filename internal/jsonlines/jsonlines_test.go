@@ -40,7 +40,7 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A line that is too long is an error as soon as it is, and the next one is read; also one without an end.
+// A line that is too long, also without an end, is an error as soon as it exceeds the limit. The next line can be read.
 func TestLongLinesAreSkipped(t *testing.T) {
 	r := NewReader(strings.NewReader(strings.Repeat("x", 100*maxLine)+"\n{\"id\":1}\n{\"id\":2}"), protocol)
 	testkit.ErrorIs(t, testkit.Err(r.Next()), ErrTooLong)
@@ -56,7 +56,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// never is not read from.
+// never is a reader that fails the test when it is read.
 type never struct{ t *testing.T }
 
 func (n never) Read([]byte) (int, error) {
@@ -64,8 +64,8 @@ func (n never) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Each message of an end of another version is refused; and of one of the same version, or of another vnic of the same,
-// none is.
+// Each end refuses all messages of an end with another version of the protocol, and no message of an end with the same
+// version, also of another vnic.
 func TestFirstMessageDecides(t *testing.T) {
 	for first, want := range map[string]string{
 		`{"id":1,"hello":{"protocol":2,"vnic":"other"}}`: "",
@@ -89,7 +89,7 @@ func TestFirstMessageDecides(t *testing.T) {
 	}
 }
 
-// An answer that is too long is an error instead.
+// Instead of an answer that is too long, an end sends an error.
 func TestAnswerThatIsTooLong(t *testing.T) {
 	var b strings.Builder
 	w := NewWriter(&b, 2, maxLine)
@@ -101,7 +101,7 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// Lines of all ends' messages: what is read is written, and read again, the same.
+// A message of any end that is decoded from a line is the same after it is encoded and decoded again.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"id\":1,\"ok\":null}\n\n{\"event\":\"boot\"}\r\n"))
 	f.Add([]byte("{\"id\":1,\"error\":\"x\",\"progress\":[1]}\nhalf"))
@@ -135,7 +135,7 @@ func checkWritten(t *testing.T, m *Message) {
 	wide := protocol
 	wide.MaxLine = 100 * maxLine
 	m, err := NewReader(strings.NewReader(out.String()), wide).Next()
-	if m.ID == 0 && m.Event == "" { // a hello alone
+	if m.ID == 0 && m.Event == "" { // only a hello
 		return
 	}
 	testkit.OK(t, err)

@@ -2,7 +2,7 @@ package layers
 
 import (
 	"bytes"
-	_ "embed" // the table
+	_ "embed" // embeds the table
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,22 +19,22 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// everywhere is what any package may import, small things that know nothing of ours;
-// everywhereInTests is what any package's tests may.
+// everywhere lists the small packages that any package may import. everywhereInTests lists packages that any
+// package's tests may import.
 const (
 	everywhere        = "internal/deadline internal/limits internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
 )
 
-// layer says what a package may import of ours, and what its tests may besides.
+// layer has the packages of this module that a package may import, and the packages that its tests may import too.
 type layer struct {
 	pkg            string
 	imports, tests []string
 }
 
-// table is the layers: all packages that import something of ours, from the ground up, as "PACKAGE:
-// IMPORTS...", continued on indented lines; behind "tests:" stands what the package's tests may
-// import besides.
+// table has the layers: all packages that import others of this module, from the ground up, as
+// "PACKAGE: IMPORTS...", continued on indented lines. After "tests:" it has the packages that the
+// package's tests may import too.
 //
 //go:embed layers.txt
 var table string
@@ -60,8 +60,8 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign are packages of others that some of ours may not import: nothing of an implementation
-// shows through the API.
+// foreign lists packages of other modules that some of this module's may not import, so that the API
+// shows nothing of an implementation.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"internal/driver", "gvisor.dev/"},
 	{"guest", "gvisor.dev/"},
@@ -74,7 +74,7 @@ var foreign = []struct{ pkg, not string }{
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go", "internal/confine/sys.go",
 	"test/internal/guestops/ioctl.go"}
 
-// pkg is what go list says of a package.
+// pkg has the output of go list for a package.
 type pkg struct {
 	ImportPath, Dir                    string
 	GoFiles, CgoFiles, IgnoredGoFiles  []string
@@ -97,7 +97,7 @@ func packages(t *testing.T) (list []pkg) {
 	}
 }
 
-// broken lists what a package imports against the table.
+// broken lists the imports of a package that the table forbids.
 func broken(p *pkg) (list []string) {
 	name := strings.TrimPrefix(p.ImportPath, module)
 	var row layer
@@ -148,8 +148,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// The table refuses imports that would turn the layers over, and all of a package that it does not
-// know.
+// The table refuses imports of a higher layer, and all imports of a package that it does not list.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{
 		"internal/control":      "vhostuser virtq vfiouser",

@@ -81,7 +81,7 @@ func lengths(t *testing.T, name string, text []byte) map[string]int {
 	return found
 }
 
-// Checks which functions are found, and how long they are.
+// lengths finds all functions, and counts their lines.
 func TestFunctionsAreMeasured(t *testing.T) {
 	got := lengths(t, "x.go", []byte("package x\n\n// a is short.\nfunc a() {}\n\nfunc (b) c(\n) {\n\tfor {\n\t}\n}\n"))
 	testkit.Equal(t, "functions in Go", len(got), 2)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Slow is the largest value that was set, and all limits follow; a user's limit stays.
+// Slow keeps the largest value that was set, and all limits grow by it. A limit set by the user does not.
 //
 // Invariant: limits: On a machine that is N times slower everything that is waited for may take N
 // times longer.

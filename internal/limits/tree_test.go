@@ -1,7 +1,7 @@
 package limits_test
 
 import (
-	_ "embed" // the exceptions
+	_ "embed" // embeds the exceptions
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -188,7 +188,7 @@ func converts(x ast.Expr, above []ast.Node) bool {
 	return false
 }
 
-// Checks which times are found.
+// times finds constant times, and no others.
 func TestTimesAreFound(t *testing.T) {
 	tree := testkit.Must(parser.ParseFile(token.NewFileSet(), "", `package x
 const a, b = 5*time.Second, 3

@@ -121,7 +121,7 @@ func TestRequestsAreToldOnce(t *testing.T) {
 		want := []Request{first, last}
 		testkit.Equal(t, "requests", slices.Equal(poll(m), want), true)
 		testkit.Equal(t, "requests that were told", len(poll(m)), 0)
-		// It is done, and the guest uses the slot again at once, without a Poll in between.
+		// The host answers, and the guest uses the slot again at once, without a Poll in between.
 		for i, r := range []*Request{&first, &last} {
 			testkit.Equal(t, "done", m.Done(r.Slot), true)
 			testkit.Equal(t, "done twice", m.Done(r.Slot), false)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestNoMemory has each limit say that it is the one.
+// TestNoMemory checks that the error names the limit that leaves too little memory.
 func TestNoMemory(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -51,8 +51,8 @@ func sample() []File {
 		Dir("tmp", 0o1777), Link("a/link", "/init"), Text("a/all", "all", 0o640)}
 }
 
-// testdata/u-root.cpio is the archive that pkg/cpio of u-root 0.16.0 wrote of the same files. So the images that vnic
-// made with u-root's package have the same bytes as its images now.
+// Write makes the same bytes as pkg/cpio of u-root 0.16.0, which wrote testdata/u-root.cpio from the same files. So
+// images have the same bytes as the images that earlier versions of vnic made with u-root's package.
 func TestArchiveIsThatOfURoot(t *testing.T) {
 	want := testkit.Must(os.ReadFile("testdata/u-root.cpio"))(t)
 	if got := archived(t, sample()...); !bytes.Equal(got, want) {
@@ -98,7 +98,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 		headers, content := read(t, archived(t, list...))
 		theirs := map[string]string{}
 		for _, h := range headers {
-			if h.Inode > 0 { // a directory that only a path has needed has the number 0
+			if h.Inode > 0 { // number 0: a directory that Write has added for a file's path
 				theirs[h.Name] = fmt.Sprintf("%o %d %d:%d %d %d %q", uint32(h.Mode), h.Inode, h.Uid, h.Guid, h.Links,
 					h.ModTime.Unix(), content[h.Name])
 			}
@@ -109,7 +109,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 	})
 }
 
-// What the kernel would skip without a word, or an archive cannot hold, is refused.
+// Write refuses files that the kernel would silently skip or that an archive cannot hold.
 func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	long := strings.Repeat("x", unix.PathMax)
 	huge := Text("huge", "", 0)
@@ -129,7 +129,7 @@ func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	}
 }
 
-// A file that is shorter than was said would move all that follows.
+// Content that differs from the file's size is an error, because it would shift all later files.
 func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f := Text("f", "1234", 0)
 	f.Size = 5
@@ -137,7 +137,7 @@ func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f.Open = func() (io.ReadCloser, error) { return nil, os.ErrPermission }
 	testkit.ErrorIs(t, testkit.Err(Write(io.Discard, []File{f})), os.ErrPermission)
 	f = Text("f", "1234", 0)
-	f.Size = 3 // one that grows
+	f.Size = 3 // the content is longer
 	_, content := read(t, archived(t, f))
 	testkit.Equal(t, "content", content["f"], "123")
 }

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// entries are the names in a directory.
+// entries returns the names in a directory.
 func entries(t *testing.T, dir string) (names []string) {
 	for _, e := range testkit.Must(os.ReadDir(dir))(t) {
 		names = append(names, e.Name())
@@ -18,14 +18,14 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// What a draft will replace stays until the draft is whole, and a draft that comes to nothing leaves nothing.
+// A draft replaces its file only when it is complete. A draft that fails leaves no file.
 func TestDraftIsWholeOrNothing(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		wholeOrNothing(t, named)
 	}
 }
 
-// draftOf makes a draft; named: as on a file system that knows no file without a name.
+// draftOf makes a draft. named makes it as on a file system without unnamed files.
 func draftOf(t *testing.T, name string, named bool) *Draft {
 	d := testkit.Must(NewDraft(name))(t)
 	if d.Temp == "" && named {
@@ -85,7 +85,7 @@ func TestDraftThatCannotBe(t *testing.T) {
 	}
 	testkit.Equal(t, "files", len(entries(t, dir)), 1)
 	testkit.OK(t, os.Chmod(dir, 0o500))
-	t.Cleanup(func() { testkit.NoError(t, os.Chmod(dir, 0o700)) }) // or it cannot be removed
+	t.Cleanup(func() { testkit.NoError(t, os.Chmod(dir, 0o700)) }) // otherwise the directory cannot be removed
 	var err error
 	testkit.WithoutOverride(t, func() { err = testkit.Err(NewDraft(filepath.Join(dir, "x"))) })
 	testkit.ErrorIs(t, errors.Unwrap(err), unix.EACCES)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A second writer is refused, and what the first has written stays; once that is closed, the file
-// is rewritten.
+// Create refuses a second writer, and keeps what the first has written. When the first has closed the
+// file, Create empties it for the next writer.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {
@@ -53,7 +53,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 			t.Errorf("%v, %v\nwant %s", f, err, want)
 		}
 	}
-	f, err := Create("/dev/full") // a device is what it is
+	f, err := Create("/dev/full") // Create opens a device unchanged
 	testkit.OK(t, err)
 	if _, err := f.WriteString("x"); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
@@ -61,7 +61,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	_ = f.Close()
 }
 
-// What guests have said is their user's alone, whatever the umask and whatever was there before.
+// Only the user can read the created files, whatever the umask and the file's earlier mode.
 func TestFilesAreTheirUsersAlone(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
@@ -75,7 +75,7 @@ func TestFilesAreTheirUsersAlone(t *testing.T) {
 	}
 }
 
-// A link leads where its maker wants: it is followed if that is our user or root, and nobody else.
+// Create follows a link only if the link's owner is the current user or root.
 //
 // Invariant: vnic: No link of another user makes vnic empty a file.
 func TestLinksOfOthersAreNotFollowed(t *testing.T) {
@@ -83,7 +83,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	file, link, second := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "second")
 	testkit.OK(t, os.Symlink("file", link))
 	testkit.OK(t, os.Symlink(link, second))
-	f := testkit.Must(Create(link))(t) // ours, to what is not there yet
+	f := testkit.Must(Create(link))(t) // the user's own link, to a file that does not exist yet
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))
 	testkit.OK(t, f.Close())
 	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "precious")
@@ -96,7 +96,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	f = testkit.Must(os.OpenFile(file, os.O_WRONLY, 0))(t)
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))
 	defer f.Close()
-	r, w, err := os.Pipe() // as /dev/stdout often is
+	r, w, err := os.Pipe() // /dev/stdout is often a pipe
 	testkit.OK(t, err)
 	defer r.Close()
 	defer w.Close()

@@ -45,12 +45,12 @@ func TestPayloadsAreLittleEndianWithoutPadding(t *testing.T) {
 	}
 }
 
-// Serve says why a connection has ended, and waits for what it started.
+// Serve returns why a connection has ended, and waits for the goroutines that it started.
 func TestServeEnds(t *testing.T) {
 	boom, enough := errors.New("boom"), errors.New("enough")
 	for _, c := range []struct {
 		name             string
-		next, err, cause error // next nil: waits for the interrupt
+		next, err, cause error // next: the next message's error; nil: it waits for the interrupt
 	}{
 		{"closed", io.EOF, nil, nil},
 		{"reset", unix.ECONNRESET, nil, nil},
@@ -82,7 +82,7 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// A peer that is refused for ever writes no more to the log than this.
+// A peer that is refused again and again causes a bounded number of log lines.
 func TestRefusalsAreBounded(t *testing.T) {
 	var log strings.Builder
 	r := peer.Refusals{Log: slog.New(slog.NewTextHandler(&log, nil)), Protocol: "test"}

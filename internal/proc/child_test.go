@@ -41,7 +41,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// readable waits until there is something to be read, for half a minute at most.
+// readable waits until fd has data to read, for half a minute at most.
 func readable(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 30_000)
@@ -51,8 +51,8 @@ func readable(fd int) bool {
 	return n == 1
 }
 
-// again starts this test's program with a variable set, and gives what it says first. It is killed
-// then.
+// again starts this test's program with a variable set, returns its first output, and kills it after
+// look.
 func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -71,7 +71,7 @@ func TestKilledParentLeavesNoChild(t *testing.T) {
 	gone(t, pid)
 }
 
-// A child ends at SIGTERM, and one that does not is killed with what it has started.
+// A child ends at SIGTERM. A child that does not is killed together with its own children.
 func TestChildIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string

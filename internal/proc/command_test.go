@@ -39,7 +39,7 @@ func TestCommandErrorHasItsWords(t *testing.T) {
 	}
 }
 
-// What a tool is not to see of the environment it does not see; of the rest it sees all.
+// A tool gets all environment variables except the ones that Unset removes.
 func TestUnset(t *testing.T) {
 	t.Setenv("VNIC_A", "a")
 	t.Setenv("VNIC_B", "b")

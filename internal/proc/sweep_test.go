@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envSweeper makes this test's program make a directory to be swept, say so, and wait to be killed.
+// envSweeper names the variable that makes this test's program make a directory that a sweep removes, print a line,
+// and wait to be killed.
 const envSweeper = "VNIC_TEST_SWEEPER"
 
 func sweeper() {

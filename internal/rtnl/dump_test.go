@@ -22,7 +22,7 @@ func message(kind, flags uint16, sequence uint32, data []byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// status is the data of NLMSG_DONE and NLMSG_ERROR.
+// status returns the data of NLMSG_DONE and NLMSG_ERROR.
 func status(e syscall.Errno) []byte { return native.AppendUint32(nil, uint32(-int32(e))) }
 
 func TestDumpReaderReadsToTheEnd(t *testing.T) {
@@ -97,7 +97,7 @@ func TestMessagesThatAreWrongAreRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	// What is not read may be of any length: statistics of an old kernel, and of a future one.
+	// Attributes that are not read may have any length, such as the statistics of an old or a future kernel.
 	for _, n := range []int{0, 100, statsLen, 1000} {
 		l := testkit.Must(decodeLink(append(link[:16:16], attribute(unix.IFLA_STATS64, make([]byte, n))...)))(t)
 		testkit.Equal(t, "index", l.Index, 1)
@@ -105,9 +105,9 @@ func TestMessagesThatAreWrongAreRefused(t *testing.T) {
 	testkit.Equal(t, "state", OperState(77).String(), "unknown")
 }
 
-// Broken messages give errors; of others, nothing is kept but what was in the message.
+// Invalid messages are errors. Results of valid ones contain only data from the message.
 func FuzzDump(f *testing.F) {
-	// The kernel's own: RTM_NEWLINK of lo and RTM_NEWADDR of 127.0.0.1.
+	// Messages from this kernel: RTM_NEWLINK of lo and RTM_NEWADDR of 127.0.0.1.
 	if c, err := netlink.Dial(unix.NETLINK_ROUTE, nil); err == nil {
 		for kind, header := range map[netlink.HeaderType][]byte{
 			unix.RTM_GETLINK: linkHeader(0, 0, 0), unix.RTM_GETADDR: addrHeader(0, 0, 0, 0),

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// pair adds two links that are connected, and gives their indices.
+// pair adds two connected links, and returns their indices.
 func pair(t *testing.T, a, b string) (int, int) {
 	t.Helper()
 	testkit.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b}))
@@ -64,16 +64,16 @@ func TestLinksAreTheReferences(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
 	}
-	// No frames but ours, for the counters.
+	// Without IPv6 the links carry only the test's frames, so that their counters are known.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
 	a, b := pair(t, "a", "b")
 	compareLinks(t)
 	testkit.OK(t, SetMTU(a, 4000))
 	testkit.Equal(t, "MTU", reference(t, "a").MTU, 4000)
-	testkit.OK(t, SetUp(a)) // its peer is down yet
+	testkit.OK(t, SetUp(a)) // the peer of a is still down
 	compareLinks(t)
 	testkit.OK(t, SetUp(b))
-	testkit.OK(t, SetUp(b)) // which changes nothing
+	testkit.OK(t, SetUp(b)) // changes nothing, because b is up
 	lo := testkit.Must(LinkByName("lo"))(t)
 	testkit.OK(t, SetUp(lo.Index))
 	for _, name := range []string{"lo", "a", "b"} {
@@ -135,7 +135,7 @@ func TestLinkThatDoesNotExist(t *testing.T) {
 	compareLinks(t)
 }
 
-// addrs lists a link's addresses by the reference, in all that we set.
+// addrs lists a link's addresses by the reference library, with all properties that this package sets.
 func addrs(t *testing.T, name string, family int) (ours []Addr, all []string) {
 	t.Helper()
 	for _, a := range testkit.Must(netlink.AddrList(testkit.Must(netlink.LinkByName(name))(t), family))(t) {
@@ -236,12 +236,12 @@ func TestRoutesAreTheReferences(t *testing.T) {
 	}
 }
 
-// A list that the kernel makes in several parts, between which a link appears.
+// A dump fails with ErrInterrupted if a link appears between two of its parts.
 func TestChangeInterruptsADump(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
 	}
-	for i := range 40 { // some 100 KiB
+	for i := range 40 { // a dump of about 100 KiB
 		pair(t, fmt.Sprint("a", i), fmt.Sprint("b", i))
 	}
 	list := func(each func()) error {
@@ -271,7 +271,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	changes, stop, err := Watch()
 	testkit.OK(t, err)
 	p4, p6 := netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")
-	quiet := func() { // the kernel sends what a change causes before the change's acknowledgement
+	quiet := func() { // the kernel sends a change's events before its acknowledgement
 		for {
 			select {
 			case <-changes:
@@ -295,7 +295,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	if _, ok := <-changes; ok {
 		t.Error("a change after stop")
 	}
-	stop() // once more
+	stop() // a second stop does nothing
 }
 
 func TestWatchOutlivesMoreChangesThanTheSocketHolds(t *testing.T) {
@@ -304,7 +304,7 @@ func TestWatchOutlivesMoreChangesThanTheSocketHolds(t *testing.T) {
 	}
 	a, _ := pair(t, "a", "b")
 	c := testkit.Must(subscribe())(t)
-	testkit.OK(t, c.SetReadBuffer(1)) // the kernel's least
+	testkit.OK(t, c.SetReadBuffer(1)) // the kernel's minimum
 	for mtu := range 100 {
 		testkit.OK(t, SetMTU(a, 2000+mtu))
 	}

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// open gives n descriptors, which are the test's to close or to give away.
+// open returns n descriptors, which the test must close or pass on.
 func open(t *testing.T, n int) []int {
 	t.Helper()
 	fds := make([]int, n)
@@ -30,7 +30,7 @@ func closed(fd int) bool {
 	return errors.Is(err, unix.EBADF)
 }
 
-// What is taken stays open, what is not is closed, and so is what is too many.
+// Close closes the received descriptors that were not taken, and descriptors above the limit are closed.
 func TestEveryDescriptorHasOneOwner(t *testing.T) {
 	fds := open(t, 5)
 	var d scm.FDs
@@ -83,7 +83,7 @@ func TestDup(t *testing.T) {
 	}
 }
 
-// A datapath never waits for what it writes to.
+// CheckEvent refuses files at which a datapath's write could block.
 func TestCheckEvent(t *testing.T) {
 	fd := open(t, 1)[0]
 	defer scm.Close(fd)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What comes over a socket arrives with its descriptors; too many, or an end, is an error.
+// Messages over a socket arrive with their descriptors. Too many descriptors, or the end of the stream, is an error.
 func TestSocketCarriesDescriptors(t *testing.T) {
 	testkit.CheckFDs(t)
 	a, b := testkit.SocketPair(t)

@@ -11,11 +11,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A socket's file is replaced when nobody listens there any more, and not before; no other file is touched.
+// RemoveStale removes a socket's file only if no program listens at it. It removes no other kind of file.
 func TestOnlyDeadSocketsAreRemoved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
-	testkit.OK(t, RemoveStale(path)) // there is none
+	testkit.OK(t, RemoveStale(path)) // a missing file is no error
 	l := testkit.Must(Bind(path))(t)
 	if st := testkit.Must(os.Lstat(path))(t); st.Mode().Perm() != Mode {
 		t.Errorf("mode %v", st.Mode())

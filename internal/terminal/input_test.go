@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Read that waits ends with Close, and the file stays open and whole.
+// Close ends a Read that waits. The file stays open, and no input is lost.
 func TestInputCanBeEnded(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)

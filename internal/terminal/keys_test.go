@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// typed makes Keys of a pipe, which is what is typed.
+// typed makes Keys that read a pipe, and returns the pipe's other end for typing.
 func typed(t *testing.T, a Actions) (*Keys, *os.File) {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
@@ -47,7 +47,7 @@ func TestEscapes(t *testing.T) {
 		"q alone":          {"q?", "q?", 0, false},
 		"bytes, not text":  {"\xff\x00\x1d\xfe", "\xff\x00\x1d\xfe", 0, false},
 	} {
-		for size := 1; size <= len(c.typed); size++ { // however the bytes come together
+		for size := 1; size <= len(c.typed); size++ { // in pieces of each size
 			helps, left := 0, false
 			k, w := typed(t, Actions{Help: func() { helps++ }, Leave: func() { left = true }})
 			for b := []byte(c.typed); len(b) > 0; {
@@ -65,7 +65,7 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// What is typed before anybody reads is kept, and an escape behind it is seen.
+// Keys keeps bytes that are typed before a Read, and acts on an escape after them.
 func TestKeysTypedAheadAreKept(t *testing.T) {
 	left := make(chan bool)
 	k, w := typed(t, Actions{Leave: func() { close(left) }})
@@ -74,7 +74,7 @@ func TestKeysTypedAheadAreKept(t *testing.T) {
 	testkit.Equal(t, "read later", string(testkit.Must(io.ReadAll(k))(t)), "typed ahead")
 }
 
-// A guest that takes nothing costs MaxKeys, and can be left.
+// For a guest that reads no keys, Keys buffers at most MaxKeys bytes, and the user can still leave the guest.
 func TestKeysHaveABound(t *testing.T) {
 	left, lost := make(chan bool), 0
 	k, w := typed(t, Actions{Leave: func() { close(left) }, Lost: func() { lost++ }})

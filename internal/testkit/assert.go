@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// T is the interface that the checks need of a test: *testing.T, *testing.B, *testing.F, *rapid.T
-// and others have it.
+// T has the methods of a test that the checks need. *testing.T, *testing.B, *testing.F, *rapid.T
+// and others implement it.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -17,13 +17,13 @@ type T interface {
 // OK ends the test if err is not nil.
 func OK(t T, err error) {
 	if err != nil {
-		t.Helper() // not earlier: some benchmarks measure less than it costs
+		t.Helper() // only on an error: some benchmarks measure less time than Helper takes
 		t.Fatal(err)
 	}
 }
 
-// Must is for a call that returns a value and an error: the returned function ends the test if
-// there is an error, or else returns the value. f := testkit.Must(os.Open(name))(t)
+// Must handles the results of a call that returns a value and an error: the returned function ends the
+// test if there is an error, otherwise it returns the value. f := testkit.Must(os.Open(name))(t)
 func Must[V any](v V, err error) func(T) V {
 	return func(t T) V {
 		t.Helper()

@@ -91,7 +91,7 @@ func format(listed map[string]count) string {
 	return text
 }
 
-// finds has the counts of folders and, for messages, the place of each hit.
+// finds has the counts of each folder and the place of each hit, for messages.
 type finds struct {
 	counts map[string]count
 	places map[string][]string
@@ -122,7 +122,7 @@ func scan(t *testing.T) *finds {
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if os.IsNotExist(err) || strings.Contains(file, "/testdata/") || strings.Contains(file, "/vendor/") {
-			continue // deleted and not committed yet, or not ours
+			continue // deleted and not committed yet, or not in this tree
 		}
 		testkit.OK(t, err)
 		switch path.Ext(file) {
@@ -167,10 +167,10 @@ var (
 	star     = regexp.MustCompile(`(?m)^\s*(?:/\*+|\*/?|//)`)
 )
 
-// unstar takes the marks of a comment in C from its lines.
+// unstar removes the comment marks of C from the lines of a text.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
-// declared are the identifiers that a file declares: of packages' and functions' scopes, fields, methods and
+// declared returns the identifiers that a file declares: in package and function scopes, fields, methods and
 // parameters.
 func declared(tree *ast.File) (names []*ast.Ident) {
 	add := func(list ...ast.Expr) {

@@ -25,7 +25,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// envMain makes the test's binary run main: so the test includes flags and signals.
+// envMain names the variable that makes the test's binary run main, so that the test includes flags and
+// signals.
 const envMain = "VHOST_USER_RNG_MAIN"
 
 func TestMain(m *testing.M) {

@@ -21,12 +21,12 @@ const (
 	flagIndirect = 4
 )
 
-// Features that an attacker takes (virtio 1.3, 5.1.3 and 6).
+// Features that an attacker accepts (virtio 1.3, 5.1.3 and 6).
 const features = 1<<0 | 1<<15 | 1<<28 | 1<<32 // CSUM, MRG_RXBUF, INDIRECT_DESC, VERSION_1
 
 const (
 	ramSize = 64 << 20
-	userAt  = 1 << 46 // of guest-physical address 0, for ring addresses
+	userAt  = 1 << 46 // user address of guest-physical address 0; ring addresses are relative to it
 )
 
 // attacker is a vhost-user frontend that can send any message and share any memory. It writes its
@@ -43,7 +43,7 @@ type attacker struct {
 	rings map[int]*ring
 
 	waiting [][]byte // frames that flush will send
-	also    []func() // called when it hangs up
+	also    []func() // functions that the attacker calls when it hangs up
 }
 
 // ring is a split virtqueue.
@@ -53,7 +53,7 @@ type ring struct {
 	kick, call        int
 }
 
-// attacker makes an attacker at a port. It is not connected yet.
+// attacker returns an attacker for a port. The attacker is not connected yet.
 func (s *server) attacker(t *testing.T, port int) *attacker {
 	t.Helper()
 	a := &attacker{t: t, s: s, port: port, mac: macOf(port),

@@ -22,9 +22,9 @@ type world struct {
 	in       *innocents
 	attacker *attacker
 	control  uint64 // controlFrames before the row
-	before   cost   // the process's, before the row
-	port     uint16 // of this machine, that guests reach
-	files    int    // the most descriptors that count has seen
+	before   cost   // what the process had used before the row
+	port     uint16 // a UDP port of this machine that guests reach
+	files    int    // the largest number of descriptors that count has found
 }
 
 // count counts the process's descriptors.
@@ -68,7 +68,7 @@ const tick = 10 * time.Millisecond
 // If it takes more, the rows' limits are longer.
 const innocent = 50 * time.Microsecond
 
-// try tries those rows that concern a device model.
+// try runs the rows of one device model.
 func try(t *testing.T, model string, rows []row) {
 	first := open(t, model)
 	for _, r := range rows {
@@ -79,7 +79,7 @@ func try(t *testing.T, model string, rows []row) {
 			v := first
 			attempts := attempts
 			if r.bound.left > 0 {
-				attempts = 1 // the port serves nobody any more
+				attempts = 1 // after this row the port serves nobody
 			}
 			var over []string
 			for i := range attempts {
@@ -102,10 +102,10 @@ type victim struct {
 	s    *server
 	a, b *guest
 	in   *innocents
-	port uint16 // of this machine, that guests reach
+	port uint16 // a UDP port of this machine that guests reach
 
-	usual    time.Duration // an innocent frame takes so long
-	slowness float64       // and so many times the processor time that it should
+	usual    time.Duration // the usual time of an innocent frame
+	slowness float64       // processor time of an innocent frame, divided by its time on an otherwise idle machine
 }
 
 func open(t *testing.T, model string) *victim {
@@ -146,7 +146,7 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	w.before, w.files = before, before.files
 	r.input(w)
 	w.attacker.hangUp()
-	w.in.move(w.t, 100) // they still move bytes
+	w.in.move(w.t, 100) // the innocent guests still move bytes
 	worst, n := w.in.since()
 	testkit.Eventually(w.t, "its descriptors are closed", func() bool {
 		return w.s.cost().files <= before.files+r.bound.left
@@ -175,7 +175,7 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	return over
 }
 
-// freePort is a UDP port of this machine that nobody has.
+// freePort returns a UDP port of this machine that no process uses.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	c := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)

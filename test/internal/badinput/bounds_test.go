@@ -16,15 +16,15 @@ import (
 // file.
 type mutant struct {
 	name  string
-	row   string // the row that fails then
+	row   string // the row that fails without the bound
 	edits []edit
 }
 
 type edit struct{ file, old, new string }
 
-// Two bounds are missing, because rows cannot detect them: patience, because frames of a slow
-// receiver are dropped for other receivers' frames long before; and that a refused walk is not
-// repeated, because a walk costs too little. Tests of nic and internal/nic/virtio count waiting
+// Two bounds have no mutant, because no row detects their removal. The first is patience: frames of
+// a slow receiver are dropped for other receivers' frames long before patience ends. The second is
+// that a refused walk is not repeated: a walk costs too little. Tests of nic and internal/nic/virtio count waiting
 // frames and walks instead.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",

@@ -20,7 +20,7 @@ import (
 // wait (dma.Space.Discard), plus the descriptors of one message.
 const kept = 64 + 16
 
-// onFiles has the rows that need their own mounts. After each row the attacker's port refuses all
+// onFiles lists the rows that need their own mounts. After each row the attacker's port refuses all
 // connections.
 var onFiles = []row{
 	{descriptor, messages, "files whose file system, in user space, is silent", "refused, then the port serves nobody",
@@ -55,14 +55,14 @@ var onFiles = []row{
 
 var onFile = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: few.lines, left: kept, stall: few.stall}
 
-// Nothing waits for a file system that does not answer.
+// vnic does not wait for a file system that does not answer.
 //
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	if os.Getenv(programEnv) == "" { // else this is Run's process
+	if os.Getenv(programEnv) == "" { // otherwise this is the process that confine.Run has started
 		t.Setenv(programEnv, machinetest.Program(t, "vnic.dev/vnic/cmd/vnic"))
 	}
 	fusetest.Run(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func (w *world) servesNobody() {
 		c := w.s.dial(w.attacker.port)
 		_, _ = c.Write([]byte{0})
 		testkit.OK(w.t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // what was not read
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // with data unread
 			w.t.Errorf("the connection is not ended: %v", err)
 		}
 		_ = c.Close()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// guestTable has the rows of inputs that any guest can send in frames: to its NIC, and to the
+// guestTable lists the inputs that any guest can send in frames: to its NIC, and to the
 // gateway.
 var guestTable = []row{
 	{costly, commands, "rules up to the most, and more, then none again and again", "refused from the most on",
@@ -93,7 +93,7 @@ var guestTable = []row{
 			case 2:
 				q = q[:len(q)/2]
 			case 3:
-				q[5] = 200 // so many questions
+				q[5] = 200 // the number of questions
 			}
 			s.batch(r, s.udp(gatewayAddr, 10000+i, 53, q))
 		}
@@ -115,12 +115,12 @@ var guestTable = []row{
 	}, few},
 }
 
-// gatewayAddr is the gateway's, and that of a port has its number, from 1 (lab.Addr4).
+// gatewayAddr is the gateway's address. The last byte of a port's address is its number from 1 (lab.Addr4).
 var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
 
-// sender connects the attacker as a guest that sends, so that the switch has learned its address.
+// sender connects the attacker and sends a frame, so that the switch learns its address.
 func (w *world) sender() (*attacker, *ring) {
 	a := w.attacker.connect().share()
 	r := a.start(1, 256)
@@ -128,7 +128,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle counts the process's descriptors until their number has not grown for 20 times.
+// settle counts the process's descriptors until 20 counts in a row have not grown.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -139,7 +139,7 @@ func (w *world) settle() {
 	}
 }
 
-// frameSpace is where batch has its frames, at the end of memory.
+// frameSpace is the part of memory, at its end, that holds the frames of batch.
 const (
 	frameSpace = ramSize - 1<<20
 	frameLen   = 4096
@@ -171,14 +171,14 @@ func (a *attacker) flush(r *ring) {
 	testkit.Eventually(a.t, "the frames come back", func() bool { return a.usedIdx(r)-before == n })
 }
 
-// request is a control frame.
+// request returns a control frame.
 func (a *attacker) request(class control.Class, command control.Command, session, seq uint32, data []byte) []byte {
 	f := control.Frame{Dst: control.MAC, Src: [6]byte(a.mac), Data: data}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, class, command, session, seq
 	return f.Append(nil)
 }
 
-// ipv4 is a frame to the gateway, or by way of it.
+// ipv4 returns a frame with an IPv4 packet to the gateway, or to an address behind the gateway.
 func (a *attacker) ipv4(to netip.Addr, proto byte, id, fragment uint16, data []byte) []byte {
 	b := append(append([]byte{}, macOf(253)...), a.mac...)
 	b = append(b, 8, 0, 0x45, 0)
@@ -196,16 +196,16 @@ func (a *attacker) udp(to netip.Addr, src, dst uint16, data []byte) []byte {
 	return a.ipv4(to, 17, src, 0, append(b, data...))
 }
 
-// syn opens a connection.
+// syn returns a frame that opens a TCP connection.
 func (a *attacker) syn(to netip.Addr, src, dst uint16) []byte {
 	b := be.AppendUint16(be.AppendUint16(nil, src), dst)
 	b = append(b, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0)
 	f := a.ipv4(to, 6, src, 0, b)
-	be.PutUint16(f[50:], ^sum(f[26:], 6+uint32(len(b)))) // addresses are the pseudo header's
+	be.PutUint16(f[50:], ^sum(f[26:], 6+uint32(len(b)))) // the sum includes the addresses of the pseudo header
 	return f
 }
 
-// sum is the Internet checksum, not complemented.
+// sum returns the Internet checksum, not complemented.
 func sum(b []byte, n uint32) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		n += uint32(be.Uint16(b))
@@ -216,7 +216,7 @@ func sum(b []byte, n uint32) uint16 {
 	return uint16(n)
 }
 
-// dhcp is a message of a type in the name of a client.
+// dhcp returns a frame with a DHCP message of a type from a client's MAC.
 func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
 	m := make([]byte, 236, 300)
 	m[0], m[1], m[2] = 1, 1, 6
@@ -226,12 +226,12 @@ func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
 	m = append(m, 50, 4, 10, 118, 110, byte(n), 255)
 	f := a.udp(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 68, 67, m)
 	copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
-	clear(f[24:30]) // from nobody
+	clear(f[24:30]) // no source address
 	be.PutUint16(f[24:], ^sum(f[14:34], 0))
 	return f
 }
 
-// question is one of DNS.
+// question returns a frame with a DNS question.
 func (a *attacker) question(name string, id uint16) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,

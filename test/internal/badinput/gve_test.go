@@ -15,7 +15,7 @@ import (
 
 var be = binary.BigEndian
 
-// Of the gVNIC, see docs/specs/gve.md: BARs, doorbells' words, registers, and the admin queue's commands.
+// Constants of the gVNIC (docs/specs/gve.md): BARs, doorbells' words, registers, the admin queue's commands.
 const (
 	registersBAR = 0
 	doorbellsBAR = 2
@@ -47,7 +47,7 @@ const (
 	rawAddresses = 0xffffffff
 	passed       = 1
 
-	gveRing   = 512  // of a guest that behaves
+	gveRing   = 512  // descriptors of a ring of a guest that behaves
 	largest   = 4096 // descriptors that a ring may have
 	packetLen = 4096 // bytes of a packet buffer
 	dmaAt     = 1 << 32
@@ -63,10 +63,10 @@ type gveClient struct {
 	next  uint64
 	aq    uint64
 	count uint32 // commands so far
-	here  uint64 // where indices of doorbells go
+	here  uint64 // address to which the NIC writes indices of doorbells
 }
 
-// gve connects to a port, with memory that it shares.
+// gve connects a client to a port and shares its memory.
 func (s *server) gve(t *testing.T, port int) *gveClient {
 	t.Helper()
 	g := &gveClient{t: t, port: port, mac: macOf(port), Client: testkit.Must(vfiotest.Connect(s.dial(port)))(t),
@@ -142,7 +142,7 @@ func (g *gveClient) configure() {
 	g.command(opConfigure, uint64(0), g.here, uint32(0), uint32(2), uint32(64), uint32(0), uint8(3))
 }
 
-// gveQueue is a queue: where its rings lie, and how far they are.
+// gveQueue is a queue: the addresses of its rings, and their positions.
 type gveQueue struct {
 	size         int
 	ring, compl  uint64
@@ -168,7 +168,7 @@ func (g *gveClient) createRx(q *gveQueue) {
 	q.posted, q.seen = 0, 0
 }
 
-// buffer adds a receive buffer, and packet a transmit descriptor of a piece of a packet.
+// buffer adds a receive buffer; packet adds a transmit descriptor for a piece of a packet.
 func (g *gveClient) buffer(q *gveQueue, addr uint64) {
 	slot := uint64(q.posted) % uint64(q.size)
 	b := g.bytesAt(q.ring+slot*32, 32)
@@ -211,7 +211,7 @@ func (g *gveClient) show(doorbell int, q *gveQueue) {
 // if there is none.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
 	b := g.bytesAt(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
-	want := generation // of the first lap
+	want := generation // value of the generation bit in the first lap
 	if int(q.seen)/q.size%2 == 1 {
 		want = 0
 	}
@@ -271,7 +271,7 @@ func (s *server) gveGuest(port int) *guest {
 	event := testkit.Must(vfiotest.NewEvent())(s.t)
 	testkit.OK(s.t, g.SetIRQ(vfiouser.IRQMSIX, vector, event))
 	buffers := g.alloc(gveRing * packetLen)
-	var addrs [gveRing]uint64 // of the buffer in each place of the ring
+	var addrs [gveRing]uint64 // address of the buffer at each index of the ring
 	post := func(addr uint64) {
 		addrs[rx.posted%gveRing] = addr
 		g.buffer(rx, addr)

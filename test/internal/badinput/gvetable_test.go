@@ -14,11 +14,11 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// gveTable has the rows of vfio-user, of a gVNIC's registers, its admin queue and its rings.
+// gveTable lists the rows of vfio-user, of a gVNIC's registers, its admin queue and its rings.
 var gveTable = []row{
 	{costly, vfio, "as many mappings as there may be, and one more", "the last one is refused", func(w *world) {
 		c := w.vfio()
-		const most = 65535 // less that of the client's memory, and two words
+		const most = 65535 // mappings, without the client's memory and two words
 		fd := c.mem.FD()
 		for i := range uint64(most) {
 			c.posted(vfiouser.CmdDMAMap, vfiotest.DMAMap(3, i%2<<12, 1<<40+i<<13, 4096), fd)
@@ -78,7 +78,7 @@ var gveTable = []row{
 				for range most {
 					if i > 0 {
 						c.count++
-						continue // they are there
+						continue // these registers exist
 					}
 					c.slot(most, 0x4242)
 				}
@@ -102,14 +102,14 @@ var gveTable = []row{
 				c.createTx(tx)
 				c.createRx(rx)
 				refused(opCreateTx, uint32(0), uint32(0), c.here, tx.ring, uint32(rawAddresses), uint32(0), tx.compl,
-					uint16(64), uint16(64)) // it is there
-				refused(opDescribe, c.here, uint32(1), uint32(i%40)) // less than a descriptor
-				refused(opReportTime, uint64(40), c.here)            // not offered
+					uint16(64), uint16(64)) // this queue exists
+				refused(opDescribe, c.here, uint32(1), uint32(i%40)) // shorter than a descriptor
+				refused(opReportTime, uint64(40), c.here)            // the NIC does not offer this
 				refused(opReportStats, uint64(8)<<(i%40), uint64(i)<<52|1<<51, uint64(1))
 				c.command(opDestroyTx, uint32(0))
-				refused(opDestroyTx, uint32(0)) // it is gone
+				refused(opDestroyTx, uint32(0)) // the queue was already destroyed
 				refused(opCreateTx, uint32(0), uint32(0), uint64(1)<<60, tx.ring, uint32(rawAddresses), uint32(0), tx.compl,
-					uint16(64), uint16(64)) // nowhere to write where its doorbell is
+					uint16(64), uint16(64)) // the NIC cannot write the index of the doorbell
 				c.write(regDoorbell, c.count+slots+1+uint32(i)) // the admin queue stops
 				c.write(regDriverStatus, driverReset)
 				c.start(slots)
@@ -144,7 +144,7 @@ var gveTable = []row{
 		c := w.vfio()
 		tx, _ := c.up(256, 64)
 		for range reps {
-			c.packet(tx, 1<<60, 4096, true) // nowhere
+			c.packet(tx, 1<<60, 4096, true) // an address without memory
 			c.show(txDoorbells, tx)
 			c.command(opDestroyTx, uint32(0))
 			clear(c.bytesAt(tx.compl, 256*8))
@@ -188,7 +188,7 @@ var gveTable = []row{
 	}, few},
 }
 
-// high is where a client's memory lies once more, page by page.
+// high is the address at which a client's memory is mapped a second time, page by page.
 const high = 1 << 44
 
 // scatter maps 64 pages at consecutive addresses, whose places in the file are not consecutive.
@@ -199,7 +199,7 @@ func (g *gveClient) scatter() {
 	}
 }
 
-// vfio is the attacker as a vfio-user client, whose memory is mapped.
+// vfio connects the attacker as a vfio-user client, and maps its memory.
 func (w *world) vfio() *gveClient {
 	w.t.Helper()
 	c := w.s.gve(w.t, w.attacker.port)

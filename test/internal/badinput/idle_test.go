@@ -13,11 +13,11 @@ import (
 // idlePorts is how many ports have guests that do nothing.
 const idlePorts = 64
 
-// idleEnv says for how long the process is watched, as 10s.
+// idleEnv names the variable with the time for which the test watches the process, such as 10s.
 const idleEnv = "BADINPUT_IDLE"
 
-// idleTries is the most times that the process is watched: work that is left from the start ends by
-// itself, and the Go runtime collects garbage every two minutes.
+// idleTries is how often the test watches the process at most: the first times may see work of the
+// start, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
 // The server does nothing while its guests do nothing: in a second it uses no tick of processor
@@ -71,7 +71,7 @@ func (s *server) wakes(t *testing.T) (n int) {
 		for _, task := range testkit.Must(os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)))(t) {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/status", pid, task.Name()))
 			if err != nil {
-				continue // it has ended
+				continue // the thread has ended
 			}
 			_, rest, _ := strings.Cut(string(b), "\nvoluntary_ctxt_switches:")
 			var k int

@@ -13,15 +13,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// innocents are two guests that send each other one frame after another: each when the previous one
-// has arrived.
+// innocents are two guests that send each other one frame after another. Each frame is sent when the
+// previous one has arrived.
 type innocents struct {
 	a, b *guest
 	stop chan struct{}
 	done sync.WaitGroup
 
 	mu     sync.Mutex
-	worst  time.Duration // under mu: the longest that a frame took
+	worst  time.Duration // under mu: the longest time that a frame took
 	frames int           // under mu
 }
 
@@ -29,8 +29,8 @@ type innocents struct {
 type guest struct {
 	mac      net.HardwareAddr
 	want     atomic.Pointer[[]byte]                // the frame whose arrival is reported by came
-	came     chan *[]byte                          // it came: 2 long, for one that came late as well
-	count    atomic.Uint64                         // frames that came
+	came     chan *[]byte                          // receives want when it arrives; 2 places: one frame may be late
+	count    atomic.Uint64                         // frames that arrived
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
 	control  func() uint64                         // control frames that the driver has kept for itself
 }
@@ -40,7 +40,7 @@ func macOf(port int) net.HardwareAddr {
 	return net.HardwareAddr{2, 0x76, 0x6e, 0x69, 0, byte(port + 1)}
 }
 
-// attach makes a guest at a port.
+// attach connects a guest to a port.
 func (s *server) attach(port int) *guest {
 	s.t.Helper()
 	mac := macOf(port)
@@ -61,16 +61,16 @@ func (g *guest) Receive(frames []driver.RxFrame) {
 	}
 }
 
-// receive takes a frame, and reports it if it is the awaited one.
+// receive counts a frame, and reports it if it is the awaited one.
 func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
 	if want == nil || !bytes.Equal(frame, *want) {
-		return // somebody else's
+		return // a frame of a row
 	}
 	select {
 	case g.came <- want:
-	default: // a broadcast, which is sent until it comes
+	default: // a broadcast, which meet sends until one arrives
 	}
 }
 
@@ -88,7 +88,7 @@ func (g *guest) frame(to net.HardwareAddr, n byte) []byte {
 	return append(b, bytes.Repeat([]byte{n}, 100)...)
 }
 
-// talk begins.
+// talk starts two guests that send each other frames.
 func talk(t *testing.T, a, b *guest) *innocents {
 	in := &innocents{a: a, b: b, stop: make(chan struct{})}
 	a.meet(t, b)
@@ -163,7 +163,7 @@ func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
 	return true
 }
 
-// since gives the longest time that a frame took, and how many there were, since the last call.
+// since returns the longest time of a frame, and the number of frames, since its last call.
 func (in *innocents) since() (worst time.Duration, frames int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -17,28 +17,28 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// scaleEnv is set to run the measurements of how costs grow.
+// scaleEnv names the variable that enables the measurements of how costs grow.
 const scaleEnv = "BADINPUT_SCALE"
 
-// scaleColdEnv makes each receiver of portsFromOne use 256 buffers, so that the amount of written
-// memory grows with their number. Without it all receivers together use the same number of buffers,
-// however many receivers there are.
+// scaleColdEnv names the variable that makes each receiver of portsFromOne use 256 buffers, so that
+// the amount of written memory grows with their number. Without it all receivers together use the
+// same number of buffers, however many receivers there are.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
-// Bounds of growth: test/27-scale.sh says what they mean.
+// Bounds of growth: test/27-scale.sh explains them.
 const (
 	mostGrowth = 1.25
 	mostStep   = 1.10
 )
 
-// Of a measurement.
+// Parameters of a measurement.
 const (
 	scaleTime  = 300 * time.Millisecond
-	scaleWarm  = 20 * time.Millisecond // before it
+	scaleWarm  = 20 * time.Millisecond // before the measurement
 	scaleLeast = 10000                 // frames
-	scaleRing  = 256                   // frames that are out, of each transmit queue
+	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
-	rulePort   = 10000                 // of the first rule
+	rulePort   = 10000                 // port of the first rule
 	// scaleFeatures are the features of a guest with Linux: also partial checksums and TSO.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
@@ -46,18 +46,18 @@ const (
 // end is the driver's end of a ring whose chains never change place. Sending, or posting buffers,
 // costs hardly anything, and the cost is not in the server's process.
 type end interface {
-	look() (n int) // how many chains came back since
-	show(n int)    // gives the device n chains more
+	look() (n int) // chains that came back since the last call
+	show(n int)    // makes n more chains available to the device
 	out() int      // chains that the device has
-	spread(k int)  // has receive chains lie in k buffers, in turn
+	spread(k int)  // makes receive chains use k buffers in turn
 }
 
-// loop is a virtqueue. Chain i is descriptor i, for ever: there are always buffers for all frames that are out, so the
-// device gives chains back in the order in which it got them.
+// loop is a virtqueue. Chain i is always descriptor i. There are always buffers for all frames in progress, so the
+// device returns chains in the order in which it got them.
 type loop struct {
 	a           *attacker
 	r           *ring
-	bufs        uint64 // a page for each
+	bufs        uint64 // address of the buffers, one page for each chain
 	shown, seen uint16
 	kicked      time.Time
 }
@@ -124,14 +124,14 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. Doorbells are messages, so it rings one for as many chains as Linux's driver does.
+// gveLoop is a queue of a gVNIC. As a doorbell is a message, show rings one for as many chains as Linux's driver does.
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue
 	bell    int
 	came    func() bool
 	bufs    uint64
-	each    int // chains a doorbell
+	each    int // chains for one doorbell
 	pending int
 	has     int
 }
@@ -213,7 +213,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 	g.tx, g.rx = []end{tx}, []end{rx}
 	g.set = func(_, i int, f []byte) {
-		tx.each = 64 // from here on there are always many
+		tx.each = 64 // from here on many chains are always available
 		put(uint32(i), f)
 		put(uint32(i+scaleRing), f)
 	}
@@ -252,7 +252,7 @@ type arm struct {
 	size    int
 	set     func()
 	tx, rx  []end
-	buffers int // of each receiving queue, in which frames come to lie
+	buffers int // number of buffers in which each receiving queue gets frames
 }
 
 // run measures the server's processor time a frame.
@@ -271,7 +271,7 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 			back[i] = e.look()
 			n += back[i]
 		}
-		for _, e := range a.rx { // before there are frames for these buffers
+		for _, e := range a.rx { // before frames for these buffers arrive
 			e.show(e.look())
 		}
 		for i, e := range a.tx {
@@ -287,7 +287,7 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 	}
 	frames, before := 0, spent(t, pids)
 	until := time.Now().Add(scaleTime)
-	testkit.Eventually(t, "frames come", func() bool { // also where others have the processors
+	testkit.Eventually(t, "frames come", func() bool { // even if other processes use the processors
 		for n := pump(true); n > 0 || time.Now().Before(until); n = pump(true) {
 			if frames += n; frames >= scaleLeast && !time.Now().Before(until) {
 				return true
@@ -361,7 +361,7 @@ func portsFromOne(t *testing.T, model string) {
 	var rx []end
 	for port := 1; port < 64; port++ {
 		ring := scaleRing
-		if cold == "" { // the fewest that it needs
+		if cold == "" { // the minimum number of buffers
 			ring = min(ring, 2*scaleRing>>(bits.Len(uint(port))-1))
 		}
 		rx = append(rx, s.scaleGuest(t, model, port, 1, ring).rx...)
@@ -460,7 +460,7 @@ type sayer func(frame []byte)
 
 func (say sayer) Send(frame []byte) error { say(frame); return nil }
 
-// compare measures all arms in turn, and holds their costs to the bounds if they are judged.
+// compare measures all arms in turn. If judged is set it compares their costs with the bounds.
 func compare(t *testing.T, s *server, arms []*arm, judged bool) {
 	t.Helper()
 	pids := s.processes(t)

@@ -32,7 +32,7 @@ type server struct {
 // programEnv names the vnic program to test instead of one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
-// serve starts a vnic with so many ports.
+// serve starts vnic with a number of ports.
 func serve(t *testing.T, ports int, args ...string) *server {
 	t.Helper()
 	s := &server{t: t, dir: t.TempDir(), end: make(chan error, 1)}
@@ -86,9 +86,9 @@ func (s *server) dial(port int) *net.UnixConn {
 // cost is what the process has used.
 type cost struct {
 	memory int // bytes now, without mapped files
-	peak   int // the same, at most since forget
-	ticks  int // of processor time, 10 ms each
-	lines  int // of log
+	peak   int // the maximum of memory since forget
+	ticks  int // processor time, in units of 10 ms
+	lines  int // lines in the log
 	files  int // descriptors
 }
 
@@ -111,7 +111,7 @@ func (s *server) cost() (c cost) {
 	return c
 }
 
-// forget begins to measure the peak of memory anew.
+// forget restarts the measurement of the peak of memory.
 func (s *server) forget() {
 	s.t.Helper()
 	testkit.OK(s.t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"), 0))

@@ -21,9 +21,9 @@ type receiver struct {
 	say    func(frame []byte)   // sends a frame
 	post   func(n uint64)       // posts n buffers
 	used   func() (all uint64)  // buffers that came back
-	space  uint64               // maximum of posted buffers
-	posted uint64               // taker's
-	rate   atomic.Pointer[rate] // of takers
+	space  uint64               // maximum number of posted buffers
+	posted uint64               // buffers posted so far; only the posting goroutine uses it
+	rate   atomic.Pointer[rate] // the rate at which it posts buffers
 }
 
 // rate returns how many buffers a receiver posts now.
@@ -42,7 +42,7 @@ func perSecond(n int) rate {
 	}
 }
 
-// paused takes all, but nothing in the last 100 ms of each second.
+// paused is a rate of all free buffers, and of none in the last 100 ms of each second.
 func paused(now time.Time, free uint64) uint64 {
 	if now.Nanosecond() > 9e8 {
 		return 0
@@ -50,9 +50,9 @@ func paused(now time.Time, free uint64) uint64 {
 	return free
 }
 
-// run gives buffers until stop.
+// run posts buffers until stop.
 func (r *receiver) run(t *testing.T) (stop func()) {
-	r.give(time.Now()) // the ring begins with the first buffer
+	r.give(time.Now()) // the device starts the ring at the first buffer
 	end := make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -87,7 +87,7 @@ func (r *receiver) set(to rate) *receiver {
 	return r
 }
 
-// slowReceiver makes one at a port.
+// slowReceiver connects a receiver to a port.
 func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	t.Helper()
 	var all uint64 // buffers that came back
@@ -135,12 +135,12 @@ func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	return r
 }
 
-// announce tells switch and gateway where somebody is.
+// announce sends a frame from which switch and gateway learn a port's addresses.
 func announce(say func(frame []byte), port int) {
 	say((&world{}).arp(&attacker{mac: macOf(port)}, uint32(port)))
 }
 
-// alternate sends frames to two in turn until the time is over.
+// alternate sends the frames in turn until the time d is over.
 func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for _, f := range frames {
@@ -154,7 +154,7 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv is set to run the measurements of slow receivers.
+// slowEnv names the variable that enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
 // Pairs of measurements, and how long each is; what runs before it is not counted.
@@ -164,8 +164,8 @@ const (
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that takes all its frames gets 90 % of its share of a sender's frames, however slowly
-// another receiver takes its own. The share is what it gets when the other receiver also takes all;
+// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly
+// another receiver posts its buffers. The share is what the first gets when the other also keeps up;
 // a ratio compares two successive measurements.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
@@ -235,7 +235,7 @@ func keepsShare(t *testing.T, model string, buffers int) {
 	var ratios, same []float64
 	for i := range pairs {
 		a, b := rate(other), 0.0
-		if b = rate(slow); i%2 == 1 { // which is first alternates as well
+		if b = rate(slow); i%2 == 1 { // the order alternates as well
 			a = rate(other)
 		}
 		ratios = append(ratios, b/a)
@@ -246,18 +246,18 @@ func keepsShare(t *testing.T, model string, buffers int) {
 	l, m, h := interval(same)
 	t.Logf("%s, %d buffers a second: %.2f of its share (95 %%: %.2f to %.2f); A/A %.2f (%.2f to %.2f)", model, buffers,
 		median, low, high, m, l, h)
-	if !(median >= 0.95*0.9 && high >= 0.9) { // nor is it a share of nothing
+	if !(median >= 0.95*0.9 && high >= 0.9) { // this form fails for NaN too: the ratio if no frames arrive
 		t.Errorf("%.2f of its share (%.2f to %.2f), wanted 0.9", median, low, high)
 	}
 }
 
-// interval is the median of 15, between the ends of its 95 % interval: the 4th and the 12th.
+// interval returns the median of 15 values, and the ends of its 95 % interval: the 4th and the 12th value.
 func interval(xs []float64) (low, median, high float64) {
 	slices.Sort(xs)
 	return xs[3], xs[7], xs[11]
 }
 
-// Two guests alone: nothing is lost when the receiver pauses.
+// Without a third guest no frame is lost when the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes a while: test/23-slow.sh")

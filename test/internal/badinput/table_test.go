@@ -62,13 +62,13 @@ func (l layer) model() string {
 
 // bound is what a row may cost, all repetitions together.
 type bound struct {
-	memory int // bytes that are left
-	peak   int // bytes above what there was before, at any time
+	memory int // bytes that the row leaves allocated
+	peak   int // the most bytes above the memory before the row, at any time
 	cpu    time.Duration
-	lines  int           // of log
+	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
 	left   int           // descriptors that stay open
-	stall  time.Duration // of an innocent frame
+	stall  time.Duration // longest time of an innocent frame
 }
 
 const mib = 1 << 20
@@ -92,7 +92,7 @@ type row struct {
 // reps is how often a row repeats its input.
 const reps = 1000
 
-// table is the table, but for the rows that need file systems of their own: onFiles.
+// table has all rows except onFiles, which need file systems of their own.
 var table = slices.Concat(virtioTable, guestTable, gveTable)
 
 // virtioTable has the rows of vhost-user, its rings and frames.
@@ -179,7 +179,7 @@ var virtioTable = []row{
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
 		for range reps {
-			a.put(r.desc, 1<<50, 64, 0, 0) // nowhere
+			a.put(r.desc, 1<<50, 64, 0, 0) // an address without memory
 			clear(a.ram[r.avail : r.avail+4])
 			clear(a.ram[r.used : r.used+4])
 			a.offer(r, 0)
@@ -227,7 +227,7 @@ var virtioTable = []row{
 	}, few},
 }
 
-// heads counts to n.
+// heads returns the first n chains' heads, one after another.
 func heads(n uint16) (hs []uint16) {
 	for i := range n {
 		hs = append(hs, i)
@@ -240,7 +240,7 @@ func heads(n uint16) (hs []uint16) {
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
-	const high = 1 << 40 // where the single pages lie, as the device sees them
+	const high = 1 << 40 // the device's address of the single pages
 	testkit.OK(w.t, a.front.AddMemory(a.fd, 0, userAt, ramSize, 0))
 	for i := range uint64(pages) {
 		testkit.OK(w.t, a.front.AddMemory(a.fd, high+i<<12, userAt+high+i<<12, 4096, ramSize-pages<<12+i<<12))
@@ -261,7 +261,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 	return a, r
 }
 
-// slowly floods an attacker that gives 10 buffers a second, one after the other.
+// slowly floods an attacker that posts 10 buffers a second, one after the other.
 func (w *world) slowly() {
 	const buffers = 20
 	a := w.attacker.connect().share()
@@ -272,11 +272,11 @@ func (w *world) slowly() {
 		a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
 		a.offer(r, i)
 		w.flood(a, reps/buffers)
-		time.Sleep(100 * time.Millisecond) // that is its rate
+		time.Sleep(100 * time.Millisecond) // 10 buffers a second
 	}
 }
 
-// tooLittle makes n chains as long as they may be, which have 20 bytes each: all other buffers are empty.
+// tooLittle makes n chains of the maximum length with 20 bytes each: all other buffers are empty.
 func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
 	for i := range uint64(virtq.MaxDescriptors) {
@@ -297,7 +297,7 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
-		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // kicks are off: it was taken up
+		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // the device has disabled kicks: it has seen the chain
 	})
 }
 
@@ -329,7 +329,8 @@ func (w *world) floodMAC(to net.HardwareAddr, n int) {
 	})
 }
 
-// controlFrames is how many the innocent guests' drivers have kept for themselves. They ask for nothing meanwhile.
+// controlFrames returns the number of control frames that the innocent guests' drivers got. They request nothing
+// meanwhile.
 func (w *world) controlFrames() uint64 {
 	return w.a.control() + w.b.control()
 }
@@ -361,7 +362,7 @@ func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	return b, hdr
 }
 
-// arp is a request for the gateway's address.
+// arp returns an ARP request for the gateway's address.
 func (w *world) arp(a *attacker, n uint32) []byte {
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, a.mac...)
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
@@ -370,7 +371,7 @@ func (w *world) arp(a *attacker, n uint32) []byte {
 	return append(b, make([]byte, 18)...)
 }
 
-// oddFiles are descriptors that no guest's memory has.
+// oddFiles opens files of kinds that cannot be a guest's memory.
 func (w *world) oddFiles() (fds []int) {
 	w.t.Helper()
 	keep := func(f *os.File, err error) {
@@ -383,7 +384,7 @@ func (w *world) oddFiles() (fds []int) {
 	keep(p, err)
 	keep(os.Open("/dev/zero"))
 	keep(os.OpenFile("/dev/null", os.O_RDWR, 0))
-	keep(os.Open("/dev/shm")) // one of tmpfs: of what is on other file systems vnic takes 64, and then serves nobody there
+	keep(os.Open("/dev/shm")) // on tmpfs: vnic accepts 64 files of other file systems, then its port serves nobody
 	keep(os.Open(fmt.Sprintf("/proc/self/fd/%d", w.attacker.fd)))
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	testkit.OK(w.t, err)

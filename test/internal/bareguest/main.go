@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// write makes the initramfs.
+// write writes the initramfs.
 func write(out, tool string, modules []string) error {
 	list := []newc.File{newc.Dir("proc", 0o755), newc.Dir("sys", 0o755), newc.Dir("dev", 0o755),
 		newc.CharDevice("dev/console", 0o600, 5, 1)}
@@ -62,7 +62,7 @@ func write(out, tool string, modules []string) error {
 	return os.WriteFile(out, b.Bytes(), 0o644)
 }
 
-// inGuest is process 1.
+// inGuest runs as process 1 of the guest.
 func inGuest() {
 	if err := run(); err != nil {
 		fmt.Println("bareguest:", err)

@@ -42,7 +42,7 @@ func decode(r io.Reader) (v any, err error) {
 	return v, err
 }
 
-// flatten adds v and all that is in it to values, by their paths.
+// flatten adds v and all values in it to values, by their paths.
 func flatten(values map[string]string, path string, v any) {
 	values[path] = fmt.Sprint(v)
 	in := strings.TrimPrefix(path+".", ".")
@@ -59,7 +59,7 @@ func flatten(values map[string]string, path string, v any) {
 	}
 }
 
-// operand gives what stands at a path, or a literal.
+// operand returns the value at a path, or a literal.
 func operand(values map[string]string, s string) (string, error) {
 	if v, there := values[s]; there {
 		return v, nil

@@ -2,8 +2,8 @@
 //
 //	doorbell /sys/bus/pci/devices/ADDRESS/resource0
 //
-// It is the least that shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the first access to
-// a BAR after an exception"), with which it does not come to its last line, "stored".
+// It is the smallest program that shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the
+// first access to a BAR after an exception"): with the fault, the program never prints its last line, "stored".
 package main
 
 import (
@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faults is how many page faults come before: the first ones may leave the guest for its page tables' memory, after
-// which there is no fault to be seen.
+// faults is the number of page faults before the store. The first page faults may exit to the host for memory of the
+// page tables; directly after such an exit the fault of QEMU does not show.
 const faults = 100
 
 func main() {
@@ -46,11 +46,11 @@ func ring(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Madvise(fresh, unix.MADV_NOHUGEPAGE); err != nil { // a fault for each page
+	if err := unix.Madvise(fresh, unix.MADV_NOHUGEPAGE); err != nil { // one page fault for each page
 		return err
 	}
 	for i := range faults {
-		if fresh[i*page] != 0 { // the page of zeros is mapped: none is taken from the host
+		if fresh[i*page] != 0 { // a read maps the page of zeros, and needs no memory of the host
 			return errors.New("fresh memory is not zero")
 		}
 	}

@@ -18,7 +18,7 @@ func (p *prober) thousand() (string, string, error) {
 	return p.share(tcp+udp, 2*flows), fmt.Sprintf("%d of TCP and %d of UDP", tcp, udp), nil
 }
 
-// afterReset opens the connections that the guest had before it began anew, from the same ports.
+// afterReset opens the connections that the guest had before its restart, from the same ports.
 func (p *prober) afterReset() (string, string, error) {
 	n, conns := p.open("tcp")
 	p.kept = conns

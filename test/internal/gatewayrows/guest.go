@@ -86,7 +86,7 @@ func linkOf(g gateway) (netlink.Link, error) {
 }
 
 // probeAll is the process of a gateway: it reads the name of its NIC, waits for its turn, and answers "again" if the
-// guest has yet to begin anew. What it has opened it keeps until then.
+// guest has not restarted yet. It keeps its connections open until the restart.
 func probeAll(name string) error {
 	in := bufio.NewScanner(os.Stdin)
 	if !in.Scan() {
@@ -138,7 +138,7 @@ type prober struct {
 	kept   []net.Conn
 }
 
-// configure sets the NIC up as DHCP says.
+// configure configures the NIC by DHCP.
 func (p *prober) configure() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *prober) configure() error {
 	}
 	p.lease = lease.ACK
 	if b := p.lease.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
-		_ = netlink.LinkSetMTU(link, int(b[0])<<8|int(b[1])) // as far as the NIC takes it
+		_ = netlink.LinkSetMTU(link, int(b[0])<<8|int(b[1])) // the NIC may refuse it
 	}
 	address := &net.IPNet{IP: p.lease.YourIPAddr, Mask: p.lease.SubnetMask()}
 	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: address}); err != nil {

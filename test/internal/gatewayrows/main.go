@@ -4,8 +4,8 @@
 //	gatewayrows serve NETNS   runs the world's servers in that network namespace, and this machine's servers in the
 //	                          current one: it prints each row that the guest has measured as a line of JSON
 //	gatewayrows guest         in the guest: measures all rows, restarts the guest, and measures the last row
-//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: in a row other
-//	                          than the rates both others are better than vnic
+//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: if in a
+//	                          row other than the rates both other gateways are better than vnic
 package main
 
 import (
@@ -43,12 +43,12 @@ var gateways = []gateway{
 
 type gateway struct {
 	name          string
-	mac           string // of the guest's NIC
+	mac           string // MAC of the guest's NIC
 	world, world6 string
 	forward       int // the port of this machine's loopback that leads to the guest's burstPort
 }
 
-// router is the world's, one hop behind this machine. search is this machine's search list.
+// router is the address of the world's router, one hop behind this machine. search is this machine's search list.
 const router = "10.99.1.1"
 
 var search = []string{"corp.example.test", "example.test"}
@@ -72,7 +72,7 @@ const (
 	rateFrames = 20000
 	frameBytes = 1200
 	pathMTU    = 1280
-	silence    = 35 // seconds
+	silence    = 35 // seconds that talk waits before its second answer
 )
 
 // row is a line of what serve prints.
@@ -83,5 +83,5 @@ type row struct {
 	Text    string `json:"text"`
 }
 
-// verdicts from worst to best; a rate has "".
+// verdicts lists the verdicts from worst to best. A rate has the verdict "".
 var verdicts = []string{"no", "some", "yes"}

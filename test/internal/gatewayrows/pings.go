@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo pings, and says who answers what.
+// echo sends a ping, and returns the answer and its sender.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {
@@ -75,7 +75,7 @@ func (p *prober) ping() (string, string, error) {
 	return "yes", "answered by the host itself", p.pinged(p.world, false)
 }
 
-// pingRefused is a ping where this machine allows no sockets for it: before the first ping.
+// pingRefused pings while this machine allows no sockets for pings. It runs before the first ping.
 func (p *prober) pingRefused() (string, string, error) {
 	from, m, err := p.echo(p.world, false)
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *prober) pingRefused() (string, string, error) {
 }
 
 // traceroute sends datagrams with few hops to go to a port that is closed (traceroute(8)): the gateway, the world's
-// router and the host say what became of them.
+// router and the host answer with ICMP errors.
 func (p *prober) traceroute() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

@@ -19,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long an answer may take, on a guest that is emulated.
+// patience is how long an answer may take in an emulated guest.
 const patience = 15 * time.Second
 
-// probe is a row, and what measures it.
+// probe is a row, and the function that measures it.
 type probe struct {
 	name string
 	f    func() (verdict, text string, err error)
 }
 
-// rows measures all that need no new beginning, and reports them.
+// rows measures all rows that need no restart of the guest, and reports them.
 func (p *prober) rows() error {
 	list := []probe{
 		{"ping", p.ping}, {"TFTP", p.tftp}, {"unreachable", p.unreachable}, {"DF", p.df}, {"bursts", p.bursts},
 		{"search list", p.searchList}, {"TCP rate", p.tcpRate}, {"UDP rate", p.udpRate}, {"IPv6", p.ipv6},
-		{"1,000 flows", p.thousand}, // last: they stay
+		{"1,000 flows", p.thousand}, // last, as its connections stay open
 	}
 	if p.name == gateways[0].name {
 		list = append([]probe{{"ping refused", p.pingRefused}, {"traceroute", p.traceroute}}, list...)
@@ -236,7 +236,7 @@ func (p *prober) ipv6() (string, string, error) {
 	return p.share(len(text), 2), strings.Join(text, " and "), nil
 }
 
-// await6 waits for an address that router advertisements have given, and that is no other's.
+// await6 waits for an address from a router advertisement that the kernel has checked for duplicates.
 func (p *prober) await6() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // serve runs the servers until it is killed.
 func serve(netns string) error {
 	failed := make(chan error)
-	go func() { // The thread ends with it, and nothing else runs in the world's namespace.
+	go func() { // The thread in the world's namespace ends with this goroutine, and nothing else runs on it.
 		runtime.LockOSThread()
 		failed <- world(netns, failed)
 	}()
@@ -46,7 +46,7 @@ func world(netns string, failed chan<- error) error {
 	}
 	run := func(f func() error) { go func() { failed <- f() }() }
 	run(func() error { return echoTCP(l) })
-	var addresses []net.IP // one each, so that an answer comes from the one that was asked
+	var addresses []net.IP // one socket for each, so that an answer comes from the address that was asked
 	for _, g := range gateways {
 		addresses = append(addresses, net.ParseIP(g.world), net.ParseIP(g.world6))
 	}
@@ -94,8 +94,8 @@ func echoUDP(c *net.UDPConn) error {
 	}
 }
 
-// tftp answers each question from another port, answer's (RFC 1350, 4): a block, and when that is acknowledged there,
-// the second one.
+// tftp answers each request from answer's port (RFC 1350, 4): it sends a block, and the second block when answer gets
+// the acknowledgment.
 func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 	return func(c *net.UDPConn) error {
 		b := make([]byte, 512)
@@ -117,9 +117,9 @@ func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 
 // talk does what a datagram's first byte says:
 //
-//	w  answers by the port that it came from, and again after the silence, unasked
-//	c  counts it, of a rate; q tells how many, and in how many nanoseconds, and begins anew
-//	s  sends as many as a rate has
+//	w  sends the datagram's source port to its source at once, and again after the silence
+//	c  counts the datagram; q returns the count and its nanoseconds, and restarts the count
+//	s  sends the number of datagrams of a rate measurement
 func talk(c *net.UDPConn) error {
 	b := make([]byte, 64<<10)
 	var count uint64
@@ -155,7 +155,7 @@ func talk(c *net.UDPConn) error {
 	}
 }
 
-// controls is what guests ask for by HTTP.
+// controls handles the guests' HTTP requests.
 func controls() http.Handler {
 	var mu sync.Mutex
 	boots, out := map[string]int{}, json.NewEncoder(os.Stdout)
@@ -170,7 +170,7 @@ func controls() http.Handler {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	// How many times the guest has begun.
+	// Returns how many times the guest has booted.
 	handle("POST /boot/{name}", func(r *http.Request) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -186,7 +186,7 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Lets the gateways have sockets for pings, which this namespace begins without. Its one group is root's.
+	// Allows the gateways sockets for pings, which this namespace first forbids. Its only group is root's.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})
@@ -236,8 +236,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts the datagrams of a burst, and says from where they came. The first one may take long: a guest
-// takes all before it sends its own.
+// receiveBurst counts the datagrams of a burst, and returns their source. The first one may take long: a guest
+// receives all before it sends its own.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

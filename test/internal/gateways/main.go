@@ -1,8 +1,8 @@
 // Command gateways compares TCP through several gateways of one guest with this machine. 25-gateways.sh runs it on
 // both.
 //
-//	gateways serve                            prints a port of 127.0.0.1 that takes and gives bytes
-//	gateways ROUNDS BYTES NAME=HOST:PORT...   in turn to and from each; the first one is compared with the others
+//	gateways serve                            serves streams on a port of 127.0.0.1, which it prints
+//	gateways ROUNDS BYTES NAME=HOST:PORT...   moves bytes to and from each in turn; compares the first with the others
 //
 // It prints a line for each direction and each gateway but the first: the median of the ratios of rounds, of bytes a
 // second, and with how many rounds that is. Status 1: a ratio is not above 1.
@@ -51,7 +51,7 @@ func serve() error {
 	}
 }
 
-// answer reads "DIRECTION BYTES\n", and moves them: "out" of the guest, or "in".
+// answer reads "DIRECTION BYTES\n", and moves as many bytes "out" of the guest or "in".
 func answer(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
@@ -71,7 +71,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// move moves n bytes and says how long that took.
+// move moves n bytes and returns how long that took.
 func move(direction, addr string, n int64) (time.Duration, error) {
 	c, err := net.DialTimeout("tcp4", addr, 20*time.Second)
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 
 const (
 	fileSize   = 2<<20 + 12345
-	exportSize = 1 << 20 // of the server of NBD
+	exportSize = 1 << 20 // bytes of the NBD server's export
 	sums       = 1<<18 + 1
 
 	webPort  = 80
@@ -45,7 +45,7 @@ type clientLab struct {
 	nbd  *nbdServer
 }
 
-// counts is what a NIC has counted.
+// counts has a NIC's counters.
 type counts struct{ rx, tx control.DirCounters }
 
 func (c counts) since(was counts) counts {
@@ -89,7 +89,7 @@ func (w *clientLab) meters() (bound, rest counts) {
 		rest.tx.Add(tx)
 	}
 	bound.rx, bound.tx = p.NIC().QueueCounters(n - 1)
-	rest.tx.Add(bound.tx) // whichever queue it is
+	rest.tx.Add(bound.tx) // sent bytes of all queues
 	bound.tx = control.DirCounters{}
 	return bound, rest
 }
@@ -160,11 +160,11 @@ func (l *guestLab) clients(t *testing.T) {
 		testkit.Equal(t, "gathered", r.Memory.Gathered, fileSize)
 		inGPU(t, r, bound, rest)
 	})
-	// The meters show where payload is, not what is hoped for.
+	// A socket without device memory: the meters must show its payload in host memory.
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		// The client before has left its queue to RSS: late acknowledgments may come by it.
+		// The former client's queue takes part in RSS again: late acknowledgments may arrive in it.
 		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}
@@ -217,7 +217,7 @@ func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written strin
 	testkit.OK(t, guestnvme.Disconnect(ctx, a, c.Name))
 }
 
-// ring adds up integers of two ranks: the guest's, over Linux, and one over vnic's stack and engines.
+// ring sums integers of two ranks: one in the guest over Linux's TCP, one here over vnic's stack and engines.
 func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	p := w.ports[peerPort]
 	gpu := p.GPU()
@@ -245,7 +245,7 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 			return r.AllReduce(ctx, devmem.Int32, data, 0, sums)
 		}()
 	}()
-	defer func() { // also where run ends the test
+	defer func() { // runs also if run ends the test
 		cancel()
 		<-ended
 	}()

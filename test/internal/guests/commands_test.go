@@ -31,11 +31,11 @@ const commandLimit = 8 * time.Minute
 type command struct {
 	name   string
 	args   string // "URL" and "DIGEST" stand for the URL and the digest of a file that the test serves
-	guests int    // that it boots
+	guests int    // number of guests that the command boots
 	holds  []string
 }
 
-// Conditions on what `vnic run` says of a mode.
+// devmemRun returns conditions on the report of `vnic run` for a run with device memory.
 func devmemRun(i int) []string {
 	return runs(i, `mode == "devmem"`, "sha256_match == true", "tx.device >= bytes", "rx.device >= bytes",
 		"tx.host == 0", "rx.host == 0", "linear_bytes == 0", "bounced_bytes == 0")
@@ -103,8 +103,8 @@ var commands = []command{
 		[]string{`guest == "qemu"`, "runs.-len- == 2", "runs.0.bytes == size", "runs.0.sha256 == runs.0.source_sha256"})},
 }
 
-// The program from end to end, once for each command that boots guests, on either NIC where a command is the NIC's own
-// proof: what it prints is right, and the host's counters say where payload was.
+// Each command that boots guests runs once from end to end, and on both NIC models if the command proves something
+// about the NIC: its output is right, and the host's counters show in which memory payload was.
 //
 // Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
 // not through host memory.
@@ -115,7 +115,7 @@ func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	testkit.Source(t) // where the program builds the commands of guests, as ping, that this machine lacks
+	testkit.Source(t) // the program builds commands of guests that this machine lacks, such as ping, from the source tree
 	vnic := machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
 	for _, c := range commands {
 		t.Run(c.name, func(t *testing.T) { c.run(t, vnic) })
@@ -124,7 +124,7 @@ func TestCommands(t *testing.T) {
 	t.Run("serve", func(t *testing.T) { serveCommand(t, vnic) })
 }
 
-// run runs the command, and holds its report against the conditions.
+// run runs the command, and checks the conditions on its report.
 func (c *command) run(t *testing.T, vnic string) {
 	args := strings.Fields(c.args)
 	if c.name == "load" {
@@ -155,9 +155,9 @@ func execute(t *testing.T, guests, status int, program string, args ...string) s
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &stdout, &stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its guests
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the command then ends its guests
 	cmd.WaitDelay = 30 * time.Second
-	child := testkit.Must(proc.StartChild(cmd))(t) // it ends with this process, however that ends
+	child := testkit.Must(proc.StartChild(cmd))(t) // the child ends with this process, even if this process is killed
 	<-child.Done()
 	err := child.Err()
 	t.Logf("%.1f s, CPU %.1f s: %s", time.Since(begin).Seconds(),
@@ -169,7 +169,7 @@ func execute(t *testing.T, guests, status int, program string, args ...string) s
 	return stdout.String()
 }
 
-// serveOneFile serves a file on loopback, and gives its URL and digest.
+// serveOneFile serves a file on loopback, and returns its URL and digest.
 func serveOneFile(t *testing.T) (url, digest string) {
 	t.Helper()
 	file := make([]byte, 4<<20+12345)

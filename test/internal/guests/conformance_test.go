@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCases is for a run by hand: which cases of the conformance suite, as a regular expression.
+// envCases names a variable for runs by hand: a regular expression that selects cases of the conformance suite.
 const envCases = "VNIC_CASES"
 
-// conformance is the suite over the unmodified kernel: its gve driver, on a gVNIC of ours, between two of them in one
+// conformance runs the suite over the unmodified kernel with its gve driver, between two of vnic's gVNICs in one
 // guest.
 func (w *guestLab) conformance(ctx context.Context, t *testing.T) {
 	args := []string{"/bin/devmem-conformance", "-i", "eth0", "-peer", "eth1", "-node", "1"}

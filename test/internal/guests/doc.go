@@ -4,8 +4,8 @@
 // or kill a guest, are in other packages and skipped with -short.
 //
 //   - TestKernelsDrivers: the kernel's own drivers on both models, and the user-space driver, in two
-//     guests that stay.
+//     guests that live until the end of the test.
 //   - TestCommands: the program vnic from end to end.
 //
-// It has tests alone. At its end it prints how many guests it has booted, and fails above limit.
+// The package has only tests. At the end they print how many guests they have booted, and fail if that is above limit.
 package guests

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// One guest has gVNICs under its kernel's driver and a virtio NIC under ours, each with a GPU; the other has a virtio
-// NIC under its kernel's. All that they can show without being killed is shown on one boot.
+// One guest has gVNICs with its kernel's driver and a virtio NIC with vnic's driver, each with a GPU; the other guest
+// has a virtio NIC with its kernel's driver. All tests that need not kill a guest share this boot.
 //
 // Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 //

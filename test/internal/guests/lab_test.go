@@ -23,25 +23,25 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// life is how long a guest of a lab may live: its subtests take a tenth of that.
+// life is how long a guest of a lab may live. Its subtests usually take a tenth of that.
 const life = 8 * time.Minute
 
 // step is how long a subtest may take.
 const step = 2 * time.Minute
 
-// guestLab is two guests that stay, and a third in this process. Subtests use them one after the other, and each leaves
-// them as they were.
+// guestLab is two guests that live as long as the test, and a third guest in this process. Subtests use them one
+// after the other, and each restores their state.
 type guestLab struct {
 	lab   *lab.Lab
-	ports [5]*lab.Port // by the constants below
+	ports [5]*lab.Port // indexed by the constants below
 
 	gve    *machine.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
 	virtio *machine.Guest // its kernel has a virtio NIC
-	nic    *driver.NIC    // of the guest in this process
-	peer   *stack.Stack   // on it
+	nic    *driver.NIC    // NIC of the guest in this process
+	peer   *stack.Stack   // stack on nic
 
 	disks map[string]*os.File // by serial number
-	dead  error               // why a guest has ended; nil: both live
+	dead  error               // reason why a guest has ended; nil: both run
 }
 
 // The lab's ports.
@@ -49,7 +49,7 @@ const (
 	gvePort    = iota // eth0
 	gveSecond         // eth1, for the peer of the conformance suite
 	oursPort          // the virtio NIC of the gve guest, whose kernel has no driver for it
-	peerPort          // in this process
+	peerPort          // NIC of the guest in this process
 	virtioPort        // eth0 of the virtio guest
 )
 
@@ -60,8 +60,8 @@ const (
 	virtioGuest
 )
 
-// Sizes of the gve guest's GPUs: a NUMA node (of 64 MiB the kernel now and then left too little),
-// and a BAR.
+// Sizes of the gve guest's GPUs: one is a NUMA node (of 64 MiB the kernel sometimes left too little
+// for the tests), the other a BAR.
 const nodeSize, barSize = 128 << 20, 64 << 20
 
 func newLab(t *testing.T) *guestLab {
@@ -116,12 +116,12 @@ func unique(list []string) []string {
 	return slices.Compact(list)
 }
 
-// startPeer is the guest in this process: our driver and stack, and what it serves.
+// startPeer starts the guest in this process: vnic's driver and stack, and its servers.
 func (w *guestLab) startPeer(t *testing.T) {
 	t.Helper()
 	p := w.ports[peerPort]
 	w.nic = testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
-	// An emulated guest may be late, but no packet is lost here.
+	// An emulated guest may answer late, but no packet is lost between the guests.
 	s, err := stack.New(w.nic, w.nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6}, MTU: p.MTU,
 		MinRTO: 3 * time.Second})
 	if err != nil {
@@ -136,8 +136,8 @@ func (w *guestLab) addrPort(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 
-// run is a subtest, which gets a context that ends after step. It fails at once, with the reason, if a
-// guest has ended, in whichever test.
+// run runs a subtest with a context that ends after step. The subtest fails at once, with the reason, if a
+// guest has ended in this test or an earlier one.
 func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -168,7 +168,7 @@ func (w *guestLab) lives(t *testing.T) {
 	}
 }
 
-// call runs a program in a guest, which is to succeed.
+// call runs a program in a guest. The test fails if the program fails.
 func call(ctx context.Context, t *testing.T, g *machine.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	r := testkit.Must(agent.Run.Call(ctx, g.Agent(), agent.Exec{Args: args}))(t)

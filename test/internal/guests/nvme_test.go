@@ -37,7 +37,7 @@ var disks = map[string]struct {
 const (
 	diskBig    = "big"
 	diskSmall  = "small"
-	diskShared = "shared" // the clients' target has it
+	diskShared = "shared" // the disk of the clients' target
 	diskOne    = "one"
 	diskTwo    = "two"
 )
@@ -78,7 +78,7 @@ func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 type pair struct {
 	*guestLab
 	target, initiator *agent.Client
-	addr              netip.AddrPort // the target's
+	addr              netip.AddrPort // the target's address
 	addr6             netip.Addr
 }
 
@@ -87,7 +87,7 @@ func (w *guestLab) pair(target, initiator *machine.Guest, port int) *pair {
 }
 
 const (
-	diskSize = 24 << 20 // diskBig's
+	diskSize = 24 << 20 // size of diskBig
 	diskSeed = 11
 )
 
@@ -119,7 +119,7 @@ func (p *pair) all(ctx context.Context, t *testing.T) {
 		begin = time.Now()
 	}
 	p.serve(ctx, t, diskBig)
-	p.serve(ctx, t, diskBig) // again: no error
+	p.serve(ctx, t, diskBig) // serving a disk twice is no error
 	step("serve")
 	p.giveUp(ctx, t)
 	step("connect in vain")
@@ -162,12 +162,12 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 	defer cancel()
 	testkit.ErrorIs(t, guestnvme.Serve(short, p.target, guestnvme.Target{NQN: nqn, Addrs: addrs, Disks: []string{"none"}}),
 		context.DeadlineExceeded)
-	// Nobody listens.
+	// No server listens at the address.
 	testkit.ErrorSays(t, testkit.Err(guestnvme.Connect(ctx, p.initiator,
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// giveUp connects, and waits in vain for a namespace that does not exist. The connection must be
+// giveUp connects, and waits for a namespace that does not exist until it times out. The connection must be
 // closed then: while one is open, a second connection of the same host to the same target is
 // refused (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
@@ -185,7 +185,7 @@ func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	})
 }
 
-// two is a target with several namespaces and addresses.
+// two tests a target with several namespaces and addresses.
 func (p *pair) two(ctx context.Context, t *testing.T) {
 	addrs := []netip.AddrPort{p.addr, netip.AddrPortFrom(p.addr6, 4421)}
 	testkit.OK(t, guestnvme.Serve(ctx, p.target, guestnvme.Target{NQN: nqn, Disks: []string{diskOne, diskTwo},
@@ -206,7 +206,7 @@ func (p *pair) two(ctx context.Context, t *testing.T) {
 	testkit.OK(t, guestnvme.Stop(ctx, p.target))
 }
 
-// read compares ranges by their digests.
+// read compares digests of ranges that the initiator reads with the host's.
 func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	for _, r := range []guestnvme.Range{
 		{Off: 0, Len: 4096}, {Off: 512, Len: 512}, {Off: diskSize - 512, Len: 512}, {Len: 0},
@@ -234,7 +234,7 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	testkit.Must(p.disks[diskBig].WriteAt(b, 5<<20+777))(t)
 }
 
-// write writes by the initiator; the host finds these bytes on the disk, and no other changes.
+// write writes through the initiator. The host then finds these bytes on the disk, and no other byte has changed.
 func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 	want := p.bytes(t, diskBig, 0, diskSize)
 	for i, r := range []guestnvme.Range{
@@ -262,7 +262,7 @@ func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 func (p *pair) end(ctx context.Context, t *testing.T, c guestnvme.Controller) {
 	other := guestnvme.Target{NQN: nqn + "2", Addrs: []netip.AddrPort{p.addr}, Disks: []string{diskBig}}
 	testkit.ErrorSays(t, guestnvme.Serve(ctx, p.target, other), "busy")
-	for range 2 { // again: no error
+	for range 2 { // removing it twice is no error
 		testkit.OK(t, guestnvme.Disconnect(ctx, p.initiator, c.Name))
 	}
 	testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator,

@@ -76,7 +76,7 @@ func serveCommand(t *testing.T, vnic string) {
 	}
 }
 
-// bootServed boots the guests of a lab that is served, which end with the test.
+// bootServed boots guests on the NICs of a `vnic serve`. They end with the test.
 func bootServed(ctx context.Context, t *testing.T, dir string, im *machine.Images, rep *served) []stranger.End {
 	t.Helper()
 	machinetest.Count(len(rep.Guests))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// serveFile is a web server with one file, until its listener is closed.
+// serveFile serves one file by HTTP until the listener is closed.
 func serveFile(l net.Listener, file []byte) {
 	s := http.Server{ReadHeaderTimeout: time.Minute, Handler: handler(file)}
 	_ = s.Serve(l)
@@ -32,7 +32,7 @@ type nbdServer struct {
 	store []byte
 }
 
-// content is a copy of what the server has.
+// content returns a copy of the export's content.
 func (s *nbdServer) content() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *nbdServer) serve(l net.Listener) {
 	}
 }
 
-// exportName is the only one.
+// exportName is the name of the only export.
 const exportName = "disk"
 
 func (s *nbdServer) shake(c net.Conn) bool {

@@ -26,13 +26,13 @@ import (
 // side is a NIC of the guest with two, its GPU and the stream that goes over it.
 type side struct {
 	device  string // for devmem -f
-	pattern int    // for devmem -v: another on each
+	pattern int    // for devmem -v: each side has another pattern
 	bytes   uint64
 	port    *lab.Port
 	gpu     *lab.GPUMemory
 	before  control.PortCounters
-	conn    devmem.Conn                         // the peer's end
-	again   func(*testing.T) control.FlowCounts // of the stream, as the peer's NIC saw it
+	conn    devmem.Conn                         // the peer's end of the stream
+	again   func(*testing.T) control.FlowCounts // reads the peer NIC's flow counter of the stream
 }
 
 // twoModels runs streams of device memory at the same time over a gve NIC with the kernel's driver
@@ -84,7 +84,7 @@ func (w *guestLab) twoModels(t *testing.T) {
 			defer ln.Close()
 			defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // a tool that never connects must not block
 			ls = append(ls, ln)
-			sides[i].meter(t, peer, ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem's own port is the same
+			sides[i].meter(t, peer, ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem uses the same port number
 		}
 		i := -1
 		tools := start(ctx, w.gve, sides, func(s *side) []string {
@@ -162,7 +162,7 @@ func (s *side) dial(ctx context.Context, t *testing.T, peer *stack.Stack, from n
 
 const chunk = 64 << 10
 
-// lockstep moves a chunk of each stream in turn, so that all are under way until the shortest has
+// lockstep moves a chunk of each stream in turn, so that all streams run until the shortest has
 // ended.
 func lockstep(sides []*side, move func(*side, []byte) error) error {
 	b := make([]byte, chunk)
@@ -204,14 +204,14 @@ func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port ui
 	}
 }
 
-// count begins to count at the NICs.
+// count saves the counters of the sides' NICs, for since.
 func count(sides []*side) {
 	for _, s := range sides {
 		s.before, _ = s.port.NIC().PortCounters()
 	}
 }
 
-// since is what the NIC has counted since.
+// since returns what the NIC has counted since count.
 func (s *side) since() control.PortCounters {
 	c, _ := s.port.NIC().PortCounters()
 	c.Rx, c.Tx = minus(c.Rx, s.before.Rx), minus(c.Tx, s.before.Tx)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // less than the 13 MiB that are needed, and panicked (out of memory, nothing to kill).
 const gpuSize = 128 << 20
 
-// describe is a guest with two gVNICs.
+// describe describes a guest with two gVNICs.
 func describe() lab.Description {
 	return lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, {Model: lab.GVE}},
 		GPUs: []lab.GPU{{Memory: gpuSize}}}}}
@@ -43,7 +43,7 @@ type bench struct {
 	*machine.Guest
 	lab   *lab.Lab
 	start time.Time
-	limit time.Duration // of the guest's whole life, and of each call
+	limit time.Duration // for the guest's whole life, and for each call
 }
 
 // newBench boots the guest. connected has the connections of its NICs; nil: they are served here.
@@ -52,14 +52,14 @@ func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected fun
 	return newBenchOf(t, 1, limit, log, connected)
 }
 
-// newBenchOf boots a guest of so many CPUs.
+// newBenchOf boots a guest with a number of CPUs.
 func newBenchOf(t *testing.T, cpus int, limit time.Duration, log *slog.Logger,
 	connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchWith(t, describe(), cpus, limit, log, connected)
 }
 
-// newBenchWith boots a guest of a lab that is described.
+// newBenchWith boots the guest of a lab description.
 func newBenchWith(t *testing.T, d lab.Description, cpus int, limit time.Duration, log *slog.Logger,
 	connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()

@@ -40,7 +40,7 @@ func (b *bench) do(what, op string, a Args) {
 	b.ok("%s", what)
 }
 
-// churn is all the steps. Each ends with traffic on all streams.
+// churn runs all steps. Each ends with traffic on all streams.
 func (b *bench) churn(cycles, flaps, reloads int) {
 	b.Helper()
 	b.do("links are up, streams run", OpSetup, Args{})
@@ -51,7 +51,7 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do(fmt.Sprintf("eth0 down and up %d times while bound", flaps), OpFlap, Args{Times: flaps, Name: "eth0"})
 	b.do(fmt.Sprintf("its peer's interface down and up %d times while bound", flaps), OpFlap,
 		Args{Times: flaps, Name: "eth1"})
-	for i := range 2 * flaps { // the device's links, while bound too
+	for i := range 2 * flaps { // takes the device's links down, also with queues bound
 		b.carrier(i % len(b.lab.Ports()))
 	}
 	b.do("all streams flow", OpTraffic, Args{})
@@ -61,7 +61,7 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down until the guest has seen it, and up again.
+// carrier takes a link of the device down, waits until the guest has seen it, and brings the link up again.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {
@@ -78,7 +78,7 @@ func (b *bench) log() (all, bad []Record, err error) {
 	return all, Splats(all), err
 }
 
-// judge fails the test for complaints in the log.
+// judge fails the test if the kernel's log has complaints.
 func (b *bench) judge() {
 	b.Helper()
 	all, bad, err := b.log()

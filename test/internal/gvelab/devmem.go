@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	devmemPort = 7002 // the peer's; the numbers after it are ours
+	devmemPort = 7002 // the peer's port; the interface under test uses the numbers after it
 	// two rings of buffers, and the pages whose tokens are held: a queue with fewer than 32 free pages
 	// never receives (devmem.md, section 3)
 	rxSize = 12 << 20
@@ -34,7 +34,7 @@ type dut struct {
 	flow         devmem.Flow
 	rule         devmem.FlowID
 
-	device, host *meter // bytes received, by where they lay
+	device, host *meter // bytes received in device memory and in host memory
 	out          *meter // bytes sent from device memory, as they arrived
 
 	rx, tx devmem.Binding
@@ -43,7 +43,7 @@ type dut struct {
 	refused atomic.Pointer[refusal] // the last error after which the sender went on
 }
 
-// refusal is an error that a send may meet, and how often it was met in turn.
+// refusal is an error of sends, and how many sends in a row have failed with it.
 type refusal struct {
 	err   error
 	times int
@@ -185,7 +185,7 @@ func (d *dut) send() {
 		n, err := d.conn.SendDevmem(from.ID(), []devmem.Range{{Off: 0, Len: size}})
 		d.refuse(err)
 		o += uint64(n)
-		if goesOn(err) { // of the rest, if something was sent
+		if goesOn(err) { // err may concern the rest of a send that was partly done
 			err = nil
 		}
 		if n > 0 {
@@ -199,7 +199,7 @@ func (d *dut) send() {
 	}
 }
 
-// goesOn reports whether a send was refused only for now. ENODEV and EHOSTUNREACH: the interface
+// goesOn reports whether a later send may succeed after this error. ENODEV and EHOSTUNREACH: the interface
 // was down, and the socket's route, which no packet has used since, has no device (Linux,
 // net_devmem_get_binding); the next packet, such as an acknowledgement, makes the socket look up a
 // new route. If the socket has no route any more, as after a retransmission in vain, it looks one

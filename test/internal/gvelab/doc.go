@@ -1,6 +1,6 @@
-// Package gvelab is a guest with two gVNICs of ours, wired to each other, for tests of what happens
-// to a kernel and its gve driver: the first is under test, the second is moved to a network
-// namespace of the guest's, where its peer lives. TCP streams run between them, and every byte is
+// Package gvelab boots a guest with two of vnic's gVNICs, connected to each other, and tests its
+// kernel and gve driver. The first NIC is under test. The second one, its peer, is in another
+// network namespace of the guest. TCP streams run between them, and every byte is
 // compared.
 //
 // Files that are not tests run in the guest, in its program (guest). The tests run on the host:

@@ -17,10 +17,10 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// module is the driver's.
+// module is the name of the driver's kernel module.
 const module = "gve"
 
-// Operations of the guest. While any of them runs, so do the streams.
+// Operations of the guest. The streams run during each of them.
 const (
 	OpSetup       = "lab.setup"       // links up, streams started
 	OpTraffic     = "lab.traffic"     // Bytes more of each stream
@@ -28,23 +28,23 @@ const (
 	OpBind        = "lab.bind"        // leave queue 3 bound
 	OpUnbind      = "lab.unbind"      //
 	OpFlap        = "lab.flap"        // Name down and up, Times times
-	OpCarrier     = "lab.carrier"     // wait until Name's is Up
+	OpCarrier     = "lab.carrier"     // wait until the carrier of Name is as Up says
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
 	OpReload      = "lab.reload"      // unload and load the module, Times times
 	OpRemove      = "lab.remove"      // eth0's device, by sysfs, while its queue 3 is bound if it is Up
-	OpRescan      = "lab.rescan"      // of PCI, which brings it back
-	OpLog         = "lab.log"         // the kernel's, a []Record
+	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
+	OpLog         = "lab.log"         // return the kernel's log, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	// use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
+	// use eth0, whose device is gone; return the log, a []Record, up to a record with Name in it
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
 	OpOneWay  = "lab.oneway"
 	OpSetters = "lab.setters" // all that ethtool and ip set of a gVNIC, and back; the NIC has timestamps
-	OpStats   = "lab.stats"   // what ethtool -S says, a map of numbers by name
+	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )
 
-// Args of all of them.
+// Args are the arguments of all operations.
 type Args struct {
 	Times int    `json:"times,omitempty"`
 	Bytes uint64 `json:"bytes,omitempty"`
@@ -52,7 +52,7 @@ type Args struct {
 	Up    bool   `json:"up,omitempty"`
 }
 
-// guest is what operations work on, one at a time.
+// guest is the state of the operations, which run one at a time.
 type guest struct {
 	mu     sync.Mutex
 	peer   *namespace
@@ -83,11 +83,11 @@ func Main() {
 }
 
 func say(ctx context.Context, format string, args ...any) {
-	// a host that is gone needs no news
+	// the error does not matter: it means that the host is gone
 	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// links brings up both interfaces, which a load of the module has made.
+// links brings up both interfaces after the module has been loaded.
 func (g *guest) links() error {
 	if err := g.peer.take(peerName); err != nil {
 		return err
@@ -115,8 +115,8 @@ func (g *guest) setup(ctx context.Context, _ *Args) (_ any, err error) {
 	return nil, err
 }
 
-// flowing is enough to know that a stream flows, and patience how long that may take: a second at
-// most between two attempts of TCP's, on a machine that may have much else to do.
+// flowing is the number of bytes that shows that a stream flows, and patience how long they may take: TCP waits at
+// most a second between two attempts, and the machine may be busy.
 const (
 	flowing  = 128 << 10
 	patience = 30 * time.Second
@@ -147,7 +147,7 @@ func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 
 var errStalled = fmt.Errorf("and no more in %v", patience)
 
-// cycles binds now these, now those queues, and has traffic before and after.
+// cycles binds alternating sets of queues, with traffic before and after each bind.
 func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		queues := [][]int{{3}, {2, 3}, {2}}[i%3]
@@ -229,15 +229,15 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes an interface down whose device is gone, as its driver may notice late, and waits for what
-// the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
-// own lost state (gve_tx_add_to_block, a NULL pointer).
+// lost takes an interface down whose device is gone, because the driver may notice the loss late, and waits for
+// the driver's last log line. lost does not bring the interface up again: Linux 7.2's gve_open would then
+// dereference a NULL pointer (gve_tx_add_to_block).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
 		return nil, err
 	}
-	go func() { _ = takeDown(underTestName) }() // may take as long as it likes
+	go func() { _ = takeDown(underTestName) }() // lost does not wait for its end
 	var news []Record
 	err = poll(ctx, func() (bool, error) {
 		log, err := kernelLog()
@@ -259,9 +259,9 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload takes the driver away under traffic, and all NICs with it, and brings it back; ordinary
-// connections live on. Every other time queues are bound for receive when it goes. Not for
-// transmit: Linux 7.2 forgets to take the interface out of such a binding, and uses it when the
+// reload unloads the driver under traffic, which removes all NICs, and loads it again. Ordinary
+// connections survive. Every other time queues are bound for receive during the unload. None is bound for
+// transmit: Linux 7.2 does not remove the interface from such a binding, and uses it when the
 // binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
@@ -311,7 +311,7 @@ func (g *guest) away(ctx context.Context, bound bool, take func() error) (err er
 		return err
 	}
 	gone := time.Since(start)
-	if bound { // the interface is gone: what Close would set back is, too
+	if bound { // the settings that Close would restore are gone with the interface
 		if err := g.dut.close(); err != nil {
 			say(ctx, "close of a device whose driver is gone: %v", err)
 		}

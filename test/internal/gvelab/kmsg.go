@@ -15,7 +15,7 @@ import (
 
 // Record is a message of the kernel's log.
 type Record struct {
-	Level int           `json:"level"` // 4 is a warning, less is worse
+	Level int           `json:"level"` // 4 is a warning; lower levels are more severe
 	Seq   uint64        `json:"seq"`
 	At    time.Duration `json:"at"`
 	Text  string        `json:"text"`
@@ -25,8 +25,8 @@ func (r Record) String() string {
 	return fmt.Sprintf("<%d> [%.3f] %s", r.Level, r.At.Seconds(), r.Text)
 }
 
-// kernelLog reads all of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and fails if the beginning
-// is not there any more.
+// kernelLog reads all of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and fails if the kernel has
+// overwritten the beginning.
 func kernelLog() ([]Record, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -74,7 +74,7 @@ func parseRecord(s string) (Record, error) {
 		errors.Join(err1, err2, err3)
 }
 
-// Splats picks from a log what guestops.Splat knows.
+// Splats returns the records of a log that match guestops.Splat.
 func Splats(log []Record) (bad []Record) {
 	for _, r := range log {
 		if guestops.Splat.MatchString(r.Text) {

@@ -25,8 +25,8 @@ const (
 	powerOffLimit = time.Minute
 )
 
-// lost is the line that our log must have, givesUp the line that the guest's kernel log must have
-// after it.
+// lost is the line that vnic's log must have, givesUp the line that the guest's kernel log must have
+// after lost.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
@@ -34,7 +34,7 @@ const (
 )
 
 // The server of a guest's gVNICs ends during traffic while its QEMU runs on. QEMU ends at a quit
-// command, our log describes what the guest will see, and the guest sees that.
+// command, vnic's log describes what the guest will see, and the guest sees that.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
@@ -43,7 +43,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		remote   bool // the server is another process
 		end      func(*loss)
 		powerOff bool // the guest ends the run
-		mayAbort bool // QEMU may take it badly: its own fault, but it has to be gone then, and we to say so
+		mayAbort bool // QEMU may abort by a fault of its own; then it must have ended, and vnic's error must name the abort
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
 		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},
@@ -66,11 +66,11 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 // loss is one guest that loses its server.
 type loss struct {
 	*bench
-	log    *os.File   // ours, and that of the server's process
-	served chan error // of each NIC's server in this process
+	log    *os.File   // log of this process and of the server's process
+	served chan error // errors of the NICs' servers in this process
 	cancel context.CancelCauseFunc
-	remote *remote // or nil
-	ended  bool    // QEMU has, by itself
+	remote *remote // the server's process; nil: the server is in this process
+	ended  bool    // QEMU has ended by itself
 }
 
 func newLoss(t *testing.T, away bool) *loss {
@@ -115,7 +115,7 @@ func (x *loss) text() string {
 	return string(b)
 }
 
-// tells checks that our log describes what the guest will see, for each NIC.
+// tells checks that vnic's log describes, for each NIC, what the guest will see.
 func (x *loss) tells() {
 	x.Helper()
 	if got := strings.Count(x.text(), lost); got != len(x.lab.Ports()) {
@@ -179,7 +179,7 @@ func (x *loss) gone() bool {
 	}
 }
 
-// aborted checks that the error names an abort of QEMU as such.
+// aborted checks that the error reports an abort of QEMU.
 func (x *loss) aborted() {
 	x.Helper()
 	x.ended = true
@@ -192,7 +192,7 @@ func (x *loss) aborted() {
 	x.ok("QEMU has aborted: a bug of its own, and it is gone. We say: %v", e)
 }
 
-// quit ends the rest: a QEMU that still runs has to end at a quit command.
+// quit ends a QEMU that still runs: it must end at a quit command.
 func (x *loss) quit() {
 	x.Helper()
 	if x.ended {

@@ -14,13 +14,13 @@ type meter struct {
 	n    atomic.Uint64
 
 	once sync.Once
-	err  error         // why there will be no more; set before dead is closed
+	err  error         // why the stream has ended; set before dead is closed
 	dead chan struct{} // closed by fail
 }
 
 func newMeter(name string) *meter { return &meter{name: name, dead: make(chan struct{})} }
 
-// fail says that the stream has ended; the first reason counts.
+// fail records that the stream has ended. Only the first reason is kept.
 func (m *meter) fail(err error) {
 	m.once.Do(func() {
 		m.err = err
@@ -28,7 +28,7 @@ func (m *meter) fail(err error) {
 	})
 }
 
-// ended says why the stream has, if it has.
+// ended returns why the stream has ended; nil: it has not.
 func (m *meter) ended() error {
 	select {
 	case <-m.dead:
@@ -38,7 +38,7 @@ func (m *meter) ended() error {
 	}
 }
 
-// more waits for n bytes more than have arrived now.
+// more waits until n more bytes have arrived.
 func (m *meter) more(ctx context.Context, n uint64) error {
 	from := m.n.Load()
 	err := poll(ctx, func() (bool, error) {
@@ -53,7 +53,7 @@ func (m *meter) more(ctx context.Context, n uint64) error {
 	return err
 }
 
-// all waits for n bytes more of each.
+// all waits until n more bytes have arrived at each meter.
 func all(ctx context.Context, n uint64, meters ...*meter) error {
 	errs := make(chan error)
 	for _, m := range meters {

@@ -18,14 +18,14 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// Connections that send from device memory and receive nothing, with one send under way at a time: what waits of it is
-// pushed on by nothing else of the same connection.
+// Connections that send from device memory and receive nothing, with one send in progress at a time. If packets of a
+// send wait in the kernel, no other packet of the connection makes the kernel send them.
 const (
 	oneWays    = 4
-	oneWaySize = 16 << 10 // of a send
+	oneWaySize = 16 << 10 // bytes of a send
 )
 
-// oneWay is one of them.
+// oneWay is one such connection.
 type oneWay struct {
 	conn devmem.Conn
 	far  net.Conn
@@ -38,10 +38,10 @@ type oneWayDevice struct {
 	rxBuf  devmem.Buffer
 	tx     devmem.Binding
 	conns  []*oneWay
-	waited atomic.Int64 // times that the device found packets that waited for nothing
+	waited atomic.Int64 // times that the device found packets left waiting in a queueing discipline
 }
 
-// waiting says what lies in the queueing disciplines of the interface under test, and what has gone through them.
+// waiting describes the packets that wait in the interface's queueing disciplines, and the packets that passed them.
 func waiting() string {
 	link, err := netlink.LinkByName(underTestName)
 	if err != nil {
@@ -61,7 +61,7 @@ func waiting() string {
 	return strings.Join(all, "; ")
 }
 
-// Enabled, Handle, WithAttrs and WithGroup make it the device's log.
+// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler, for the device's log.
 func (d *oneWayDevice) Enabled(context.Context, slog.Level) bool { return true }
 
 func (d *oneWayDevice) Handle(_ context.Context, r slog.Record) error {
@@ -74,7 +74,7 @@ func (d *oneWayDevice) Handle(_ context.Context, r slog.Record) error {
 func (d *oneWayDevice) WithAttrs([]slog.Attr) slog.Handler { return d }
 func (d *oneWayDevice) WithGroup(string) slog.Handler      { return d }
 
-// newOneWayDevice brings the interfaces up, and the connections.
+// newOneWayDevice brings the interfaces up and opens the connections.
 func (g *guest) newOneWayDevice(ctx context.Context) (_ *oneWayDevice, err error) {
 	if g.gpu, err = kernel.NewUDMABuf(kernel.UDMABufOptions{Size: rxSize + txSize, Node: 1}); err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (d *oneWayDevice) close() error {
 	return errors.Join(append(errs, d.dev.Close())...)
 }
 
-// send sends, time and again, memory that lies at off in a binding, until the connection ends.
+// send sends the memory at off in a binding again and again, until the connection ends.
 func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	t := time.NewTicker(pace)
 	defer t.Stop()
@@ -156,7 +156,7 @@ func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	}
 }
 
-// flow waits until each connection has gone on.
+// flow waits until each connection has sent more bytes.
 func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()

@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Sends that nothing follows go on when a queue is bound or unbound: what the driver leaves in the queueing disciplines
-// of its transmit queues (docs/specs/gve.md, 11) is sent by devmem/kernel. The guest goes on until it was, and has a
-// second CPU, as the kernel's choice of a queue is one of CPUs too.
+// A send without a later packet completes although a queue is bound or unbound: devmem/kernel makes the kernel send
+// the packets that the driver leaves in the queueing disciplines of its transmit queues (docs/specs/gve.md, 11). The
+// guest repeats the binds until packets have waited. It has two CPUs, as the kernel chooses a queue also by CPU.
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestSendsSurviveTheBindingOfQueues(t *testing.T) {

@@ -61,12 +61,12 @@ func (n *namespace) do(f func() error) error {
 	return <-done
 }
 
-// take moves an interface there.
+// take moves an interface to the namespace.
 func (n *namespace) take(name string) error {
 	return guestops.Link(name, "move", func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(n.file.Fd())) })
 }
 
-// tcpSettings keep a connection alive through anything, and have it come back soon after: they are the namespace's own.
+// tcpSettings sets the namespace's TCP settings so that a connection survives long outages and resumes soon after.
 func tcpSettings() error {
 	for name, v := range map[string]string{"tcp_rto_max_ms": "1000", "tcp_retries2": "200"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(v), 0); err != nil {

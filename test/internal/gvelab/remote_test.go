@@ -20,9 +20,9 @@ import (
 // remote is a server in a process of its own.
 type remote struct {
 	*proc.Child
-	conns  *net.UnixConn // how it gets its connections
-	first  *os.File      // of the first NIC, until it is known to have something unread; nil after
-	failed error         // of connect
+	conns  *net.UnixConn // socket by which the server gets its connections
+	first  *os.File      // this process's copy of the first NIC's connection, for hang; nil after release
+	failed error         // error of connect
 }
 
 func startServer(t *testing.T, log io.Writer) *remote {
@@ -43,7 +43,7 @@ func startServer(t *testing.T, log io.Writer) *remote {
 	return r
 }
 
-// connect hands the connection of a NIC over. QEMU makes them one after the other, in their order.
+// connect sends the connection of a NIC to the server. QEMU opens the NICs' connections one after the other.
 func (r *remote) connect(p *lab.Port, conn *net.UnixConn) {
 	f, err := conn.File()
 	if err = errors.Join(err, conn.Close()); err == nil {
@@ -57,7 +57,7 @@ func (r *remote) connect(p *lab.Port, conn *net.UnixConn) {
 	r.failed = errors.Join(r.failed, err)
 }
 
-// hang stops the server until requests of the guest's wait for it.
+// hang stops the server, and waits until requests of the guest are unread.
 func (r *remote) hang(ctx context.Context) (unread int, err error) {
 	if err := syscall.Kill(r.PID(), syscall.SIGSTOP); err != nil {
 		return 0, err
@@ -69,7 +69,7 @@ func (r *remote) hang(ctx context.Context) (unread int, err error) {
 	return unread, err
 }
 
-// end has the server go by a signal, and waits for it: no process has its connections then.
+// end ends the server by a signal, and waits for its end: then no process has its connections.
 func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	testkit.OK(t, errors.Join(r.failed, r.release(), syscall.Kill(r.PID(), sig)))

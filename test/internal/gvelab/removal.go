@@ -10,8 +10,8 @@ import (
 )
 
 // remove removes the PCI device of the interface under test from the guest's kernel, during traffic
-// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device notice only what the driver does
-// at its end.
+// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device see only what the driver does
+// when it lets the device go.
 func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	return nil, g.away(ctx, a.Up, func() error {
 		device, err := filepath.EvalSymlinks("/sys/class/net/" + underTestName + "/device")

@@ -11,11 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest's kernel lets go of a gVNIC under traffic and finds it again, ten times, every other
-// time with a queue bound to device memory, and as often behind an IOMMU: each time the streams go
-// on, every byte compared, queues can be bound, and nothing is left on the host: while the device
-// is away it has no queues and no interrupts, and when it is back as much as before. The kernel
-// complains of nothing.
+// The guest's kernel removes a gVNIC under traffic and finds it again, ten times, every other time with
+// a queue bound to device memory; then the same with the NIC behind an IOMMU. Each time the streams go
+// on, with every byte compared, and queues can be bound. While the device is removed, the host holds no
+// queues and no interrupts for it; when it is back, as many as before. The kernel's log has no complaint.
 //
 // Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and leaves
 // nothing.
@@ -59,11 +58,12 @@ func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 	}
 }
 
-// held is what the host has for the guest: maps, descriptors, among them interrupts' eventfds, and goroutines, among
-// them queues' workers.
+// held counts what the host holds for the guest: memory maps, descriptors (also the eventfds of interrupts), and
+// goroutines (also the workers of queues).
 type held struct{ maps, fds, goroutines int }
 
-// holds says how much that is. Behind an IOMMU maps are as many as the kernel has buffers, which it keeps some of.
+// holds counts what the host holds now. Behind an IOMMU it ignores maps: there is one for each buffer, and the kernel
+// keeps some buffers.
 func (b *bench) holds(iommu bool) (h held) {
 	h.goroutines = runtime.NumGoroutine()
 	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))
@@ -75,7 +75,7 @@ func (b *bench) holds(iommu bool) (h held) {
 	return h
 }
 
-// settles waits until the host has no more than that: what a call needs itself ends a moment later.
+// settles waits until the host holds no more than want: what a call itself uses is released a moment later.
 func (b *bench) settles(what string, iommu bool, want held) {
 	b.Helper()
 	var h held

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// envServer has the test's program be a server of NICs, whose connections come over descriptor 3,
-// until SIGTERM.
+// envServer names the variable that makes the test's program a server of NICs until SIGTERM. It gets
+// their connections over descriptor 3.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {
@@ -61,7 +61,7 @@ func serveUntilTerm(log *slog.Logger) error {
 	return nil
 }
 
-// receiveConn takes a connection that was sent over in.
+// receiveConn receives a connection, as a descriptor, over in.
 func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
 	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := in.ReadMsgUnix(b, oob)
@@ -76,7 +76,7 @@ func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
 	return fileConn(os.NewFile(uintptr(fds.Take(0)), "vfio-user"))
 }
 
-// fileConn takes over f.
+// fileConn returns a connection that replaces f.
 func fileConn(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err = errors.Join(err, f.Close()); err != nil {

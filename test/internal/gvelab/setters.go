@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// Of the family "ethtool" (include/uapi/linux/ethtool_netlink_generated.h).
+// Constants of the family "ethtool" (include/uapi/linux/ethtool_netlink_generated.h).
 const (
 	cmdFeaturesSet = 12
 	cmdCoalesceSet = 20
@@ -34,7 +34,7 @@ const (
 	attrCoalesceTXUsecs = 6
 )
 
-// Of SIOCETHTOOL (include/uapi/linux/ethtool.h).
+// Constants of SIOCETHTOOL (include/uapi/linux/ethtool.h).
 const (
 	setMessageLevel = 0x08
 	getStrings      = 0x1b
@@ -56,7 +56,7 @@ const (
 
 var native = binary.NativeEndian
 
-// value is a command with numbers of 32 bits behind it.
+// value returns a function that runs an ethtool ioctl with 32-bit arguments.
 func value(command uint32, vs ...uint32) func() error {
 	return func() error {
 		b := native.AppendUint32(nil, command)
@@ -67,12 +67,12 @@ func value(command uint32, vs ...uint32) func() error {
 	}
 }
 
-// numbers is a command of the family "ethtool".
+// numbers returns a function that sends a command of the family "ethtool".
 func numbers(command uint8, attrs map[uint16]uint32) func() error {
 	return func() error { return set(command, attrs) }
 }
 
-// feature is ethtool -K.
+// feature returns a function that does what ethtool -K does.
 func feature(name string, on bool) func() error {
 	return func() error {
 		return guestops.Set(guestops.Ethtool, cmdFeaturesSet, func(ae *mdl.AttributeEncoder) {
@@ -92,7 +92,7 @@ func feature(name string, on bool) func() error {
 	}
 }
 
-// split is ethtool -G tcp-data-split.
+// split returns a function that does what ethtool -G tcp-data-split does.
 func split(to uint8) func() error {
 	return func() error {
 		return guestops.Set(guestops.Ethtool, cmdRingsSet, func(ae *mdl.AttributeEncoder) {
@@ -116,7 +116,7 @@ var flowTypes = []struct {
 // selector is a source port and a destination port, or an SPI.
 var selector = []byte{0x12, 0x34, 0x56, 0x78}
 
-// rules inserts a rule of each type, looks whether the device has it, and deletes it.
+// rules inserts a rule of each type, checks that the device has it, and deletes it.
 func rules() error {
 	for i, f := range flowTypes {
 		b := make([]byte, rxnfcLen)
@@ -155,7 +155,7 @@ func rules() error {
 	return nil
 }
 
-// table is ethtool -X weight: queues in turn.
+// table returns a function that does what ethtool -X weight does: the table has the queues in turn.
 func table(queues ...uint32) func() error {
 	const entries = 128
 	t := []uint32{entries}
@@ -165,7 +165,7 @@ func table(queues ...uint32) func() error {
 	return value(setIndir, t...)
 }
 
-// stamping sets which received frames get a timestamp.
+// stamping returns a function that sets which received frames get a timestamp.
 func stamping(filter int32) func() error {
 	return func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -179,7 +179,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// stamps receives datagrams of the peer's, and wants the NIC's time of each, later each time.
+// stamps receives datagrams from the peer, and checks that each has a time from the NIC that is later than the former.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {
@@ -225,8 +225,8 @@ func (g *guest) stamps() error {
 	return nil
 }
 
-// stamp finds the hardware's time in what came with a datagram: the last of three (Documentation/networking/
-// timestamping.rst, 2.1).
+// stamp returns the hardware's time from the control messages of a datagram: the last of three
+// (Documentation/networking/timestamping.rst, 2.1).
 func stamp(oob []byte) (time.Duration, error) {
 	ms, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -241,7 +241,7 @@ func stamp(oob []byte) (time.Duration, error) {
 	return 0, errors.New("there is no timestamp")
 }
 
-// setters sets all that can be set, each under traffic and with traffic behind it, and back.
+// setters changes each setting under traffic, checks that traffic goes on, and sets it back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
 		return nil, err
@@ -312,7 +312,7 @@ func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// reset is ethtool --reset all, under traffic.
+// reset does what ethtool --reset all does, under traffic.
 func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil {
 		return nil, err
@@ -324,9 +324,9 @@ func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	return g.traffic(ctx, &Args{})
 }
 
-// stats is ethtool -S.
+// stats returns the counters of ethtool -S.
 func (g *guest) stats(context.Context, *Args) (any, error) {
-	const room = 4096 // of each: the driver has some 200
+	const room = 4096 // names, and values: the driver has some 200
 	names := make([]byte, 12+room*stringLen)
 	native.PutUint32(names, getStrings)
 	native.PutUint32(names[4:], statsSet)

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Whatever ethtool and ip can set of a gVNIC is set, and set back, while a TCP stream runs in each
-// direction; each time the streams go on, every byte compared, and the kernel complains of nothing.
-// Rules of all types come back as they were given, received datagrams have the NIC's time, and
-// `ethtool -S` says what the NIC has counted.
+// The guest changes each setting of a gVNIC that ethtool and ip can change, and sets it back, while a
+// TCP stream runs in each direction. Each time the streams go on, with every byte compared, and the
+// kernel's log has no complaint. The driver returns rules of all types unchanged, received datagrams
+// have the NIC's time, and `ethtool -S` shows the NIC's counters.
 //
 // Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
@@ -41,8 +41,8 @@ func TestSettersUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// counted checks that the driver reports the NIC's counters. Some frames were not taken, because
-// the queues were taken down during traffic.
+// counted checks that the driver reports the NIC's counters. The NIC has dropped some frames, because
+// the driver has stopped queues during traffic.
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()

@@ -22,7 +22,7 @@ func carrier(name string) (bool, error) {
 	return link.Attrs().RawFlags&unix.IFF_LOWER_UP != 0, nil
 }
 
-// Of the family "ethtool" (include/uapi/linux/ethtool_netlink.h).
+// Constants of the family "ethtool" (include/uapi/linux/ethtool_netlink.h).
 const (
 	cmdRingsSet    = 16
 	cmdChannelsSet = 18
@@ -94,7 +94,7 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// bindZero tries to bind queue 0, which the driver refuses: devmem/kernel does not even ask.
+// bindZero tries to bind queue 0, which the driver refuses. devmem/kernel would refuse it without asking the kernel.
 func (g *guest) bindZero(context.Context, *Args) (any, error) {
 	fd, _, err := g.gpu.Export(0, 0, rxSize)
 	if err != nil {

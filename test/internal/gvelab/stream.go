@@ -10,13 +10,13 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// All streams are of the pattern of this seed: what is shifted, repeated or of another packet differs.
+// seed is the seed of all streams' pattern. Bytes that are shifted, repeated or from another packet differ from it.
 const seed = 1
 
 // chunk is what a stream sends at a time.
 const chunk = 32 << 10
 
-// compare checks what was received at an offset.
+// compare checks the bytes received at an offset.
 func compare(o uint64, got []byte) error {
 	n := gpumem.MatchAt(got, seed, o)
 	if n == len(got) {
@@ -27,7 +27,7 @@ func compare(o uint64, got []byte) error {
 	return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(n), got[n], want[0])
 }
 
-// pace is how long a chunk takes at least: a stream is to be there at all times, not to take all there is.
+// pace is the minimum time of a chunk, so that a stream always runs but does not use all processor time.
 const pace = 4 * time.Millisecond
 
 // send sends the pattern until the connection ends.
@@ -45,7 +45,7 @@ func send(c net.Conn, m *meter) {
 	}
 }
 
-// receive compares what comes until the connection ends.
+// receive receives and compares bytes until the connection ends.
 func receive(c io.Reader, m *meter) {
 	b := make([]byte, chunk)
 	for o := uint64(0); ; {
@@ -64,7 +64,7 @@ func receive(c io.Reader, m *meter) {
 
 // duplex is an ordinary TCP connection with a stream in each direction.
 type duplex struct {
-	in, out *meter // of the interface under test
+	in, out *meter // bytes that the interface under test received and sent
 }
 
 const duplexPort = 7001

@@ -1,4 +1,4 @@
-// Command jsoncheck holds JSON on stdin against conditions (package conditions).
+// Command jsoncheck checks JSON on stdin against conditions (package conditions).
 //
 //	jsoncheck 'runs.0.tx.device == runs.0.bytes' 'runs.0.tx.host == 0' 'runs.1.tx.host >= 1000'
 //

@@ -12,8 +12,8 @@ type Seen struct {
 	Nodes []pcie.Node
 	NICs  map[string]string // endpoints, by MAC
 	GPUs  map[uint64]string // endpoints, by the number that is at the beginning of most pages of their memory
-	Ports map[string]Port   // above endpoints, by endpoint
-	NUMA  []int             // nodes
+	Ports map[string]Port   // the port above each endpoint, by endpoint
+	NUMA  []int             // numbers of NUMA nodes
 }
 
 // Port is what sysfs says of a port's link, as 16.0 GT/s PCIe x16.

@@ -23,9 +23,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the tree that the lab file describes: what is below what, NUMA nodes, the
-// links of ports above NICs and GPUs, and the links of gve's NICs, each as in the file, and which
-// NIC and which GPU is which. Its verdict on peer to peer is that of QEMU's ports and CPU. A port
+// A guest's kernel finds the PCIe tree that the lab file describes: the place of each device, NUMA
+// nodes, the links of ports above NICs and GPUs, the links of gVNICs, and the identity of each NIC and
+// GPU. It allows peer-to-peer transfers only where QEMU's ports and CPU do. A port
 // with hotplug of a switch does not show the file's link; and above a virtio NIC the negotiated
 // link is the slowest possible, as is the NIC's own.
 func TestKernelFindsTheTree(t *testing.T) {
@@ -41,7 +41,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 			}
 			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and the default of a slot without a link in the file
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
-			if model == lab.Virtio { // which have links of gen4x16 in the file
+			if model == lab.Virtio { // the file gives these NICs links of gen4x16
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
 			}
 			l := machinetest.Lab(t, d.Description, nil)
@@ -108,7 +108,7 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 			if path.Distance != found.Distance {
 				t.Errorf("%s to %s: %+v, found to be %+v", p.Name, g.Place, path, found)
 			}
-			if found.P2P() != (path.Kind == pcie.Bus) { // the CPU is none whose host bridges are known to forward
+			if found.P2P() != (path.Kind == pcie.Bus) { // Linux does not know that this CPU's host bridges forward
 				t.Errorf("%s to %s: %+v, the guest's kernel says %+v", p.Name, g.Place, path, found)
 			}
 		}

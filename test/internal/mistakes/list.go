@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Mistake is one of the list. Both sides run at the same time; the error of a names the mistake.
+// Mistake is a mistake of the list. Sides a and b run at the same time; the error of a names the mistake.
 type Mistake struct {
-	Name string // as docs/mistakes.md has it
+	Name string // name in docs/mistakes.md
 	// A makes the mistake, or suffers from the mistake of B. B is its peer; nil: there is none. B's
 	// error is printed, and must be nil if Peer is set.
 	A, B func(ctx context.Context, s *Side, port uint16) error
@@ -112,7 +112,7 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		_, _ = drain(c) // until the other gives up
+		_, _ = drain(c) // until the other side gives up
 		return nil
 	}},
 	{Name: "one side hangs, and receives nothing", A: func(ctx context.Context, s *Side, port uint16) error {
@@ -127,14 +127,14 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		for err = nil; err == nil; { // it waits for completions of nothing, until the other gives up
+		for err = nil; err == nil; { // waits, without a send in progress, until the other side gives up
 			_, _, err = c.ReadCompletion(time.Time{})
 		}
 		return nil
 	}},
-	{Name: "one side never connects", A: waits, B: waits}, // both: none is ahead of the other by that
+	{Name: "one side never connects", A: waits, B: waits}, // both wait, so that neither side is ahead in the list
 	{Name: "nobody listens", A: func(ctx context.Context, s *Side, port uint16) error {
-		c, err := s.Connect(ctx, port) // it is there
+		c, err := s.Connect(ctx, port) // now the peer listens
 		if err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ var List = []Mistake{
 			err = fmt.Errorf("%d bytes came", n)
 		}
 		finish(c)
-		_, _ = drain(freed) // until a has heard that all came
+		_, _ = drain(freed) // until a knows that all bytes have arrived
 		finish(freed)
 		return err
 	}},
@@ -205,7 +205,7 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding and its buffer while sends from it are under way. All sent bytes arrive
+// freed closes a binding and its buffer while sends from it are in progress. All sent bytes arrive
 // unchanged.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
@@ -236,7 +236,7 @@ func freed(ctx context.Context, s *Side, port uint16) error {
 	if err := c.CloseWrite(); err != nil {
 		return errors.Join(inUse, err)
 	}
-	defer finish(second) // until then b is there, and acknowledges
+	defer finish(second) // until then b runs, and acknowledges
 	select {
 	case <-tx.Done():
 	case <-ctx.Done():

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Mistakes mostly wait: all of them at once, on any machine.
+// TestMain lets all mistakes run in parallel on any machine, because they mostly wait.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -31,12 +31,12 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // a peer has half of it to answer a probe: the machine may be busy
+	limit   = 6 * time.Second // a peer must answer a probe within half of it, also on a busy machine
 	port    = 5201
 )
 
-// bounded is a device like that of package guest: waiting for a peer has a time limit. listens is
-// notified of listeners.
+// bounded is a device like the one of package guest: waiting for a peer has a time limit. listens is
+// notified of new listeners.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}
@@ -61,7 +61,7 @@ func (l listener) AcceptConn() (devmem.Conn, error) {
 
 const peerLimit = 8 * time.Second
 
-// sides are the programs of a lab of two NICs and GPUs.
+// sides returns the two sides' devices, in a lab of two NICs and GPUs.
 func sides(t *testing.T) [2]*Side {
 	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 4}, gpuSize),
 		lab.Options{Log: labtest.Log(t)}))(t)
@@ -103,7 +103,7 @@ func sides(t *testing.T) [2]*Side {
 			_, err := inuse.Claim(device)
 			return err
 		}
-		s.Crash = func() { _ = n.Close() } // nobody says good-bye
+		s.Crash = func() { _ = n.Close() } // connections end without a FIN
 		both[i] = s
 	}
 	return both
@@ -123,7 +123,7 @@ func (m Mistake) make(t *testing.T) (a, b error) {
 				err = f(ctx, s, port)
 			}
 			if f != nil || m.B == nil {
-				_ = s.Close() // one that has crashed says so
+				_ = s.Close() // a crashed device returns an error
 			}
 			if i == 0 {
 				a = err
@@ -146,7 +146,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 		testkit.OK(t, errors.Join(a, b))
 	})
 	if testing.Short() {
-		return // the others wait until their limits have passed
+		return // other mistakes wait until their limits have passed
 	}
 	for _, m := range List {
 		t.Run(m.Name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	}
 }
 
-// The documentation has the list, no other mistakes, and tells one from the other.
+// docs/mistakes.md has exactly the mistakes of the list, and no message fits two mistakes.
 func TestDocumentationTellsMistakesApart(t *testing.T) {
 	rows, err := Rows("../../../docs/mistakes.md")
 	testkit.OK(t, err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Table has the messages of docs/mistakes.md, by mistake: a program prints one of them.
+// Table has the messages of docs/mistakes.md, by mistake. A program that makes the mistake prints one of them.
 type Table map[string][]string
 
 // Rows reads a page: the indented lines below a heading "### NAME" are the messages of a mistake.

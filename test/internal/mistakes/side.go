@@ -2,7 +2,7 @@
 // program that makes none. The errors of the sides are compared with docs/mistakes.md: in this process on the engine of
 // vnic's GPUs by this package's test, in guests of both models by 43-eleven.sh, with the program in guest.
 //
-// Each side ends by itself: connections have a stall limit, listeners and dials one for the peer.
+// Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the peer.
 package mistakes
 
 import (
@@ -24,26 +24,26 @@ type Side struct {
 	Addr, Peer    netip.Addr
 	Queue, Queues int // a queue that can be bound; the number of queues
 	GPU           int
-	Size          uint64 // of the GPU's memory that the program has
+	Size          uint64 // bytes of the GPU's memory that the program has
 	Memory        devmem.Memory
 
 	// Connect dials the peer until it listens.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
-	// Second opens the same device from a second program, and gives its error.
+	// Second opens the same device from a second program, and returns the error of that.
 	Second func() error
-	// Crash ends the program as a signal does.
+	// Crash ends the program as a fatal signal does.
 	Crash func()
 	// Stall is the stall limit of connections, which Connect and Listen need not set.
 	Stall time.Duration
 }
 
 const (
-	poolSize = 1 << 20 // receive, from 0 on
+	poolSize = 1 << 20 // size of the receive pool, which begins at 0
 	txOff    = poolSize
 	txSize   = 1 << 20
 )
 
-// data is the byte of a stream at an offset: its period is no power of two.
+// data returns the byte of a stream at an offset. The period of the stream is no power of two.
 func data(off int) byte { return byte(off % 251) }
 
 // bind binds the pool to the side's queue.
@@ -56,7 +56,7 @@ func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	return buf, b, err
 }
 
-// listen binds the pool, steers the port to it unless it is not to be, and accepts a connection.
+// listen binds the pool, steers the port to it if steer is set, and accepts a connection.
 func (s *Side) listen(port uint16, steer bool) (devmem.Buffer, devmem.Conn, error) {
 	buf, _, err := s.bind()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Side) source() (devmem.Buffer, devmem.Binding, error) {
 	return buf, tx, err
 }
 
-// connect dials the peer, with memory to send from.
+// connect binds memory to send from, and dials the peer.
 func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem.Conn, error) {
 	_, tx, err := s.source()
 	if err != nil {
@@ -205,7 +205,7 @@ func drain(c devmem.Conn) (n int, err error) {
 // and its end may be lost.
 const finishTime = 10 * time.Second
 
-// finish ends a connection when the peer has ended it too, or has gone.
+// finish ends a connection when the peer has ended it too, or the peer has gone.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))
@@ -213,8 +213,7 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the peer's window is full. The peer does not read, so some bytes are then under
-// way.
+// fill sends until the peer's window is full. The peer does not read, so some bytes are then unacknowledged.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {

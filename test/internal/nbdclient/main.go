@@ -2,9 +2,9 @@
 // sockets (devmem/plain), from and to ordinary memory in place of a GPU's. 32-nbd.sh runs it
 // against nbdkit and qemu-nbd.
 //
-//	nbdclient pattern [FLAG...]   reads all, which is to be nbdkit's pattern: each 8 bytes are their own offset
-//	nbdclient read [FLAG...]      reads all
-//	nbdclient write [FLAG...]     writes all, from a seed
+//	nbdclient pattern [FLAG...]   reads the export, which must have nbdkit's pattern: each 8 bytes are their own offset
+//	nbdclient read [FLAG...]      reads the export
+//	nbdclient write [FLAG...]     fills the export with bytes of a seed
 //
 // In each case it prints the export's properties, counters, and the SHA-256 of the data that it
 // read or wrote. It counts blocks that the server refuses; with --errors that is no failure, and
@@ -69,7 +69,7 @@ func main() {
 		f.Usage()
 		os.Exit(2)
 	}
-	_ = f.Parse(os.Args[2:]) // or it exits
+	_ = f.Parse(os.Args[2:]) // it exits on an error
 	if err := run(os.Args[1], o); err != nil {
 		fmt.Fprintln(os.Stderr, "nbdclient:", err)
 		os.Exit(1)
@@ -138,7 +138,7 @@ func run(job string, o options) (err error) {
 	return j.report(dev.Stats(), memory.Stats())
 }
 
-// fill makes bytes of a seed.
+// fill fills b with bytes of a seed.
 func fill(b []byte, seed uint64) {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -153,8 +153,8 @@ type work struct {
 	data    []byte
 	write   bool
 	refused map[string]int
-	bad     []block.Op // refused
-	wrong   int        // bytes
+	bad     []block.Op // operations that the server refused
+	wrong   int        // number of wrong bytes
 	took    time.Duration
 }
 

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// programs makes an archive of the programs that tools/ncdevmem built and of some files, which is
-// unpacked over the guest's image. It is made for each run, so that the cache's images contain no
+// programs makes an archive of the programs that tools/ncdevmem built and of some files. The guest
+// unpacks it over its image. Each run makes the archive anew, so that the cache's images contain no
 // file of the kernel's source.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	list := []newc.File{newc.Link("bin/sh", "/bin/busybox")}
@@ -35,7 +35,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		return nil, err
 	}
 	for _, path := range libs {
-		for _, dir := range []string{"lib/", "lib64/"} { // where the loader looks, and is looked for
+		for _, dir := range []string{"lib/", "lib64/"} { // the loader's folder, and the folder in which it finds libraries
 			from[dir+filepath.Base(path)] = path
 		}
 	}
@@ -61,7 +61,7 @@ func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error)
 		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})
 }
 
-// do runs a script that is to succeed.
+// do runs a script. It is an error if the script fails.
 func (l *bench) do(ctx context.Context, script string) error {
 	r, err := l.sh(ctx, script)
 	if err == nil && r.Status != 0 {
@@ -78,15 +78,15 @@ func (l *bench) network(ctx context.Context) error {
 			guestAddrs[0], guestAddrs[1]))
 }
 
-// listening waits until a socket of the guest listens on a port. Both families use sockets of IPv6's.
+// listening waits until a socket of the guest listens on a port. The sockets are IPv6 sockets for both families.
 func (l *bench) listening(ctx context.Context, port uint16) error {
 	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep "+
 		"10000; done", port)
 	return l.do(ctx, script)
 }
 
-// fromGuest collects a file of the guest by an ordinary connection: the results channel is too slow
-// for it. Busybox's nc has cat write to the connection itself, in large pieces.
+// fromGuest fetches a file of the guest over an ordinary connection, because the channel for results is
+// too slow. Busybox's nc connects cat's output directly to the socket, so cat writes large pieces.
 func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
 	l.ports++
 	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
@@ -101,7 +101,7 @@ func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) er
 	return eg.Wait()
 }
 
-// text collects a file of the guest.
+// text fetches a file of the guest.
 func (l *bench) text(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -116,7 +116,7 @@ func (l *bench) text(ctx context.Context, path string) (string, error) {
 	return b.String(), err
 }
 
-// ran is what came of a program of the guest.
+// ran is the result of a program in the guest.
 type ran struct {
 	res   agent.ExecResult
 	text  string // standard error
@@ -126,7 +126,7 @@ type ran struct {
 
 // beside runs a program in the guest and peer at the same time. peer's context ends when the
 // program has failed, or, if last is set, when the program has ended. An error contains the
-// program's output, if that could be collected.
+// program's output, if that could be fetched.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
@@ -148,7 +148,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // the program's output has a better reason
+		return nil // the error with the program's output is more precise
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)
@@ -160,7 +160,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 	return x, errors.Join(err, merr, terr)
 }
 
-// kernelLog looks for what the kernel complains about.
+// kernelLog checks the kernel's log for complaints.
 func (l *bench) kernelLog(ctx context.Context, j *judge) error {
 	j.begin("the guest's kernel log")
 	r, err := l.sh(ctx, "dmesg")

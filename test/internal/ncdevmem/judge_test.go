@@ -46,7 +46,7 @@ func TestPatternPages(t *testing.T) {
 	mem := make([]byte, 16*pageSize)
 	copy(mem[2*pageSize:], pattern(3, pageSize))
 	copy(mem[5*pageSize:], pattern(0, 2*pageSize))
-	copy(mem[9*pageSize:], pattern(5, pageSize-1)) // not whole
+	copy(mem[9*pageSize:], pattern(5, pageSize-1)) // a page with a last byte that is not the pattern's
 	if n, err := patternPages(bytes.NewReader(mem), int64(len(mem))); n != 3 || err != nil {
 		t.Errorf("%d pages, %v", n, err)
 	}

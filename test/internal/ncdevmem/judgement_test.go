@@ -31,7 +31,7 @@ func (j *judge) check(ok bool, format string, args ...any) {
 	fmt.Fprintln(j.out, mark, fmt.Sprintf(format, args...))
 }
 
-// words shows what the guest said, under a condition that failed.
+// words prints the last lines of a guest's output below a condition that failed.
 func (j *judge) words(text string, lines int) {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range all[max(0, len(all)-lines):] {
@@ -39,7 +39,7 @@ func (j *judge) words(text string, lines int) {
 	}
 }
 
-// some of the lines that complain.
+// some returns a few of the lines with complaints.
 func some(lines []string) string {
 	if len(lines) == 0 {
 		return ""
@@ -50,13 +50,13 @@ func some(lines []string) string {
 // reception has the figures about a reception in ncdevmem's standard error.
 type reception struct {
 	total   uint64          // the last total_received
-	bytes   uint64          // of all frags together
-	frags   int             // in the dma-buf
-	linear  int             // not in it
-	dmabufs map[string]bool // ids
-	bound   string          // the id of its own
-	ended   bool            // it saw the end of the stream
-	wrong   []string        // lines that complain
+	bytes   uint64          // bytes of all frags together
+	frags   int             // number of frags in the dma-buf
+	linear  int             // number of frags in host memory
+	dmabufs map[string]bool // IDs of the dma-bufs of frags
+	bound   string          // ID of the dma-buf that it has bound
+	ended   bool            // it has received the end of the stream
+	wrong   []string        // lines with complaints
 }
 
 // parseReception parses ncdevmem's standard error. It skips unknown lines, except complaints.
@@ -87,7 +87,7 @@ func parseReception(text string) (r reception) {
 
 // transmission has the figures about sending in ncdevmem's standard error.
 type transmission struct {
-	calls, bytes uint64 // of sendmsg
+	calls, bytes uint64 // calls of sendmsg, and bytes sent by them
 	completed    uint64 // calls that it has seen complete
 	ended        bool
 	wrong        []string

@@ -26,7 +26,7 @@ import (
 
 const (
 	guestRAM  = 512 << 20
-	gpuMemory = 128 << 20 // ncdevmem's buffer is 62.5 MiB, and the node has pages of the kernel's
+	gpuMemory = 128 << 20 // ncdevmem's buffer has 62.5 MiB, and the kernel uses some pages of the node
 )
 
 // Addresses of both sides, IPv4 and IPv6.
@@ -37,16 +37,16 @@ var (
 
 // bench is the guest with its NIC and its GPU, and the peer.
 type bench struct {
-	driver  string // of the GPU: lab.DriverNode or lab.DriverVNICGPU
+	driver  string // driver of the GPU: lab.DriverNode or lab.DriverVNICGPU
 	gpu     *lab.GPUMemory
-	port    *nic.Port // the guest's
+	port    *nic.Port // the guest's port
 	machine *machine.Guest
 	peer    *stack.Stack
-	lines   []byte // of the guest's file /data
-	ports   uint16 // the last one of an ordinary connection
+	lines   []byte // content of the guest's file /data
+	ports   uint16 // the last port used by an ordinary connection
 }
 
-// buildTools gives the folder of the kernel's program and of what it calls in the guest.
+// buildTools builds the kernel's program and the programs that it calls in the guest, and returns their folder.
 func buildTools(t *testing.T) string {
 	t.Helper()
 	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
@@ -67,7 +67,7 @@ func (l *bench) onGPU() string {
 	return "export GPU_NODE=1; "
 }
 
-// newBench starts both sides; driver is that of the guest's GPU.
+// newBench starts both sides. driverOfGPU is the driver of the guest's GPU.
 func newBench(t *testing.T, driverOfGPU string) *bench {
 	t.Helper()
 	modules := machine.SoftwareFor(lab.GVE).Modules
@@ -75,7 +75,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 		modules = append(slices.Clone(modules), guestimages.GPUModule)
 	}
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules})
-	tools := buildTools(t) // now that a kernel is fetched, whose source it takes
+	tools := buildTools(t) // after the kernel has been fetched, because this uses the kernel's source
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		{Name: "guest", Driver: driverOfGPU, NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}},
 			GPUs: []lab.GPU{{Memory: gpuMemory}}},
@@ -103,7 +103,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 	return l
 }
 
-// addrs gives the addresses of guest and peer.
+// addrs returns the addresses of guest and peer.
 func addrs(v6 bool) (guest, peer netip.Addr) {
 	i := 0
 	if v6 {

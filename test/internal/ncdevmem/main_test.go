@@ -3,15 +3,15 @@
 // QEMU; the peer is a TCP stack in this process, on a virtio NIC, on the same switch.
 // tools/ncdevmem builds the programs from the kernel's source. ncdevmem's exit status is not
 // sufficient (docs/specs/devmem.md, 6: it accepts 20 wrong bytes, and no bytes at all), so the
-// tests also check: - bytes: the peer compares every byte that ncdevmem received (its standard
-// output comes back over an ordinary connection), and every byte that it sends. ncdevmem's own
-// validation is run as well.
-//   - place: the NIC's meter of the connection says from which file each payload byte was read, and
-//     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
-//     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
-//     memory and in guest RAM.
-//   - negative controls: the same program whose buffer is not the GPU's memory, and a plain sender
-//     beside one that is.
+// tests also check:
+//   - bytes: the peer compares every byte that ncdevmem received (its standard output comes back over
+//     an ordinary connection), and every byte that it sends. ncdevmem's own validation runs as well.
+//   - place: the NIC's meter of the connection reports from which file each payload byte was read, and
+//     to which it was written. ncdevmem registers no buffer, so the meter counts bytes anywhere in the
+//     GPU's file. Independently of meters, the host searches the GPU's memory and guest RAM for the
+//     bytes themselves.
+//   - negative controls: the same program with a buffer that is not the GPU's memory, and a plain
+//     sender.
 package ncdevmem
 
 import (
@@ -25,10 +25,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// timeLimit ends a test that hangs: all of it takes a minute.
+// timeLimit ends a test that hangs. The whole test takes a minute.
 const timeLimit = 5 * time.Minute
 
-// The cases, in their order.
+// Linux's ncdevmem passes all cases in their order, with a NUMA node as the guest's GPU.
 //
 // Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
 // compared.
@@ -44,7 +44,7 @@ func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
 	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
 }
 
-// judged runs cases and judges them.
+// judged runs the cases, and fails the test if a condition does not hold.
 func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge) error) {
 	t.Helper()
 	j := &judge{out: t.Output()}
@@ -52,12 +52,12 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 	if j.failed > 0 {
 		t.Errorf("%d conditions do not hold", j.failed)
 	}
-	if err := l.machine.PowerOff(t.Context()); err != nil { // it must be well enough for that
+	if err := l.machine.PowerOff(t.Context()); err != nil { // the guest must still be able to power off
 		t.Error(err)
 	}
 }
 
-// Sizes of the transfers. What ncdevmem prints comes back over an ordinary connection.
+// Sizes of the transfers. ncdevmem prints the received bytes, which come back over an ordinary connection.
 const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
@@ -101,7 +101,7 @@ func (l *bench) driverCases(ctx context.Context, j *judge) error {
 		l.kernelLog)
 }
 
-// steps make cases of transfers.
+// steps returns functions that make a case of a transfer.
 func (l *bench) steps() (func(receiving) step, func(sending) step) {
 	receive := func(r receiving) step {
 		return func(ctx context.Context, j *judge) error { return l.receive(ctx, j, r) }

@@ -12,11 +12,11 @@ import (
 
 const (
 	pageSize = 4096
-	// period is ncdevmem's -v: 1 to period-1, then a newline, over and over.
+	// period is ncdevmem's -v: the pattern repeats the bytes 1 to period-1 and a newline.
 	period = 7
 )
 
-// pattern gives n bytes of what ncdevmem -v expects, from byte from on.
+// pattern returns n bytes of the stream that ncdevmem -v expects, from byte from on.
 func pattern(from, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -27,7 +27,7 @@ func pattern(from, n int) []byte {
 	return b
 }
 
-// patternPages counts the pages that hold nothing but the pattern, wherever in it they begin.
+// patternPages counts the pages that hold only the pattern, beginning at any byte of it.
 func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	var whole [period][]byte
 	for i := range whole {
@@ -52,11 +52,11 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	return pages, nil
 }
 
-// lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer:
-// shorter and longer than a segment, a page and a GSO packet.
+// lineLengths has lengths of lines of the file that ncdevmem sends, each by one sendmsg from the
+// beginning of its buffer. They are shorter and longer than a segment, a page and a GSO packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
-// makeLines makes n bytes of them, of the pattern of seed, in which only lines' ends are newlines.
+// makeLines makes n bytes of such lines, from the pattern of seed. Newlines are only at the ends of lines.
 func makeLines(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	gpumem.FillAt(b, seed, 0)
@@ -79,7 +79,7 @@ func countLines(n int) (lines int) {
 	return lines
 }
 
-// seen is how many pages of the pattern there are.
+// seen is the number of pages with the pattern in GPU memory and in guest RAM.
 type seen struct{ gpu, ram int }
 
 func (l *bench) look() (s seen, err error) {
@@ -93,10 +93,10 @@ func (l *bench) look() (s seen, err error) {
 }
 
 // few is how many pages of the pattern ncdevmem itself may have in guest RAM: it copies each frag
-// to one place and looks at it there. A kernel that received to RAM would have thousands.
+// to the same place, and checks it there. A kernel that received to RAM would have thousands.
 const few = 64
 
-// many is half of the pages that a receive queue of 1024 goes through before it uses one again; not all are filled.
+// many is half of the pages that a receive queue of 1024 uses before it uses a page again. Not all pages are filled.
 const many = 512
 
 func (l *bench) patternBefore(_ context.Context, j *judge) error {

@@ -19,7 +19,7 @@ func (l *bench) listen(addr netip.AddrPort) (devmem.Listener, error) {
 	return ln, nil
 }
 
-// read takes one connection, gives all that comes to each, and closes it.
+// read accepts one connection, passes all received bytes to each, and closes the connection.
 func read(ctx context.Context, in devmem.Listener, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = in.Close() })
 	c, err := in.AcceptConn()

@@ -20,14 +20,14 @@ type receiving struct {
 	v6            bool
 	port          uint16
 	size          uint64
-	queue, queues int    // to be bound: -t and -q
+	queue, queues int    // first queue and number of queues to bind: -t and -q
 	client        bool   // -c: the flow rule is for the connection, not for the port
 	onGPU         bool   // its buffer is the GPU's memory
-	validate      bool   // -v 7; else it prints what comes
-	seed          uint64 // of what comes then
+	validate      bool   // -v 7; otherwise it prints the received bytes
+	seed          uint64 // seed of the bytes that the peer sends without validate
 }
 
-// Programs in the guest print to files there, which are fetched when the programs have ended. The
+// Programs in the guest print to files there. The test fetches the files when the programs have ended. The
 // reason: ncdevmem restarts the interface at its start and its end. If an ordinary connection sends
 // meanwhile, the driver may leave a packet in its queue until another packet is sent by the same
 // queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a
@@ -97,7 +97,7 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 		n := number(out.Stdout)
 		j.check(n == uint64(got.frags), "%d frags validated of %d", n, got.frags)
 	} else {
-		var back, same uint64 // what ncdevmem printed, and how much of it is what was sent
+		var back, same uint64 // bytes that ncdevmem printed, and how many of them equal the sent bytes
 		err := l.fromGuest(ctx, stdoutFile, func(b []byte) error {
 			same += uint64(gpumem.MatchAt(b, r.seed, back))
 			back += uint64(len(b))

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// sending is a run of ncdevmem as sender, or of a plain one.
+// sending is a run of ncdevmem, or of a plain program, as sender.
 type sending struct {
 	name  string
 	v6    bool
 	port  uint16
-	chunk int  // -z: bytes of each piece of a sendmsg; 0: in one
-	plain bool // netcat
+	chunk int  // -z: bytes of each piece of a sendmsg; 0: one piece
+	plain bool // the sender is netcat
 	onGPU bool // the buffer is the GPU's memory
 }
 
@@ -24,11 +24,11 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	if s.onGPU {
 		c = l.onGPU()
 	}
-	if s.plain { // its port is to be known, and it has no option for that
+	if s.plain { // the meter needs the sender's port, and the program has no option for it
 		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' "+
 			"EXIT; nc %v %d", s.port, s.port, peer, s.port)
 	} else {
-		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // -c: so that its port is known
+		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // -c sets its port
 	}
 	if s.chunk > 0 {
 		c += fmt.Sprintf(" -z %d", s.chunk)
@@ -36,13 +36,13 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	return c + " </data 2>" + stderrFile
 }
 
-// sender is what came of one.
+// sender is the result of a run of a sender.
 type sender struct {
 	ran
-	got, same uint64 // bytes that came, and how many of them are right
+	got, same uint64 // bytes that the peer received, and how many of them are right
 }
 
-// attempts is how often ncdevmem may send again on a machine that is too busy for its time limit.
+// attempts is how often ncdevmem may send again if the machine is too busy for ncdevmem's time limit.
 const attempts = 5
 
 // patience is how long ncdevmem waits for a completion (ncdevmem.c, waittime_ms).
@@ -62,8 +62,8 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			j.words(x.text, 20)
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		// A completion is late, and not lost, if the threads that it takes waited for a CPU as long as ncdevmem
-		// waits for it. On an idle machine they wait for a fifth of a second in all, the whole run long.
+		// A completion counts as late, not lost, if the threads that it needs waited for a CPU as long as ncdevmem
+		// waits for a completion. On an idle machine they wait for a fifth of a second in the whole run.
 		busy := l.waits().together(before)
 		if x.res.Status == 0 || i == attempts || !strings.Contains(x.text, "did not receive tx completion") {
 			break
@@ -93,7 +93,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 	return nil
 }
 
-// sendOnce runs the sender. With an error comes what it said, if that could be had.
+// sendOnce runs the sender. An error contains the sender's output if that could be fetched.
 func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)

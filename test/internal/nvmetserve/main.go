@@ -4,7 +4,7 @@
 //
 //	nvmetserve NQN ADDR:PORT FOLDER FILE...
 //
-// FOLDER has the kernel's modules that are needed, as they come: a module that another one needs may come after it.
+// FOLDER has the kernel modules that nvmet needs, in any order: a module may need a later one.
 package main
 
 import (
@@ -37,7 +37,7 @@ func load(folder string) error {
 			}
 		}
 		if len(again) < len(left) {
-			err = nil // what the others need may be there now
+			err = nil // modules that failed may load now
 		}
 		left = again
 	}
@@ -56,7 +56,7 @@ func insert(name string) error {
 	return errors.Join(unix.FinitModule(int(f.Fd()), "", flags), f.Close())
 }
 
-// setting is a file of configfs, or a folder or link to make.
+// setting is a file of configfs to write, or a folder or link to make.
 type setting struct{ path, value string }
 
 func serve(args []string) error {

@@ -16,10 +16,11 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// The flow of a devmem run is clicked: its way leads from GPU to GPU by the queue that its rule says, and the memory's
-// map has what is posted. When vnic is interrupted, the page says that it has ended; another one at its place is shown.
+// A click on the flow of a devmem run shows its way from GPU to GPU through the queue of its flow rule, and the
+// memory's map shows the posted buffers. When vnic is interrupted, the page reports its end. When another vnic serves
+// at the same address, the page shows that one.
 func TestDevmemRun(t *testing.T) {
-	// Links of 200 Mbit: what is drawn over time is seen while it goes on, for five seconds.
+	// Links of 200 Mbit make the transfer take five seconds, so that the page draws it while it runs.
 	pair, err := exec.Command(os.Getenv("VNIC"), "lab", "show", "pair").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -55,10 +56,10 @@ func TestDevmemRun(t *testing.T) {
 	b.waits(".chart figcaption", "Payload a second", "TCP: sent, and not acknowledged", "The links that carried most")
 	v.end(syscall.SIGINT)
 	b.waits("[role=status]", "vnic has ended")
-	b.waits("#way", "Flow rule 2") // all is still there
+	b.waits("#way", "Flow rule 2") // the page still shows the way
 }
 
-// Over a link that loses packets, the way has where, and the page how many, and what was sent again.
+// If a link loses packets, the flow's way shows the place, and the page counts packets that were lost and sent again.
 func TestLostSegment(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--mode", "devmem", "--size", "64M", "--loss", "1%", "--seed", "7",
 		"--pause-at", "verify")
@@ -72,12 +73,12 @@ func TestLostSegment(t *testing.T) {
 	b.shoots("page-loss.png", 1280)
 }
 
-// A receiver that keeps its tokens is said to: by the flow's way, and by the memory's map.
+// The flow's way and the memory's map report a receiver that keeps its tokens.
 func TestStalledReceiver(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--hold-tokens",
 		"100000")
 	v.waits("stage: transfer")
-	// The run gives them back after 3 seconds: after that, each so much later.
+	// The run holds tokens only for its first 3 seconds. From here on it returns each token 10 seconds late.
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
@@ -88,7 +89,7 @@ func TestStalledReceiver(t *testing.T) {
 	b.shoots("page-stall.png", 1280)
 }
 
-// A fault that somebody makes while the run goes on is an event on the page, and what it does to the flow is seen.
+// A fault that a user injects during the run is an event on the page, and the page shows its effect on the flow.
 func TestFault(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at",
 		"transfer")
@@ -104,7 +105,7 @@ func TestFault(t *testing.T) {
 	b.shoots("page-fault.png", 1280)
 }
 
-// Everything is reached by keys: rows by arrows, a flow by Enter, an order by its header.
+// The keyboard alone controls the page: arrows select rows, Enter opens a flow, Enter on a header sorts.
 func TestKeyboardAlone(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -147,7 +148,7 @@ func tabTo(b *tab, expression string) {
 	b.t.Fatalf("Tab never leads to where %s", expression)
 }
 
-// On a narrow screen, dark, nothing is wider than the screen but what scrolls in itself.
+// On a narrow screen in dark mode only elements that scroll by themselves are wider than the screen.
 func TestNarrowAndDark(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -166,7 +167,8 @@ func TestNarrowAndDark(t *testing.T) {
 	}
 }
 
-// A report is one file: below 2 MB, opened without a network, with all that the page has, and a slider over time.
+// A report is one file of less than 2 MB that a browser opens without a network. It has all parts of the page, and a
+// slider over time.
 func TestReport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.html")
 	c := exec.CommandContext(t.Context(), os.Getenv("VNIC"), "run", "--guest", "inproc", "--lab", "a3-high", "--mode",
@@ -200,7 +202,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A page whose vnic is killed says so, and shows the next one at the same address.
+// When vnic is killed, the page reports that. It then shows the next vnic at the same address.
 func TestConnectionLost(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")

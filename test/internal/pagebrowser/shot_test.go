@@ -12,13 +12,13 @@ import (
 	"slices"
 )
 
-// smaller gives a PNG with a palette: of the colours that there are most of, the nearest.
+// smaller returns the PNG with a palette of its most frequent colours. Each pixel gets the nearest of them.
 func smaller(b []byte) ([]byte, error) {
 	was, err := png.Decode(bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	// Shades that nobody tells apart are one.
+	// Shades that look the same count as one.
 	shade := func(c color.Color) color.RGBA {
 		r, g, b, _ := c.RGBA()
 		near := func(v uint32) uint8 { return uint8(min(255, (v>>8+2)/4*4)) }

@@ -25,11 +25,11 @@ type tab struct {
 	ctx context.Context
 
 	mu       sync.Mutex
-	requests []string // of another scheme than data
-	wrong    []string // exceptions, and what the policy refused
+	requests []string // requests with a scheme other than data
+	wrong    []string // exceptions, and requests that the content security policy refused
 }
 
-// open opens an address in a window of so many pixels. Exceptions of scripts fail the test.
+// open opens an address in a window of width by height pixels. Exceptions of scripts fail the test.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -85,14 +85,14 @@ func (b *tab) do(a ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// text is that of all elements that a selector finds.
+// text returns the text of all elements that a selector finds.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return evaluate[string](b,
 		fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent).join("\n")`, selector))
 }
 
-// number is what an expression gives.
+// number returns the value of an expression.
 func (b *tab) number(expression string) float64 {
 	b.t.Helper()
 	return evaluate[float64](b, fmt.Sprintf("Number(%s)", expression))
@@ -107,7 +107,7 @@ func evaluate[T any](b *tab, expression string) T {
 	return v
 }
 
-// call is a command of the browser's protocol.
+// call returns an action that runs a command of the browser's protocol.
 func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, c, params)
@@ -115,7 +115,7 @@ func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void
 	})
 }
 
-// waits waits until the text of what a selector finds has all words.
+// waits waits until the text of the elements that a selector finds has all words.
 func (b *tab) waits(selector string, words ...string) {
 	b.t.Helper()
 	limit := time.Now().Add(30 * time.Second)
@@ -143,7 +143,7 @@ func (b *tab) selects(to string) {
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
 	b.do(chromedp.WaitVisible(chromedp.CSS(row)))
 	for try := 0; try < 5 && !strings.Contains(b.text("#way h3"), to); try++ {
-		// A page that is still growing moves the row from below the pointer: one clicks again.
+		// While the page grows, the row may move away from the pointer: then selects clicks again.
 		b.do(chromedp.Click(chromedp.CSS(row)))
 		for wait := 0; wait < 40 && !strings.Contains(b.text("#way h3"), to); wait++ {
 			b.do(chromedp.Sleep(50 * time.Millisecond))
@@ -152,10 +152,10 @@ func (b *tab) selects(to string) {
 	b.waits("#way h3", to)
 }
 
-// tallest is how much of a page is in a picture, in pixels.
+// tallest is the maximum height of a picture, in pixels.
 const tallest = 2200
 
-// shoots takes a picture of the page, for the docs.
+// shoots saves a picture of the page, for the docs.
 func (b *tab) shoots(name string, width int64) {
 	b.t.Helper()
 	if os.Getenv("SHOTS") == "" {
@@ -175,13 +175,13 @@ func (b *tab) shoots(name string, width int64) {
 	}
 }
 
-// dark has the browser prefer dark colours.
+// dark makes the browser prefer dark colours.
 func dark() chromedp.Action[chromedp.Void] {
 	return call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: "dark"}, {Name: "prefers-reduced-motion", Value: "reduce"}}})
 }
 
-// offline has the browser reach no network.
+// offline cuts the browser off from networks.
 func offline() chromedp.Action[chromedp.Void] {
 	return call(network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{
 		MatchedNetworkConditions: []*network.Conditions{{Offline: true}}})

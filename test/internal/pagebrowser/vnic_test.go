@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// vnic is one that runs.
+// vnic is a vnic process.
 type vnic struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	url   string      // of its page
+	url   string      // URL of its page
 	lines chan string // lines of stderr, until it ends
 	done  chan error
 }
 
-// start starts a vnic with a page somewhere, and waits for its address. The test ends it.
+// start starts a vnic that serves its page on a free port, and waits for the page's URL. vnic ends with the test.
 func start(t *testing.T, args ...string) *vnic {
 	t.Helper()
 	return startAt(t, "localhost:0", args...)
@@ -51,7 +51,7 @@ func startAt(t *testing.T, addr string, args ...string) *vnic {
 	return v
 }
 
-// waits waits for a line of stderr that begins so.
+// waits waits for a line of stderr with this beginning, and returns it.
 func (v *vnic) waits(begin string) string {
 	v.t.Helper()
 	var all []string
@@ -71,7 +71,7 @@ func (v *vnic) waits(begin string) string {
 	}
 }
 
-// end ends it, unless it has.
+// end ends vnic by a signal, unless it has ended.
 func (v *vnic) end(s syscall.Signal) {
 	if v.done == nil {
 		return
@@ -83,7 +83,7 @@ func (v *vnic) end(s syscall.Signal) {
 	v.done = nil
 }
 
-// set does something to its lab.
+// set changes a vnic's lab by `vnic lab set`.
 func (v *vnic) set(args ...string) {
 	v.t.Helper()
 	if b, err := exec.Command(os.Getenv("VNIC"), append([]string{"lab", "set"}, args...)...).CombinedOutput(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is RoCEv2's, of UDP.
+// Port is the UDP port of RoCEv2.
 const Port = 4791
 
 // Frame is a packet of RoCEv2 (IBTA, annex A17), with the fields that the tests check.
@@ -21,16 +21,16 @@ type Frame struct {
 	Ack      bool // the sender asks for an acknowledgement
 	DestQP   uint32
 	PSN      uint32
-	Body     []byte // behind BTH: extended headers, payload, pad
-	Pad      int    // bytes of it that are none of the payload
-	ICRC     uint32 // as the frame has it
-	Sum      uint32 // as it should be
+	Body     []byte // bytes after the BTH: extended headers, payload, pad
+	Pad      int    // bytes of padding at the end of Body
+	ICRC     uint32 // the ICRC in the frame
+	Sum      uint32 // the ICRC as computed from the frame
 }
 
 // ErrNotRoCE means that a frame is not a packet of RoCEv2.
 var ErrNotRoCE = errors.New("not RoCEv2")
 
-// Sizes of headers, and of what is behind a packet, in bytes.
+// Sizes of headers, and of the trailer of a packet, in bytes.
 const (
 	ethLen  = 14
 	ip4Len  = 20
@@ -47,8 +47,8 @@ func ParseFrame(b []byte) (f Frame, err error) {
 		return f, ErrNotRoCE
 	}
 	proto := be.Uint16(b[12:])
-	p := slices.Clone(b[ethLen:]) // from the IP header on, to be masked
-	var n, length int             // of the IP header; of the packet
+	p := slices.Clone(b[ethLen:]) // the packet from the IP header on, in which fields that may change are masked
+	var n, length int             // length of the IP header; length of the packet
 	switch {
 	case proto == unix.ETH_P_IP && len(p) >= ip4Len && p[0] == 0x45 && p[9] == unix.IPPROTO_UDP:
 		n, length = ip4Len, int(be.Uint16(p[2:]))
@@ -75,19 +75,19 @@ func ParseFrame(b []byte) (f Frame, err error) {
 	f.Body = slices.Clone(bth[bthLen : len(bth)-icrcLen])
 	bth[4] = 0xff // resv8a
 	f.ICRC = binary.LittleEndian.Uint32(p[length-icrcLen:])
-	// The CRC begins with what would be InfiniBand's local header, all ones.
+	// The CRC begins with 8 bytes of ones in place of InfiniBand's local header.
 	sum := crc32.ChecksumIEEE([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	f.Sum = crc32.Update(sum, crc32.IEEETable, p[:length-icrcLen])
 	return f, nil
 }
 
-// opcodes are names of a reliable connection's.
+// opcodes are the names of a reliable connection's opcodes.
 var opcodes = []string{"SEND first", "SEND middle", "SEND last", "SEND last with immediate", "SEND only",
 	"SEND only with immediate", "WRITE first", "WRITE middle", "WRITE last", "WRITE last with immediate", "WRITE only",
 	"WRITE only with immediate", "READ request", "READ response first", "READ response middle", "READ response last",
 	"READ response only", "acknowledge"}
 
-// Name is the opcode's.
+// Name returns the opcode's name.
 func (f *Frame) Name() string {
 	if int(f.Opcode) < len(opcodes) {
 		return opcodes[f.Opcode]

@@ -28,7 +28,7 @@ import (
 
 var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what rxe sends in this run")
 
-// framesFile has frames as two of rxe sent them: a line is a frame's opcode, and its bytes.
+// framesFile has frames that two rxe devices have sent. Each line is a frame's opcode and its bytes.
 var framesFile = filepath.Join("testdata", "frames.txt")
 
 // Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with any bit changed that it is of,
@@ -46,7 +46,7 @@ func TestFramesOfRXE(t *testing.T) {
 		testkit.Equal(t, "opcode", f.Name(), name)
 		testkit.Equal(t, name+": ICRC", f.ICRC, f.Sum)
 		seen[name] = true
-		// Of the IP header, of what is before the ICRC, and of it.
+		// Change a byte of the IP header, the last byte before the ICRC, and a byte of the ICRC.
 		for _, off := range []int{ethLen + 4, len(raw) - icrcLen - 1, len(raw) - 1} {
 			bad := slices.Clone(raw)
 			bad[off] ^= 0x10

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// judged is vnic's NIC, driven by a guest in this process, and Linux's rxe as its peer. The NIC's memory is a GPU's.
+// judged is vnic's NIC, driven by a guest in this process, and Linux's rxe as its peer. The NIC uses a GPU's memory.
 type judged struct {
 	*testing.T
 	lab  *lab.Lab
@@ -30,7 +30,7 @@ type judged struct {
 	c    *control.Client
 	gpu  []byte // the buffer's bytes
 	pd   uint32
-	key  uint32 // of an MR of the buffer, whose addresses begin at base
+	key  uint32 // key of an MR of the buffer; its addresses begin at base
 	seed uint64
 }
 
@@ -74,12 +74,12 @@ func newJudged(t *testing.T) *judged {
 var operations = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead,
 	Send: control.WRSend, SendImm: control.WRSendImm}
 
-// end is a queue pair of the NIC's.
+// end is a queue pair of vnic's NIC.
 type end struct {
 	x   *judged
 	qpn uint32
 	cq  uint32
-	q   int // the peer's number
+	q   int // number of the peer's queue pair
 }
 
 // connect makes a queue pair on each side.
@@ -104,7 +104,7 @@ func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end 
 	return e
 }
 
-// wait takes a completion.
+// wait waits for a completion, and returns it.
 func (e *end) wait() control.WC {
 	e.x.Helper()
 	ctx, stop := context.WithTimeout(e.x.Context(), 2*time.Minute)
@@ -176,7 +176,7 @@ func (e *end) from(op Op, n uint64) {
 	}
 }
 
-// to makes the peer carry out such an operation, with the same checks.
+// to makes the peer carry out an operation of n bytes, with the same checks as from.
 func (e *end) to(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -332,7 +332,7 @@ func (x *judged) refusals() {
 		{"the peer's send, and nobody receives", Request{Op: Send, Len: 9}, RNRRetriesExceeded},
 	} {
 		e := x.connect(4, IPv4, 1024, nil)
-		if c.r.Op == Send { // the peer is to give up
+		if c.r.Op == Send { // the peer must give up
 			e = x.connectShort()
 		}
 		c.r.ID = 1

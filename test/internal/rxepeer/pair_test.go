@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	region = 2 << 20 // bytes: of regions 0, whose bytes go, and 1, where bytes come
+	region = 2 << 20 // bytes of region 0, the source, and of region 1, the destination
 	source = 0
 	target = 1
-	guard  = 64 // bytes before and behind what comes
+	guard  = 64 // bytes checked before and after the received bytes
 	poison = 0x5a
 )
 
@@ -34,7 +34,7 @@ type pair struct {
 	*testing.T
 	lab   *lab.Lab
 	sides [2]*side
-	seed  uint64 // of the next pattern
+	seed  uint64 // seed of the next pattern
 }
 
 func newPair(t *testing.T) *pair {
@@ -53,7 +53,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// connect connects queue pairs q of both, the second one's with its own numbers, which wrap soon.
+// connect connects queue pair q of one guest with q of the other. Packet numbers of the second one wrap soon.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End
@@ -66,13 +66,13 @@ func (x *pair) connect(q, family int, o Path) {
 	}
 }
 
-// moved is a transfer, from side from to the other one.
+// moved is a transfer from side from to the other side.
 type moved struct {
 	op   Op
 	q    int
 	from int
 	n    uint64 // bytes
-	flip int64  // a byte of the source that is another one than the pattern says; -1: none
+	flip int64  // index of a byte of the source that differs from the pattern; -1: none
 }
 
 // move moves n bytes from one side to the other, by an operation that the reader or the writer
@@ -82,7 +82,7 @@ func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
 	seed, imm := x.seed, uint32(x.seed)*0x9e3779b9
-	const off, to = 4096 - 5, 8192 - 3 // across pages, and not as far from their beginnings
+	const off, to = 4096 - 5, 8192 - 3 // both cross page borders, at different offsets in a page
 	a, b := x.sides[m.from], x.sides[1-m.from]
 	testkit.OK(x, a.Fill(source, off, m.n, seed, 0))
 	if m.flip >= 0 {
@@ -91,7 +91,7 @@ func (x *pair) move(m moved) Wrong {
 	testkit.OK(x, b.Poison(target, to-guard, m.n+2*guard, poison))
 	if m.op.Receives() {
 		if m.op == WriteImm {
-			testkit.OK(x, b.Recv(m.q, seed, target, 0, 0)) // the bytes go elsewhere
+			testkit.OK(x, b.Recv(m.q, seed, target, 0, 0)) // a write uses none of the request's memory
 		} else {
 			testkit.OK(x, b.Recv(m.q, seed, target, to, m.n))
 		}
@@ -120,7 +120,7 @@ func (x *pair) move(m moved) Wrong {
 	return testkit.Must(b.Check(target, to, m.n, seed, 0))(x)
 }
 
-// completion waits for one.
+// completion waits for a completion.
 func (x *pair) completion(s *side, q int) Completion {
 	x.Helper()
 	c, ok, err := s.Poll(q, 30*time.Second)

@@ -28,13 +28,13 @@ const maxLine = 16 << 10
 
 // Error is the error of a request in the guest.
 type Error struct {
-	What  string // the call
+	What  string // the call that failed
 	Errno syscall.Errno
 }
 
 func (e *Error) Error() string { return "rdma-peer: " + e.What + ": " + e.Errno.Error() }
 
-// Unwrap gives the errno, for errors.Is.
+// Unwrap returns the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
 // ErrAnswer means that a guest's answer does not fit the request.
@@ -43,10 +43,10 @@ var ErrAnswer = errors.New("rdma-peer: not an answer")
 // Peer is a connection to a program in a guest.
 type Peer struct {
 	Kernel  string           // uname -r
-	Device  string           // rxe0
-	MAC     net.HardwareAddr // of the interface below
-	PortMTU int              // bytes of payload of a packet that the port can have
-	Guest   *machine.Guest   // of Boot; nil: New has made the Peer
+	Device  string           // name of the RDMA device, such as rxe0
+	MAC     net.HardwareAddr // MAC of the device's network interface
+	PortMTU int              // the most bytes of payload in a packet of the port
+	Guest   *machine.Guest   // the guest that Boot has booted; nil: New has made the Peer
 
 	conn   net.Conn
 	in     *bufio.Reader
@@ -82,13 +82,13 @@ func (p *Peer) Close() error {
 	return errors.Join(err, p.conn.Close())
 }
 
-// answer is the words of an answer behind the first one, and what was wrong with them.
+// answer has the words of an answer after the first one, and the error of parsing them.
 type answer struct {
 	words []string
 	err   error
 }
 
-// int gives a word that is a number.
+// int parses a word that is a number.
 func (a *answer) int(i int) int64 {
 	n, err := strconv.ParseInt(a.words[i], 10, 64)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *answer) int(i int) int64 {
 	return n
 }
 
-// uint gives a word that is a number, and not negative.
+// uint parses a word that is a number and not negative.
 func (a *answer) uint(i, bits int) uint64 {
 	n, err := strconv.ParseUint(a.words[i], 10, bits)
 	if err != nil {
@@ -107,7 +107,7 @@ func (a *answer) uint(i, bits int) uint64 {
 }
 
 // ask sends a request of words, and returns the answer, whose first word must be kind, followed by
-// at least n words; nil if the program waited in vain for a completion or an event. wait is the
+// at least n words; nil if the program's wait for a completion or an event timed out. wait is the
 // time for which the request asks the program to wait.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
@@ -116,7 +116,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	line := fmt.Sprintln(request...)
 	raw, err := p.exchange(line, time.Now().Add(wait+Patience))
 	if err != nil {
-		// The answer may still come, and would be taken for the answer to the next request.
+		// The answer may still come, and would then look like the answer to the next request.
 		p.broken = fmt.Errorf("rdma-peer: %s: %w", strings.TrimSpace(line), err)
 		return nil, p.broken
 	}
@@ -166,16 +166,16 @@ func parseError(s string) error {
 	return &Error{What: s[:i], Errno: syscall.Errno(n)}
 }
 
-// do is ask for a request that is answered with "ok".
+// do sends a request to which the program answers "ok".
 func (p *Peer) do(request ...any) error {
 	_, err := p.ask(0, done, 0, request...)
 	return err
 }
 
-// gid writes an address as a GID.
+// gid formats an address as a GID.
 func gid(a netip.Addr) string { return fmt.Sprintf("%x", a.As16()) }
 
-// gid gives a word that is a GID.
+// gid parses a word that is a GID.
 func (a *answer) gid(i int) netip.Addr {
 	b, err := hex.DecodeString(a.words[i])
 	if err != nil || len(b) != 16 {

@@ -13,8 +13,8 @@ const (
 	IPv6 = 6
 )
 
-// Addr gives the address that the guest's RDMA device has of a family, as its GID says: of IPv6, none that is
-// link-local. It waits up to five seconds for one.
+// Addr returns an address of a family from the GIDs of the guest's RDMA device. It returns no link-local IPv6
+// address. It waits up to five seconds for an address.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -24,14 +24,14 @@ func (p *Peer) Addr(family int) (netip.Addr, error) {
 	return addr, a.err
 }
 
-// End is one end of a connection, as the other end has to know it.
+// End describes one end of a connection to the other end.
 type End struct {
-	QPN, PSN uint32     // 24 bits; PSN: of the first packet that it sends
+	QPN, PSN uint32     // 24 bits each; PSN is the number of the first packet that this end sends
 	Addr     netip.Addr // its GID
 }
 
 // QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests of either
-// kind. One that has the number already is destroyed. It will send from psn on.
+// kind. A queue pair that already has the number is destroyed. The number of the first packet sent is psn.
 func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
 	if err != nil {
@@ -43,14 +43,14 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 
 // Path has the parameters of a connection. The zero Path is usable.
 type Path struct {
-	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: what the port can have
-	Timeout  uint8 // of an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
+	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: the port's maximum
+	Timeout  uint8 // wait for an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
 	Retry    int   // how often a packet is sent again, 0 to 7; 0: 7; NoRetry: never
-	RNRRetry int   // how often after RNR; 7: for ever; 0: 7; NoRetry: never
-	RNRTimer uint8 // code of what this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
+	RNRRetry int   // how often a packet is sent again after RNR; 7: for ever; 0: 7; NoRetry: never
+	RNRTimer uint8 // code of the time that this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
 }
 
-// NoRetry is a number of retries: none.
+// NoRetry means no retries.
 const NoRetry = -1
 
 func (o *Path) complete(mtu int) {
@@ -71,20 +71,20 @@ func (o *Path) complete(mtu int) {
 	}
 }
 
-// Connect connects queue pair q with another end. The kernel resolves its address, by ARP or neighbour discovery, so
-// something there has to answer.
+// Connect connects queue pair q with another end. The kernel resolves the other end's address by ARP or neighbour
+// discovery, so the other end must answer these.
 func (p *Peer) Connect(q int, to End, o Path) error {
 	o.complete(p.PortMTU)
 	return p.do("connect", q, to.QPN, to.PSN, gid(to.Addr), o.MTU, o.Timeout, o.Retry, o.RNRRetry, o.RNRTimer)
 }
 
-// State is that of a queue pair.
+// State is the state of a queue pair.
 type State struct {
 	Name         string // RESET, INIT, RTR, RTS, SQD, SQE or ERROR
 	RQPSN, SQPSN uint32
 }
 
-// State asks the kernel for it.
+// State asks the kernel for the state of a queue pair.
 func (p *Peer) State(q int) (State, error) {
 	a, err := p.ask(0, "state", 3, "state", q)
 	if err != nil {
@@ -113,7 +113,7 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m, of size bytes, at most 4 GiB, zeroes. One that has the number already goes.
+// MR makes memory region m of size zero bytes, at most 4 GiB. A region that already has the number is destroyed.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -134,7 +134,7 @@ func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
 
-// Poison writes a byte n times.
+// Poison writes a byte n times to a region.
 func (p *Peer) Poison(m int, off, n uint64, b byte) error { return p.do("poison", m, off, n, b) }
 
 // Flip changes a bit of the byte at off.
@@ -143,15 +143,15 @@ func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
 // Wrong has the number and the place of wrong bytes.
 type Wrong struct {
 	Bytes uint64
-	First int64 // where the first one is, from off on; -1: none
+	First int64 // index of the first wrong byte, counted from off; -1: none
 }
 
-// Check compares with what Fill writes.
+// Check compares bytes of a region with the pattern that Fill writes.
 func (p *Peer) Check(m int, off, n, seed, from uint64) (Wrong, error) {
 	return p.wrong("check", m, off, n, seed, from)
 }
 
-// Same compares with what Poison writes.
+// Same compares bytes of a region with the byte that Poison writes.
 func (p *Peer) Same(m int, off, n uint64, b byte) (Wrong, error) {
 	return p.wrong("same", m, off, n, b)
 }
@@ -165,7 +165,7 @@ func (p *Peer) wrong(request ...any) (Wrong, error) {
 	return w, a.err
 }
 
-// Sum gives the CRC-32 (hash/crc32, IEEE) of a part of a region.
+// Sum returns the CRC-32 (hash/crc32, IEEE) of a part of a region.
 func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	a, err := p.ask(0, "sum", 1, "sum", m, off, n)
 	if err != nil {
@@ -175,12 +175,12 @@ func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	return crc, a.err
 }
 
-// Recv posts a receive request. None of the places that are posted are checked before the device does.
+// Recv posts a receive request. Only the device checks the request's memory.
 func (p *Peer) Recv(q int, id uint64, m int, off, n uint64) error {
 	return p.do("recv", q, id, m, off, n)
 }
 
-// Op is what a request of a send queue does.
+// Op is the operation of a request of a send queue.
 type Op string
 
 // Operations.
@@ -199,14 +199,14 @@ func (o Op) Immediate() bool { return o == WriteImm || o == SendImm }
 // Receives reports whether the other end needs a receive request.
 func (o Op) Receives() bool { return o == WriteImm || o == Send || o == SendImm }
 
-// Request is one of a send queue.
+// Request is a request of a send queue.
 type Request struct {
 	ID       uint64
 	Op       Op
-	M        int    // the region here
-	Off, Len uint64 // what of it
-	VA       uint64 // of the other end's memory
-	RKey     uint32 // of the other end's region
+	M        int    // number of this end's memory region
+	Off, Len uint64 // part of that region
+	VA       uint64 // address of the other end's memory
+	RKey     uint32 // key of the other end's region
 	Imm      uint32
 }
 
@@ -215,7 +215,7 @@ func (p *Peer) Post(q int, r Request) error {
 	return p.do("post", q, r.ID, r.Op, r.M, r.Off, r.Len, r.VA, r.RKey, r.Imm)
 }
 
-// Status is that of a completion (enum ibv_wc_status).
+// Status is the status of a completion (enum ibv_wc_status).
 type Status int
 
 // Some statuses.
@@ -234,22 +234,22 @@ const (
 // Opcodes of completions of receive requests (enum ibv_wc_opcode).
 const (
 	opcodeRecv          = 128
-	opcodeRecvImmediate = 129 // of a write with immediate
+	opcodeRecvImmediate = 129 // a write with immediate
 )
 
-// Completion is one of a completion queue.
+// Completion is an entry of a completion queue.
 type Completion struct {
 	ID     uint64
 	Status Status
-	Text   string // of Status
-	// What follows is of successful ones.
-	Recv   bool   // of a receive request
-	Len    uint32 // bytes, of receive requests
+	Text   string // text of Status
+	// Only successful completions have the following fields.
+	Recv   bool   // it completes a receive request
+	Len    uint32 // bytes received, for receive requests
 	HasImm bool
 	Imm    uint32
 }
 
-// Poll takes a completion of queue pair q, and waits for it, in steps of milliseconds, at most a
+// Poll returns a completion of queue pair q. It waits for one, in steps of milliseconds, at most a
 // minute; ok is false if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
@@ -268,11 +268,11 @@ func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error
 // Event is an asynchronous event of the device (enum ibv_event_type).
 type Event struct {
 	Type int
-	QPN  int64 // -1: of no queue pair
+	QPN  int64 // number of the queue pair; -1: none
 	Text string
 }
 
-// Async takes an event, and waits for it as Poll does.
+// Async returns an event. It waits for one as Poll does.
 func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	a, err := p.ask(wait, event, 3, "async", wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -282,8 +282,8 @@ func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	return e, a.err == nil, a.err
 }
 
-// Counters are the device's (drivers/infiniband/sw/rxe/rxe_hw_counters.c): sent_pkts, rcvd_pkts, completer_retry_err,
-// retry_rnr_exceeded_err and so on.
+// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c): sent_pkts, rcvd_pkts,
+// completer_retry_err, retry_rnr_exceeded_err and so on.
 func (p *Peer) Counters() (map[string]uint64, error) {
 	a, err := p.ask(0, "counters", 1, "counters")
 	if err != nil {

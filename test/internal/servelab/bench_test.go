@@ -21,11 +21,11 @@ type bench struct {
 	vnic, dir string
 	nic       string
 	client    bool // QEMU listens, vnic connects
-	stock     bool // guests with the kernel's driver and no other
-	legacy    bool // with stock: they are virtio's before 1.0
+	stock     bool // guests have only the kernel's driver
+	legacy    bool // with stock: the NICs are legacy virtio devices, of before virtio 1.0
 	start     time.Time
 
-	private string // kind of memory that is added to a guest, and is not shared; "": none
+	private string // kind of memory that the test adds to a guest without sharing it; "": none
 
 	qemuArgs   []string // further arguments of QEMU, after the ones that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
@@ -42,7 +42,7 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// must ends the test at an error.
+// must fails and ends the test if err is not nil.
 func (b *bench) must(what string, err error) {
 	b.Helper()
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *bench) must(what string, err error) {
 	}
 }
 
-// try runs the tests with a bench whose options set has changed.
+// try runs the tests with a bench, after set has changed its options.
 func try(t *testing.T, set func(*bench)) {
 	t.Helper()
 	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
@@ -90,7 +90,7 @@ func (b *bench) devmem(ctx context.Context) {
 	b.must("boot again", err)
 	b.ok("one QEMU was killed, and another took its NIC")
 	b.pauses(ctx, s, guests)
-	if b.nic == "virtio" { // QEMU's vfio-user does not come back
+	if b.nic == "virtio" { // QEMU's vfio-user client does not reconnect
 		s = s.again(ctx)
 		for _, p := range s.rep.Ports {
 			s.says(ctx, p.Name+": warning: process ")
@@ -100,7 +100,7 @@ func (b *bench) devmem(ctx context.Context) {
 	b.ok("SIGTERM under two QEMUs: gone after %v, status 0", s.term().Round(time.Millisecond))
 	for _, p := range s.rep.Ports {
 		if b.client {
-			break // the sockets are QEMU's
+			break // the sockets belong to QEMU
 		}
 		if _, err := os.Lstat(p.Socket); err == nil {
 			b.Fatalf("%s is left", p.Socket)
@@ -111,7 +111,7 @@ func (b *bench) devmem(ctx context.Context) {
 // transfer is how many bytes the guests' tool sends.
 const transfer = 64 << 20
 
-// send has the tool of the guests send device memory.
+// send sends device memory by the guests' tool.
 func (b *bench) send(ctx context.Context, from, to *guest) error {
 	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]
 	end := func(g *guest) stranger.End { return stranger.End{Guest: g.Guest, Device: device, Addr: g.addr} }

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/internal/elfdeps"
 )
 
-// curl is this machine's, with what it needs in a guest; no files: there is none.
+// curl is this machine's curl, and the files that it needs in a guest. Without files, this machine has no curl.
 type curl struct {
-	dir   string // for what it gets
+	dir   string // folder for downloaded files
 	path  string
 	files map[string]string
 }
@@ -32,7 +32,7 @@ func findCurl(dir string) (c curl, err error) {
 	return c, err
 }
 
-// curlArgs have it get the stuff of a server, as a file.
+// curlArgs returns curl's arguments to download the content of a server to a file.
 func curlArgs(prog, server, to string) []string {
 	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to,
 		"http://" + server + stuffPath}
@@ -50,7 +50,7 @@ func (g *guest) get(ctx context.Context, server string, option ...string) error 
 	return g.Call(ctx, "stock.got", args{Addr: gotFile}, nil)
 }
 
-// get runs curl here.
+// get runs curl on this machine.
 func (c curl) get(ctx context.Context, server string) error {
 	to := filepath.Join(c.dir, "got")
 	a := curlArgs(c.path, server, to)

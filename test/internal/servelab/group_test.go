@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A QEMU of another user, of the group that vnic serve shares its sockets with, starts with what that prints,
-// by vnic gpu-fd, and has the GPU's memory mapped. Without gpu-fd it gets an error.
+// The QEMU of another user, who is in the group with which vnic serve shares its sockets, starts with the printed
+// arguments through vnic gpu-fd, and maps the GPU's memory. Without gpu-fd it gets an error.
 func TestServeGroupsQEMU(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: nothing was tried")
@@ -30,7 +30,7 @@ func TestServeGroupsQEMU(t *testing.T) {
 	cache := testkit.Must(assets.CacheDir(assets.Options{}))(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
-			dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-group"))(t) // t.TempDir is its user's alone
+			dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-group"))(t) // only its owner may enter t.TempDir
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			testkit.OK(t, os.Chmod(dir, 0o755))
 			b := &bench{T: t, vnic: filepath.Join(dir, "vnic"), dir: dir, nic: nic, start: time.Now()}
@@ -73,30 +73,30 @@ func TestServeGroupsQEMU(t *testing.T) {
 			if exit := (*exec.ExitError)(nil); !errors.As(q.Err(), &exit) || exit.ExitCode() != 1 {
 				t.Errorf("by %s: %v: %s", p.GPUPath, q.Err(), q.output.String())
 			}
-			// It is the path that this user may not open.
+			// The error is that this user may not open the path.
 			opens := b.startOfGroup(ctx, cache, nil, []string{"/bin/sh", "-c", `exec < "$0"`, p.GPUPath})
 			<-opens.Done()
 			if opens.Err() == nil {
 				t.Errorf("%s can be opened", p.GPUPath)
 			}
-			testkit.OK(t, testkit.Must(os.Open(p.GPUPath))(t).Close()) // by root it can
+			testkit.OK(t, testkit.Must(os.Open(p.GPUPath))(t).Close()) // root can open it
 			s.term()
 		})
 	}
 }
 
-// group is one that nobody has, nobody a user who has nothing.
+// group is a group without members. nobody is a user who owns no files.
 const group, nobody = 54321, 65534
 
-// groupsQEMU is a QEMU of another user, of the group, with a monitor.
+// groupsQEMU is a QEMU, with a monitor, that runs as another user in the group.
 type groupsQEMU struct {
 	*proc.Child
 	monitor io.Writer
 	output  output
 }
 
-// startOfGroup starts it in a directory below which it finds all; how it gets there is no matter of the user's
-// rights.
+// startOfGroup starts a program as nobody in the group, in a directory with all its files. The program enters the
+// directory by an open descriptor, so the user needs no rights on the folders above it.
 func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
 	b.Helper()
 	q := &groupsQEMU{}

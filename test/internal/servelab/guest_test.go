@@ -17,14 +17,14 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// image is what guests boot from.
+// image is an image from which guests boot.
 type image struct {
 	*bench
 	*machine.Images
-	initrd string // file
+	initrd string // name of the file
 }
 
-// prepare makes a guest of ours, or a stock one with these files.
+// prepare makes the image of a guest with vnic's programs, or of a stock guest with these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
 	soft := machine.SoftwareFor(b.nic)
@@ -50,7 +50,7 @@ type guest struct {
 	addr string
 }
 
-// pair is the guests of both ports.
+// pair has the guests of both ports.
 type pair [2]*guest
 
 func (p *pair) kill() {
@@ -61,7 +61,7 @@ func (p *pair) kill() {
 	}
 }
 
-// bootAll boots both. The caller kills them, even when there is an error.
+// bootAll boots both guests. The caller kills them, even after an error.
 func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	var p pair
 	errs := make(chan error)
@@ -75,7 +75,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i, and what any machine has.
+// boot starts QEMU with the arguments for port i and the arguments of a minimal machine.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

@@ -15,7 +15,7 @@ const (
 	gotFile   = "/got"
 )
 
-// serveHTTP has what curl and iPXE fetch.
+// serveHTTP serves the files that curl and iPXE fetch.
 func serveHTTP(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.HandleFunc(stuffPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stuff(whole)) })
@@ -23,14 +23,14 @@ func serveHTTP(l net.Listener) {
 	_ = http.Serve(l, mux)
 }
 
-// script is what iPXE fetches and runs.
+// script is the script that iPXE fetches and runs.
 const (
 	scriptPath = "/boot.ipxe"
 	scriptSays = "this script came through the gateway"
 	script     = "#!ipxe\necho " + scriptSays + "\n"
 )
 
-// got compares a file with what servers have, and removes it.
+// got compares a file with the servers' content, and removes it.
 func got(file string) error {
 	b, err := os.ReadFile(file)
 	if err == nil && !bytes.Equal(b, stuff(whole)) {

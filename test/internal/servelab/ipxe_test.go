@@ -11,15 +11,15 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// prompt of iPXE's command line.
+// prompt is the prompt of iPXE's command line.
 const prompt = "iPXE> "
 
-// romfile is printed so that nothing is booted from the network.
+// romfile is the printed option that keeps QEMU from booting from the network.
 const romfile = "romfile=,"
 
-// ipxe boots port i from the network, with the flags as printed, but for what the text before them
-// says to leave out. At iPXE's command line it gets an address, and runs a script from an HTTP
-// server at url.
+// ipxe boots the guest of port i from the network, with the printed flags except leaveOut, which the
+// printed text says to leave out. It types commands at iPXE's command line that get an address and run
+// a script from an HTTP server at url.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",
@@ -64,13 +64,13 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 	return nil
 }
 
-// console is a QEMU whose serial port is at our end of two pipes.
+// console is a QEMU whose serial port is connected to this process by two pipes.
 type console struct {
 	*proc.Child
 	ctx  context.Context
 	in   io.WriteCloser
 	out  output
-	seen int // bytes of it that were asked for
+	seen int // bytes of the output that expect has consumed
 }
 
 func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (c *console, err error) {
@@ -83,7 +83,7 @@ func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (c *console, e
 	return c, err
 }
 
-// say types, a letter after the one before has come back: a serial port holds few.
+// say types s. It types a letter when the one before was echoed, because a serial port buffers few.
 func (c *console) say(s string) error {
 	for _, letter := range s {
 		if _, err := io.WriteString(c.in, string(letter)); err != nil {
@@ -99,7 +99,7 @@ func (c *console) say(s string) error {
 	return nil
 }
 
-// expect waits until a text has come, and goes on behind it.
+// expect waits until the output has a text. The next expect searches after that text.
 func (c *console) expect(text string) error {
 	return c.out.until(c.ctx, c.Child, text, func(all string) bool {
 		_, rest, ok := strings.Cut(all[c.seen:], text)

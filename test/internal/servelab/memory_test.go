@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest sends while its QEMU gives it more memory, which it does not share (QMP device_add): nothing from there
-// arrives, least of all as zeroes with good checksums, and vnic says what to do.
+// A guest sends while its QEMU adds memory to the guest without sharing it with vnic (QMP device_add). No bytes of
+// that memory arrive, not even as zeroes with valid checksums, and vnic prints what the user can do.
 //
 // Invariant: dma: Bytes of memory that QEMU has not shared, hot-added too, are never sent.
 func TestHotAddedMemoryThatIsNotShared(t *testing.T) {
@@ -84,14 +84,14 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// upload is how many bytes each stream of stock.upload has: more than there is time for.
+// upload is the number of bytes of each stream of stock.upload: more than it can send in the test's time.
 const upload = 64 << 20
 
-// sink is a server of streams of upload bytes to it, which compares them as they come.
+// sink is a server that receives streams of upload bytes, and compares the bytes as they arrive.
 type sink struct {
 	mu    sync.Mutex
 	right uint64
-	wrong string // what came otherwise first
+	wrong string // the first difference
 }
 
 func (k *sink) got() (right uint64, wrong string) {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The kernel's drivers raise the MTU to what the NIC says it has at most, and no further. A packet as long as that
-// reaches the gateway, whose network has a smaller one, and the host behind it.
+// The kernel's drivers raise the MTU to the maximum that the NIC reports, and no further. A packet of that length
+// reaches the gateway, whose network has a smaller MTU, and the host behind the gateway.
 //
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {

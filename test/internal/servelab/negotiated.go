@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// negotiated gives what the driver of eth0 and its device have negotiated: a 0 or a 1 for each bit, that of bit 0
+// negotiated returns the features that eth0's driver and device have negotiated: a 0 or a 1 for each bit, bit 0
 // first.
 func negotiated(context.Context, *args) (any, error) {
 	b, err := os.ReadFile("/sys/class/net/" + iface + "/device/features")

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said
-// that it would.
+// QEMU 10.0 passes the parts of TestServeStrangersQEMU that it supports. With a gVNIC it fails with the
+// message that vnic has announced.
 func TestServeOldQEMU(t *testing.T) {
 	testkit.Boots(t)
 	find := exec.CommandContext(t.Context(), "../../../tools/qemu", "trixie", "bookworm-backports")
@@ -62,7 +62,7 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// words gives the text for people that vnic serve prints; its end is last.
+// words returns the text for people that vnic serve prints. Its end is last.
 func (b *bench) words(ctx context.Context, socket, last string) string {
 	b.Helper()
 	s := b.launch(ctx, "--nic", lab.GVE, "--socket-path", socket)

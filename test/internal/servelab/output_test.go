@@ -13,11 +13,11 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// output is what a program has written until now.
+// output is the output of a program until now.
 type output struct {
 	mu   sync.Mutex
 	text []byte
-	more chan struct{} // under mu: closed by the next Write; nil: nobody waits
+	more chan struct{} // under mu: the next Write closes it; nil: nobody waits
 }
 
 func (s *output) Write(b []byte) (int, error) {
@@ -77,5 +77,5 @@ func (s *output) says(ctx context.Context, program *proc.Child, want string) err
 	return s.until(ctx, program, want, func(text string) bool { return strings.Contains(text, want) })
 }
 
-// kill ends a program by SIGKILL, with what it has started.
+// kill ends a program and its child processes by SIGKILL.
 func kill(program *proc.Child) { stranger.Kill(program) }

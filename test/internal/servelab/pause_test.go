@@ -42,7 +42,7 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.ok("from GPU to GPU, over %d stops and conts, the last behind %d of %d bytes", times, offset, transfer)
 }
 
-// payload has the received bytes, by kind of memory.
+// payload has the numbers of received payload bytes, by kind of memory.
 type payload struct{ gpu, host uint64 }
 
 // received returns the payload that the second port has received.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// ping sends an echo request with so many bytes, and waits for its answer with the same.
+// ping sends an echo request with a.Bytes bytes, and waits for an answer with the same bytes.
 func ping(a *args) error {
 	c, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {
@@ -32,7 +32,7 @@ func ping(a *args) error {
 		if err != nil {
 			return fmt.Errorf("no answer from %s: %w", a.Addr, err)
 		}
-		// Type and checksum are not the request's.
+		// The answer's type and checksum differ from the request's.
 		if from.String() == a.Addr && n >= 8 && in[0] == byte(ipv4.ICMPTypeEchoReply) {
 			if n != len(b) || !bytes.Equal(in[4:n], b[4:]) {
 				return fmt.Errorf("%d bytes came back changed", a.Bytes)

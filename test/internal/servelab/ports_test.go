@@ -14,9 +14,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// 64 ports: the memory of each; one clear message for a vnic that takes a socket of theirs; no CPU time
-// while no QEMU is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
-// none.
+// vnic serves 64 ports with bounded memory for each, and uses no CPU time while no QEMU is connected. A
+// second vnic at the same sockets fails with one clear message. vnic replaces sockets that a killed vnic
+// has left, and removes its own at a SIGTERM.
 //
 // Invariant: nic: An idle device wakes no thread.
 func TestServe64Ports(t *testing.T) {
@@ -53,7 +53,7 @@ func TestServe64Ports(t *testing.T) {
 				t.Errorf("a second start: %v: %q, want %q", err, output, want)
 			}
 			before := ticks(t, s.PID())
-			time.Sleep(idle) // in which nothing is to happen
+			time.Sleep(idle) // vnic must do nothing meanwhile
 			if n := ticks(t, s.PID()) - before; n > 1 {
 				t.Errorf("%d ticks of CPU in %v, with no QEMU there", n, idle)
 			}
@@ -69,7 +69,7 @@ func TestServe64Ports(t *testing.T) {
 	}
 }
 
-// ticks is the CPU time of a process, in ticks (proc(5)).
+// ticks returns the CPU time of a process, in ticks (proc(5)).
 func ticks(t *testing.T, pid int) (n int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

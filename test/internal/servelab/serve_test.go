@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// report is what `vnic serve --json` prints, as far as it is used here.
+// report has the fields of `vnic serve --json` that the tests use.
 type report struct {
 	Schema     int    `json:"schema"`
 	Bytes      uint64 `json:"port_bytes"`
@@ -33,7 +33,7 @@ type report struct {
 	} `json:"ports"`
 }
 
-// server is vnic serve.
+// server is a process of vnic serve.
 type server struct {
 	*bench
 	*proc.Child
@@ -54,7 +54,7 @@ func (b *bench) launch(ctx context.Context, args ...string) *server {
 	return s
 }
 
-// serve is launch, with the report of --json.
+// serve starts vnic serve with --json, and reads its report.
 func (b *bench) serve(ctx context.Context, args ...string) *server {
 	b.Helper()
 	s := b.launch(ctx, append(args, "--json")...)
@@ -74,7 +74,7 @@ func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
 }
 
-// term ends it by SIGTERM, and returns how long that took.
+// term ends vnic by SIGTERM, and returns how long that took.
 func (s *server) term() time.Duration {
 	s.Helper()
 	begin := time.Now()
@@ -89,7 +89,7 @@ func (s *server) term() time.Duration {
 	return time.Since(begin)
 }
 
-// portCounters and direction are of `vnic stat --json`, as far as they are used here.
+// portCounters and direction have the fields of `vnic stat --json` that the tests use.
 type portCounters struct {
 	Name   string
 	Queues []struct{ RX, TX direction }
@@ -104,7 +104,7 @@ type direction struct {
 	Host    uint64 `json:"host_bytes"`
 }
 
-// stat returns the counters of its ports: the ports of the report come first.
+// stat returns the counters of the server's ports. The ports of the report come first.
 func (s *server) stat(ctx context.Context) []portCounters {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()
@@ -116,13 +116,13 @@ func (s *server) stat(ctx context.Context) []portCounters {
 	return snap.Ports
 }
 
-// says waits until it has said something on stderr.
+// says waits until vnic has written want on stderr.
 func (s *server) says(ctx context.Context, want string) {
 	s.Helper()
 	s.must("vnic serve", s.stderr.says(ctx, s.Child, want))
 }
 
-// again kills it, and starts it with the same arguments.
+// again kills vnic, and starts it with the same arguments.
 func (s *server) again(ctx context.Context) *server {
 	s.Helper()
 	s.kill()

@@ -1,6 +1,6 @@
-// Package servelab is a user with a QEMU of their own, for tests of `vnic serve`: it gives QEMUs
-// the arguments that are printed. What is not a test is the side of guests that have nothing of
-// ours but process 1, for their program (guest).
+// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with
+// the printed arguments. Its files that are not tests belong to the program guest, process 1 of guests
+// that have no other program of vnic.
 package servelab
 
 import (
@@ -19,9 +19,9 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's program is process 1, with operations on eth0, whose driver is the kernel's.
+// The guest's program is process 1. Its operations use eth0 by the kernel's driver.
 
-// stockModules are the kernel's driver, and what is put on top of it.
+// stockModules are the kernel's driver, and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
 
 const (
@@ -30,9 +30,9 @@ const (
 	guestPort = 7000
 )
 
-// args of all operations.
+// args are the arguments of all operations.
 type args struct {
-	Interface string `json:"interface,omitempty"` // of the operations of xdp.go
+	Interface string `json:"interface,omitempty"` // for the operations of xdp.go
 	Addr      string `json:"addr,omitempty"`
 	MAC       string `json:"mac,omitempty"`
 	Bytes     uint64 `json:"bytes,omitempty"`
@@ -72,7 +72,7 @@ func Main() {
 	})
 }
 
-// lease is what DHCP gave.
+// lease has the settings that the guest got by DHCP.
 type lease struct{ Addr, Router, DNS, MTU string }
 
 // up brings eth0 up by DHCP, and starts servers of streams and HTTP.
@@ -125,7 +125,7 @@ func setMTU(a *args) error {
 	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
 }
 
-// datagram sends one of UDP in one packet, which nobody may fragment.
+// datagram sends a UDP datagram in one packet with Don't Fragment.
 func datagram(a *args) error {
 	c, err := net.Dial("udp4", a.Addr)
 	if err != nil {
@@ -146,7 +146,7 @@ func datagram(a *args) error {
 	return err
 }
 
-// resolve asks for the IPv6 address of a name.
+// resolve resolves a name to an IPv6 address.
 func resolve(ctx context.Context, a *args) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -157,19 +157,19 @@ func resolve(ctx context.Context, a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel makes up when it has heard from a router, and has
-// found that no other host has it.
+// addr6 waits for the address that the kernel generates after a router advertisement, until the kernel has
+// found that no other host uses the address.
 func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and waits until the kernel has made up one. That
-// is what it sends from, to an address.
+// private turns privacy addresses on (RFC 8981), and waits until the kernel has generated one. Then it
+// sends from that address to another address.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
 	}
-	// It asks for a router again, whose prefix it is that has one.
+	// The kernel then solicits routers again, and generates the address from a router's prefix.
 	err := guestops.Link(iface, "state", func(l netlink.Link) error {
 		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 	})
@@ -191,13 +191,13 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address, with or without a flag, that no other host has.
+// globalAddr waits for a global IPv6 address, with or without the flag temporary, that no other host uses.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
 	}
-	// there is no file to wait at
+	// The kernel offers no file to wait for, so poll.
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := netlink.AddrList(link, unix.AF_INET6)
 		if err != nil {
@@ -213,8 +213,8 @@ func globalAddr(temporary int) (*args, error) {
 	return nil, errors.New("no global IPv6 address")
 }
 
-// addMACVLAN makes an interface with a MAC of its own on top of eth0, and addBridge a bridge with one
-// that eth0 is a port of.
+// addMACVLAN makes an interface with its own MAC on top of eth0. addBridge makes a bridge with its own MAC, and
+// makes eth0 a port of the bridge.
 func addMACVLAN(a *args) error {
 	return addLink(a, "macvlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
 		attrs.ParentIndex = eth.Index
@@ -238,7 +238,7 @@ func addBridge(a *args) error {
 	})
 }
 
-// addLink adds a link that what makes of eth0's attributes and its own, with a MAC and an address.
+// addLink adds a link with a MAC and an address. what makes the link from eth0's attributes and its own.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// stockLab is two guests with nothing of ours but what process 1 is: the kernel's virtio_net and its TCP.
+// stockLab is two guests with the kernel's virtio_net and TCP, whose only program of vnic is process 1.
 type stockLab struct {
 	*bench
 	*server
 	im        *image
 	guests    *pair
 	curl      curl
-	port, web string // of our servers of streams and of HTTP, on loopback
-	in, webIn string // where the first guest's are, on loopback (--forward)
+	port, web string // ports of the test's servers of streams and of HTTP, on loopback
+	in, webIn string // loopback ports that lead to the first guest's servers (--forward)
 }
 
 // stockGuests runs all tests of stock guests, on `vnic serve --mtu 9000`.
@@ -53,7 +53,7 @@ func (b *bench) stockGuests(ctx context.Context) {
 	l.term()
 }
 
-// network boots from the network, with frames of usual length and longer ones.
+// network boots a guest from the network, with frames of usual length and longer ones.
 func (l *stockLab) network(ctx context.Context) {
 	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
 		s := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu), "--host-ports", "all")
@@ -80,7 +80,7 @@ func (l *stockLab) boot(ctx context.Context) {
 	}
 }
 
-// step is something done to guests.
+// step is a step of the test: an action on guests.
 type step struct {
 	guest int
 	op    string
@@ -94,7 +94,7 @@ func (l *stockLab) do(ctx context.Context, what string, steps ...step) {
 	}
 }
 
-// streams has k of n bytes go each way between guest 0 and the host, and between the guests.
+// streams moves k streams of n bytes each way between guest 0 and the host, and between the guests.
 func (l *stockLab) streams(ctx context.Context, what string, k int, n uint64) {
 	l.Helper()
 	to := func(addr, port string) step {
@@ -143,7 +143,7 @@ func (l *stockLab) names(ctx context.Context) {
 	l.ok("AAAA of %s: %s: %d KiB each way between the guests", port.Name, got.Addr, short>>10)
 }
 
-// fetch has curl, in the guest and here.
+// fetch downloads by curl in a guest and on this machine.
 func (l *stockLab) fetch(ctx context.Context) {
 	if l.curl.files == nil {
 		l.Log("no curl on this machine: HTTP is left out")
@@ -171,7 +171,7 @@ func (l *stockLab) vlan(ctx context.Context) {
 	}
 }
 
-// restart has a vnic die under the QEMUs, which come to the next one by themselves.
+// restart kills vnic while the QEMUs run. They connect to the next vnic by themselves.
 func (l *stockLab) restart(ctx context.Context) {
 	l.server = l.again(ctx)
 	for _, p := range l.rep.Ports {
@@ -182,7 +182,7 @@ func (l *stockLab) restart(ctx context.Context) {
 	l.spread(ctx, what+fmt.Sprintf(", %d queue pairs", pairs), pairs)
 }
 
-// private has a guest send from a privacy address, which it claims as any other.
+// private makes a guest send from a privacy address, which it claims like any other address.
 func (l *stockLab) private(ctx context.Context) {
 	to := net.JoinHostPort(strings.TrimSuffix(l.rep.Ports[1].Addr6, "/64"), strconv.Itoa(guestPort))
 	var has struct{ Addr string }

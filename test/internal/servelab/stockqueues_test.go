@@ -7,11 +7,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of
-// receive queues by the guest's; and how many packets anybody dropped.
+// counts has counters of the first NIC's queues: packets received and sent, by vnic's counters, and
+// interrupts of receive queues, by the guest's. It also has all ports' dropped packets.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
-	drops        map[string]uint64 // by port and reason
+	drops        map[string]uint64 // dropped packets by port and reason
 }
 
 func (c counts) minus(b counts) counts {
@@ -30,7 +30,7 @@ func (c counts) minus(b counts) counts {
 	return c
 }
 
-// some says how many of the first n are not 0.
+// some returns how many of the first n values are not 0.
 func some(list [pairs]uint64, n int) (k int) {
 	for _, v := range list[:n] {
 		if v > 0 {
@@ -53,7 +53,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	for _, p := range snap {
 		for reason, n := range p.Link.Drops {
 			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
-				continue // what is for others, as guests' reports of multicast groups: it comes when their links come up
+				continue // frames for others, such as guests' multicast reports when their links come up
 			}
 			c.drops[p.Name+": "+reason] = n
 		}
@@ -61,7 +61,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	return c
 }
 
-// queues has many flows go over 4, 2 and 1 queue pairs (ethtool -L): over all that the driver uses, and over no other.
+// queues sends many flows with 4, 2 and 1 queue pairs (ethtool -L): they use all the driver's queue pairs and no other.
 func (l *stockLab) queues(ctx context.Context) {
 	for _, n := range []int{pairs, 2, 1, pairs} {
 		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
@@ -70,7 +70,7 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// spread has streams between guests and host, and looks at which queue pairs of guest 0 they take: some of the first n.
+// spread runs streams between guests and host, and checks that they use only the first n queue pairs of guest 0.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)

@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What
-// follows is the pattern; up is answered with a byte when it was right.
+// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length. The pattern
+// follows. The server answers an upload with a byte if the pattern was right.
 
-// Bytes of a stream.
+// Lengths of streams, in bytes.
 const (
 	whole = 8 << 20
 	short = 1 << 20
 )
 
-// patience is for one stream.
+// patience is the time limit of one stream.
 const patience = time.Minute
 
-// stuff is n bytes that all streams have.
+// stuff returns the first n bytes of all streams.
 func stuff(n uint64) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
@@ -32,7 +32,7 @@ func stuff(n uint64) []byte {
 
 const maxStream = 64 << 20
 
-// serveStreams serves all who come.
+// serveStreams serves streams to all clients.
 func serveStreams(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -78,7 +78,7 @@ func receive(c net.Conn, n uint64) error {
 	return nil
 }
 
-// stream moves n bytes one way, from or to a server.
+// stream moves n bytes from or to a server.
 func stream(addr string, way byte, n uint64) error {
 	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
@@ -102,7 +102,7 @@ func stream(addr string, way byte, n uint64) error {
 // streams moves n bytes down and up, k times at once.
 func streams(addr string, n uint64, k int) error { return several(addr, "du", n, k) }
 
-// several is k streams at a time, in these directions one after the other.
+// several runs k clients at once. Each moves streams in the directions of ways, one after the other.
 func several(addr, ways string, n uint64, k int) error {
 	errs := make(chan error)
 	for range k {

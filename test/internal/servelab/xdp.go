@@ -40,14 +40,14 @@ func attach(a *args) error {
 	if err != nil {
 		return fmt.Errorf("program: %w", err)
 	}
-	defer prog.Close()                    // the interface keeps it
-	nl.EnableErrorMessageReporting = true // in the driver's words
+	defer prog.Close()                    // the interface keeps the program
+	nl.EnableErrorMessageReporting = true // for errors with the driver's message
 	return guestops.Link(a.Interface, "XDP", func(l netlink.Link) error {
 		return netlink.LinkSetXdpFdWithFlags(l, prog.FD(), unix.XDP_FLAGS_DRV_MODE)
 	})
 }
 
-// passed says how many packets the program has passed on.
+// passed returns how many packets the program has passed on.
 func passed(context.Context, *args) (any, error) {
 	var n uint64
 	err := xdpSeen.Lookup(uint32(0), &n)
@@ -68,7 +68,7 @@ func address(a *args) error {
 	})
 }
 
-// Of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h).
+// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h).
 const (
 	ringsSet      = 16
 	attrRXBufLen  = 10
@@ -78,8 +78,8 @@ const (
 	rxCoalescing  = "rx-gro-hw"
 )
 
-// forXDP does what gve's driver wants before it takes XDP programs: no coalescing, no header split and short buffers.
-// The number of queues stays.
+// forXDP makes the settings that gve's driver requires for XDP programs: no coalescing, no header split and short
+// buffers. It keeps the number of queues.
 func forXDP(a *args) error {
 	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, a.Interface)

@@ -47,7 +47,7 @@ func TestNativeXDP(t *testing.T) {
 type attacher struct {
 	call func(op string, a args, out any) error
 	lab  *lab.Lab
-	to   string // a server of streams
+	to   string // address of a server of streams
 }
 
 // xdpGuest boots a guest with these NICs, beside a gateway.
@@ -72,7 +72,7 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 		call: func(op string, a args, out any) error { return g.Agent().Call(t.Context(), op, a, out) }}
 }
 
-// passes moves bytes by an interface with a program, which sees all packets that come.
+// passes moves bytes over an interface, and checks that its program sees all received packets.
 func (g *attacher) passes(t *testing.T, name string, p *lab.Port) {
 	t.Helper()
 	testkit.OK(t, g.call("stock.address", args{Interface: name, Addr: p.Addr4.String()}, nil))

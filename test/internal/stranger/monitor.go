@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 )
 
-// monitor is the file of the socket where a guest's QEMU takes commands.
+// monitor returns the path of the socket at which the guest's QEMU accepts commands.
 func (c *Config) monitor() string { return filepath.Join(c.Dir, "monitor-"+c.Name) }
 
-// QMP gives its QEMU a command, with arguments or nil, and waits until it is done (QEMU docs/interop/qmp-spec.rst).
+// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for its end
+// (QEMU docs/interop/qmp-spec.rst).
 func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", g.monitor)
@@ -30,7 +31,7 @@ func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 			return fmt.Errorf("QMP %s: %w", r.Execute, err)
 		}
 		var reply struct {
-			Return json.RawMessage // of a greeting or an event nil
+			Return json.RawMessage // nil in a greeting or an event
 			Error  *struct{ Desc string }
 		}
 		for reply.Return == nil {

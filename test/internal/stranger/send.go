@@ -8,14 +8,14 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// End is a guest with the tool devmem, and its NIC.
+// End is one end of a transfer: a guest with the tool devmem, and its NIC.
 type End struct {
 	*Guest
-	Device string // for the tool's -f
-	Addr   string // of it
+	Device string // name of the NIC, for the tool's -f
+	Addr   string // address of the NIC
 }
 
-// Send sends from GPU to GPU by the guests' tool, which validates what comes: all of it is in the GPU's memory.
+// Send sends from GPU to GPU by the guests' tool, which checks the received bytes. All of them must be in GPU memory.
 func Send(ctx context.Context, from, to End, bytes int) error {
 	const port, pattern = "5201", "7"
 	got := make(chan error, 1)
@@ -26,7 +26,7 @@ func Send(ctx context.Context, from, to End, bytes int) error {
 	}()
 	var s agent.ExecResult
 	err := from.Run(ctx, &s, []string{"/bin/devmem", "send", "-c", from.Addr, "-b", fmt.Sprint(bytes), "-f", from.Device,
-		"-s", to.Addr, "-p", port, "-v", pattern}) // it tries again until the other listens
+		"-s", to.Addr, "-p", port, "-v", pattern}) // the sender tries again until the receiver listens
 	if err != nil {
 		return err
 	}

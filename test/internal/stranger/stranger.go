@@ -18,20 +18,20 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Config says what a QEMU boots.
+// Config has the settings of a QEMU.
 type Config struct {
-	Dir    string // for its files
-	Name   string // of the guest, in the files' names
-	Initrd string // file: WriteInitrd
+	Dir    string // folder for the guest's files
+	Name   string // name of the guest, in the files' names
+	Initrd string // file that WriteInitrd has written
 	Append string // last words of the kernel's command line
 	Args   []string
 }
 
-// Console returns the file of the guest's console. QEMU's own output is in a file with -qemu after
-// that name.
+// Console returns the path of the file with the guest's console. A file with -qemu appended to that name has
+// QEMU's own output.
 func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
 
-// WriteInitrd writes the initramfs of guests with a configuration of their agent.
+// WriteInitrd writes an initramfs for guests whose agent has configuration c.
 func WriteInitrd(im *machine.Images, c agent.Config, file string) error {
 	r, err := im.Initrd(c)
 	if err != nil {
@@ -47,14 +47,15 @@ func WriteInitrd(im *machine.Images, c agent.Config, file string) error {
 	return err
 }
 
-// Guest is one that has booted.
+// Guest is a guest that has booted.
 type Guest struct {
 	*agent.Client
 	qemu    *proc.Child
 	monitor string
 }
 
-// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. Without an error the caller kills it.
+// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. If Boot returns no error, the caller
+// must kill the guest.
 func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	results := filepath.Join(c.Dir, "results-"+c.Name)
 	_ = os.Remove(results)
@@ -63,7 +64,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 		return nil, err
 	}
 	defer l.Close()
-	// tsc=unstable: why, says qemu's tscUnstable.
+	// The reason for tsc=unstable is at tscUnstable of package qemu.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
@@ -72,7 +73,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 		"-qmp", "unix:"+comma(c.monitor())+",server=on,wait=off")
 	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, c.Args...)...)
 	cmd.Env = append(os.Environ(), im.QEMU.Env...)
-	output, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
+	output, err := os.Create(c.Console() + "-qemu") // QEMU writes much there when vnic ends
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	}
 }
 
-// words gives the end of a file, 4 KiB at most.
+// words returns the end of a file, 4 KiB at most.
 func words(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b[max(0, len(b)-4<<10):]
@@ -119,13 +120,13 @@ func (g *Guest) Run(ctx context.Context, r *agent.ExecResult, args []string) (er
 	return err
 }
 
-// Kill ends its QEMU.
+// Kill ends the guest's QEMU.
 func (g *Guest) Kill() {
 	Kill(g.qemu)
 	_ = g.Close()
 }
 
-// Kill ends a program by SIGKILL, with what it has started.
+// Kill ends a program and its child processes by SIGKILL.
 func Kill(program *proc.Child) {
 	if !program.Ends(0) {
 		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)

@@ -24,13 +24,13 @@ import (
 const usage = `usage: tools/apidiff [--base COMMIT] [DIR]
 its head tells more`
 
-// module is the path of the module that the checkouts hold.
+// module is the module path of the checkouts.
 const module = "vnic.dev/vnic"
 
 // listFile lists the packages that are API.
 const listFile = "internal/api/packages.txt"
 
-// baseFile names the commit that counts as the last version while there is none.
+// baseFile has the commit that counts as the last version while no version is tagged.
 const baseFile = "tools/apidiff.base"
 
 func main() {
@@ -84,7 +84,7 @@ func git(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// baseOf finds the commit to compare with, and says what it is.
+// baseOf finds the commit to compare with, and describes it.
 func baseOf(dir, given string) (commit, what string, err error) {
 	switch {
 	case given != "":
@@ -111,14 +111,14 @@ func baseOf(dir, given string) (commit, what string, err error) {
 	return commit, what, nil
 }
 
-// change is one of the API's.
+// change is a change of the API.
 type change struct {
 	name       string // package and identifier: "dma.Space.Add", or the package alone
 	message    string
 	compatible bool
 }
 
-// compare compares the checkout with a commit of its.
+// compare compares the checkout with one of its commits.
 func compare(dir, commit, module string) ([]change, error) {
 	tmp, err := os.MkdirTemp("", "vnic-apidiff-")
 	if err != nil {
@@ -132,7 +132,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	then, err := list(tmp, now) // a base that has no list had the same
+	then, err := list(tmp, now) // a base without a list counts as having the packages of now
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := load(tmp, module, then, "-trimpath") // the build cache serves, though the directory is new
+	old, err := load(tmp, module, then, "-trimpath") // with -trimpath the build cache works in a new directory too
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads which packages of a checkout are API.
+// list reads the list of packages of a checkout that are API.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
 	if errors.Is(err, fs.ErrNotExist) && without != nil {
@@ -217,7 +217,7 @@ func untar(r io.Reader, to string) error {
 		switch h.Typeflag {
 		case tar.TypeDir:
 			err = root.MkdirAll(filepath.Clean(h.Name), 0o755)
-		case tar.TypeReg: // links are of no use to a build
+		case tar.TypeReg: // a build needs no links
 			var b []byte
 			if b, err = io.ReadAll(t); err == nil {
 				err = root.WriteFile(h.Name, b, 0o644)
@@ -240,7 +240,7 @@ func identifier(message string) (name, change string) {
 	return strings.NewReplacer("(*", "", ")", "").Replace(name), change
 }
 
-// named lists what is in backquotes under "### Incompatible" of the section "Unreleased".
+// named returns the identifiers in backquotes under "### Incompatible" of the section "Unreleased".
 func named(changelog string) map[string]bool {
 	found := map[string]bool{}
 	unreleased, under := false, false

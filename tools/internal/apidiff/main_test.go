@@ -13,7 +13,7 @@ import (
 
 const fixture = "example.org/m"
 
-// before is the files of a base.
+// before has the files of a base.
 var before = map[string]string{
 	"go.mod": "module " + fixture + "\n\ngo 1.26\n",
 	listFile: "a\na/b\n",
@@ -25,7 +25,7 @@ var before = map[string]string{
 	"broken/new.go": "package broken\n\nvar X int = \"\"\n", // nobody asks for it
 }
 
-// commit commits all that there is.
+// commit commits all files.
 func commit(t *testing.T, dir string) string {
 	t.Helper()
 	for _, args := range [][]string{{"add", "-A"},
@@ -67,8 +67,8 @@ func TestIncompatibleChangesMustBeNamed(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		changes map[string]string
-		out     string   // among what is printed
-		missing []string // in the changelog
+		out     string   // part of the printed text
+		missing []string // identifiers that the changelog must name
 	}{
 		{"nothing", nil, "The API is that of ", nil},
 		{"of what is not exported", edit("a/a.go", "func inner() {}", "func other() {}"), "The API is that of ", nil},
@@ -104,7 +104,7 @@ func TestIncompatibleChangesMustBeNamed(t *testing.T) {
 			if err == nil || !strings.HasSuffix(err.Error(), ": "+list) {
 				t.Fatalf("%v, want %s", err, list)
 			}
-			// Named, it passes.
+			// When the changelog names them, the comparison passes.
 			treetest.Write(t, filepath.Join(dir, "CHANGELOG.md"),
 				"## [Unreleased]\n\n### Incompatible\n\n- "+list+": why\n\n## v0.1\n")
 			if err := run([]string{dir}, fixture, &out); err != nil {
@@ -147,7 +147,7 @@ func TestMessagesAreTakenApart(t *testing.T) {
 	}
 }
 
-// The last tag v* counts; without one the commit in the file does, and a commit that is given before both.
+// The base is the commit that the caller gives; otherwise the last tag v*; otherwise the commit in the file.
 func TestBaseIsTheLastVersion(t *testing.T) {
 	dir := checkout(t, edit("a/a.go", "C = 1", "C = 2"))
 	first, err := git(dir, "rev-parse", "HEAD")

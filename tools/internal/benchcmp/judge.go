@@ -13,20 +13,20 @@ import (
 	"strings"
 )
 
-// How much slower the new code may be.
+// Limits of how much slower the new code may be.
 const (
-	maxMean   = 1.02 // a package's geometric mean, the A/A spread beside
-	maxOne    = 1.10 // a benchmark, unless it may be chance
+	maxMean   = 1.02 // for a package's geometric mean; the A/A spread is added
+	maxOne    = 1.10 // for a benchmark, unless the difference may be chance
 	maxChance = 0.01
 )
 
-// judged are the units that count.
+// judged are the units that judge compares.
 var judged = []string{"sec/op", "allocs/op"}
 
 // noisy is an A/A spread above which a measurement says little: the limit grows with it.
 const noisy = 0.05
 
-// judge compares what measure has written to a directory.
+// judge compares the results that measure has written to a directory.
 func judge(ctx context.Context, tools, dir string, out io.Writer) error {
 	bases, err := filepath.Glob(filepath.Join(dir, "*."+sideBase))
 	if err != nil {
@@ -59,13 +59,13 @@ func judge(ctx context.Context, tools, dir string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// A table has what benchstat says of a unit in a package.
+// A table has benchstat's results for a unit in a package.
 type table struct {
 	pkg, unit string
 	rows      []row
 }
 
-// row is a benchmark: its medians, NaN where a side has none, and how likely chance made them differ.
+// row is a benchmark: its medians, NaN where a side has none, and the probability that chance made them differ.
 type row struct {
 	name            string
 	base, same, now float64
@@ -94,7 +94,7 @@ func readTables(text string) ([]table, error) {
 		if len(lines) == 0 {
 			continue
 		}
-		// Names of files, with two columns of the first and four of each other; then units.
+		// The first head has names of files: two columns for the first file and four for each other. The second has units.
 		head := lines[0]
 		if len(lines) > 1 && len(head) > 1 && head[1] == sideNew && !slices.Contains(judged, lines[1][1]) {
 			continue // a metric that only the new side prints
@@ -178,7 +178,7 @@ func judgeTimes(t table, out io.Writer) error {
 	n := float64(len(t.rows))
 	mean, spread := math.Exp(logNow/n), math.Exp(math.Abs(logSame/n))-1
 	mark := "ok  "
-	if !(mean <= maxMean+spread) { // NaN is not good
+	if !(mean <= maxMean+spread) { // also true for NaN
 		mark = "SLOW"
 		wrong = append(wrong, fmt.Errorf("%s: geometric mean %.3f, more than %.2f and the A/A spread of %.3f",
 			t.pkg, mean, maxMean, spread))

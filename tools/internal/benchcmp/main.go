@@ -23,7 +23,7 @@ const usage = `usage: tools/benchcmp [--base COMMIT] [--new COMMIT] [--pairs N] 
        tools/benchcmp --results DIR
 its head tells more`
 
-// hot is what is compared if nothing else is asked for: packages that packets go through.
+// hot is the default list of packages to compare: packages of code that handles each network packet.
 var hot = []string{
 	"dma", "virtq", "splitter", "wire", "control", "nic", "nic/virtio", "nic/gve", "driver", "stack", "stack/gateway",
 }

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// printed is what a binary with benchmarks A and B prints, ten times, when they take that many
-// nanoseconds and allocate so often. Times vary by up to 0.9 %.
+// printed returns the output of ten runs of a binary with benchmarks A and B that take a and b
+// nanoseconds and allocate allocs times. Times vary by up to 0.9 %.
 func printed(a, b float64, allocs int) string {
 	var text strings.Builder
 	text.WriteString("pkg: dma\n")
@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 		{"one slower, one faster", printed(100, 200, 0), printed(100, 200, 0), printed(111, 180, 0), "dma A/x: 1.110 times"},
 		{"one slower within bounds", printed(100, 200, 0), printed(100, 200, 0), printed(109, 184, 0), ""},
 		{"one slower by chance", printed(100, 200, 0), printed(100, 200, 0),
-			strings.Join(strings.Split(printed(111, 180, 0), "\n")[:5], "\n") + "\n", ""}, // two runs
+			strings.Join(strings.Split(printed(111, 180, 0), "\n")[:5], "\n") + "\n", ""}, // only two runs
 		{"allocates", printed(100, 200, 0), printed(100, 200, 0), printed(100, 200, 1), "dma A/x allocates 1 times"},
 		{"one is missing", printed(100, 200, 0), printed(100, 200, 0),
 			strings.ReplaceAll(printed(100, 200, 0), "BenchmarkB", "BenchmarkC"), "dma B: sec/op of not all sides"},
@@ -125,8 +125,8 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 	}
 }
 
-// Two commits are built, run and compared; the second allocates where the first did not, and its
-// benchmark has moved.
+// benchcmp builds, runs and compares two commits. The second one allocates where the first did not, and
+// its benchmark has moved to another package.
 func TestCommitsAreCompared(t *testing.T) {
 	bench := func(pkg, name, body string) string {
 		return "package " + pkg + "\n\nimport \"testing\"\n\nvar sink []byte\n\n" +

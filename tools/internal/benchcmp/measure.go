@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often a benchmark binary may fail before that is an error: at 1acd496 a benchmark
-// can fall over a worker with which it shares a ring.
+// attempts is how often benchcmp runs a benchmark binary that fails before that is an error: at 1acd496
+// a benchmark can fail by chance because it shares a ring with a worker.
 const attempts = 3
 
 // A comparison has the commits to compare and the options of the measurement.
@@ -28,7 +28,7 @@ type comparison struct {
 	pairs     int
 	benchtime string
 	core      int
-	packages  []string // their names in the base
+	packages  []string // names of packages in the base
 	rules     *heirs.Rules
 	temp      string
 	errs      io.Writer
@@ -44,8 +44,8 @@ const (
 // binary is the compiled tests of a package.
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of both commits, and writes for each package of the base what each side
-// has printed, by the base's names, as PACKAGE.SIDE.
+// measure runs the benchmarks of both commits. For each package of the base it writes the output of each
+// side, with the base's names of benchmarks, to a file PACKAGE.SIDE.
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	for round := range c.pairs {
 		fmt.Fprintf(c.errs, "benchcmp: round %d of %d\n", round+1, c.pairs)
 		for i := range sides {
-			s := sides[(round+i)%len(sides)] // each comes first as often as the others
+			s := sides[(round+i)%len(sides)] // each side runs first equally often
 			for _, b := range s.binaries {
 				found, err := c.run(ctx, b)
 				if err != nil {
@@ -94,7 +94,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	return write(dir, samples, c.rules)
 }
 
-// newPackages are where the base's packages, or some benchmarks of theirs, are now.
+// newPackages returns the packages that now have the base's packages, or some of their benchmarks.
 func (c *comparison) newPackages() []string {
 	var all []string
 	for _, pkg := range c.packages {
@@ -105,7 +105,7 @@ func (c *comparison) newPackages() []string {
 	return slices.Compact(all)
 }
 
-// worktree checks a commit out. What it returns removes that again.
+// worktree checks a commit out, and returns its path and a function that removes it.
 func (c *comparison) worktree(ctx context.Context, commit string) (string, func() error, error) {
 	if _, err := output(ctx, ".", "git", "rev-parse", "--verify", "--quiet", commit+"^{commit}"); err != nil {
 		return "", nil, fmt.Errorf("no commit %s here: git fetch --unshallow, if this clone is shallow", commit)
@@ -120,7 +120,7 @@ func (c *comparison) worktree(ctx context.Context, commit string) (string, func(
 	}, nil
 }
 
-// build compiles the tests of packages. One that has none, or is not there, has no binary.
+// build compiles the tests of packages. A package that has no tests or does not exist has no binary.
 func (c *comparison) build(ctx context.Context, tree, side string, packages []string) ([]binary, error) {
 	var all []binary
 	for _, pkg := range packages {
@@ -161,7 +161,7 @@ func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	}
 }
 
-// samplesOf picks the results from what a binary printed. What benchmarks log stands between them.
+// samplesOf returns the results in the output of a binary, and skips the log lines of benchmarks.
 func samplesOf(pkg, out string) []sample {
 	var all []sample
 	for line := range strings.Lines(out) {
@@ -174,7 +174,7 @@ func samplesOf(pkg, out string) []sample {
 	return all
 }
 
-// benchmark is the entry of an inventory that a sample is of.
+// benchmark returns the inventory entry of the sample's benchmark.
 func (s sample) benchmark() entry.Entry {
 	e := entry.Entry{Kind: entry.Bench, Package: s.pkg, Name: s.name}
 	if strings.Contains(s.name, "/") {
@@ -190,7 +190,7 @@ func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	for _, s := range samples[sideNew] {
 		there[s.benchmark()] = true
 	}
-	heirOf := map[entry.Entry][]entry.Entry{} // what it inherits from
+	heirOf := map[entry.Entry][]entry.Entry{} // heirs of each entry of the base
 	var wrong []error
 	done := map[entry.Entry]bool{}
 	for _, s := range samples[sideBase] {

@@ -1,7 +1,7 @@
-// Package entry has the lines of an inventory: what proves something in a checkout.
+// Package entry has the lines of an inventory: the tests and checks of a checkout.
 //
-// An inventory is text, one entry a line, "KIND PACKAGE NAME", sorted, none twice; lines that begin
-// with # are comments. PACKAGE is a directory, or the file of a script. NAME goes to the end of the
+// An inventory is a text with one entry a line, "KIND PACKAGE NAME", sorted, without duplicates. Lines
+// that begin with # are comments. PACKAGE is a directory, or the file of a script. NAME goes to the end of the
 // line and may contain spaces.
 package entry
 
@@ -30,10 +30,10 @@ const (
 
 var kinds = []string{Main, Test, Subtest, Fuzz, Corpus, Bench, Sub, Example, Check}
 
-// Arrow stands between an entry and its heir, so no entry contains it.
+// Arrow separates an entry from its heir, so no entry contains it.
 const Arrow = " -> "
 
-// An Entry is one line.
+// An Entry is one line of an inventory.
 type Entry struct{ Kind, Package, Name string }
 
 func (e Entry) String() string { return e.Kind + " " + e.Package + " " + e.Name }

@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// run runs go test, and again alone those tests that may be. failed: a test has failed.
+// run runs go test, and runs failed tests again alone if they may be. failed reports whether a test has failed.
 func run(args []string, out io.Writer) (failed bool, err error) {
 	start := time.Now()
 	r := newReport(out)
@@ -56,7 +56,7 @@ func run(args []string, out io.Writer) (failed bool, err error) {
 	return failed, nil
 }
 
-// again runs one failed test alone, if it may be.
+// again runs one failed test again alone, if it may be.
 func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool, err error) {
 	if f.test == "" {
 		fmt.Fprintf(out, "not run again: %s: no single test failed\n", f.pkg)
@@ -87,7 +87,7 @@ func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.Has
 type event struct {
 	Action  string
 	Package string
-	// ImportPath is that of what go build says: "PACKAGE [PACKAGE.test]".
+	// ImportPath is the package of go build's output: "PACKAGE [PACKAGE.test]".
 	ImportPath string
 	Test       string
 	Output     string
@@ -103,12 +103,12 @@ type report struct {
 	exit   int
 	failed []failure
 	times  []event
-	// output holds, by package and top-level test, what that test's parts and it have printed, but for parts that have
-	// passed: their words are no reason of a failure. What a package itself prints is test "".
+	// output has, by package and top-level test, the output of the test and of its parts, without parts that have
+	// passed: their output does not explain a failure. Test "" has the output of the package itself.
 	output map[string]map[string]printed
 }
 
-// printed has events that print.
+// printed is a list of events with output.
 type printed []event
 
 func (p printed) String() string {
@@ -155,7 +155,7 @@ func (r *report) read(from io.Reader) error {
 		if len(line) > 0 {
 			var e event
 			if json.Unmarshal(line, &e) != nil {
-				fmt.Fprint(r.out, string(line)) // go's own words
+				fmt.Fprint(r.out, string(line)) // output of go itself, not of a test
 			} else {
 				r.take(e)
 			}
@@ -183,7 +183,7 @@ func (r *report) take(e event) {
 	}
 }
 
-// end takes the end of a test or a package.
+// end handles the end of a test or a package.
 func (r *report) end(e event, top string) {
 	output := r.output[e.Package]
 	switch {
@@ -208,7 +208,7 @@ func (r *report) end(e event, top string) {
 		r.times = append(r.times, e)
 	}
 	if e.Action == "fail" && !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		var all strings.Builder // a test may have ended the program, or TestMain has failed
+		var all strings.Builder // a test has ended the program, or TestMain has failed
 		for _, b := range output {
 			all.WriteString(b.String())
 		}
@@ -224,7 +224,7 @@ func (r *report) end(e event, top string) {
 	delete(r.output, e.Package)
 }
 
-// slowest prints the five packages that took longest, and how many passed and failed.
+// slowest prints the five packages that took longest, and the numbers of packages that passed and failed.
 func (r *report) slowest(all time.Duration) {
 	slices.SortStableFunc(r.times, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
 	failed := 0

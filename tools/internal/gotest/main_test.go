@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// A module whose tests fail the first time, by a file that the first run leaves.
+// once is a test file whose tests fail only in the first run, which leaves a file.
 const once = `package a
 import ("os"; "testing")
 func first(t *testing.T, words string) {

@@ -10,8 +10,8 @@
 //
 // A rule for one entry is stronger than one with *, a longer beginning stronger than a shorter one,
 // and both are stronger than a rule for a package. Each rule leads from the old inventory to the new
-// one in one step. A rule whose heir does not exist, or that is for nothing in the old inventory, is
-// an error.
+// one in one step. A rule is an error if its heir does not exist, or if it matches no entry of the old
+// inventory.
 package heirs
 
 import (
@@ -39,8 +39,8 @@ type packageRule struct {
 type entryRule struct {
 	line    int
 	old, to entry.Entry // without *
-	prefix  bool        // old ended in *
-	carry   bool        // and so did to
+	prefix  bool        // the rule's old entry ends in *
+	carry   bool        // the rule's new entry ends in * too
 }
 
 // Read reads a mapping.
@@ -122,7 +122,7 @@ func pattern(s string) (e entry.Entry, prefix bool, err error) {
 	return e, prefix, err
 }
 
-// Packages returns where the code of a package is now.
+// Packages returns the packages that now have the code of an old package.
 func (r *Rules) Packages(old string) []string {
 	for _, p := range r.packages {
 		if p.old == old {
@@ -132,7 +132,7 @@ func (r *Rules) Packages(old string) []string {
 	return []string{old}
 }
 
-// BenchmarksOf returns the packages that have benchmarks of an old one by rules of their own.
+// BenchmarksOf returns the packages to which rules for single benchmarks of an old package lead.
 func (r *Rules) BenchmarksOf(old string) []string {
 	var all []string
 	for _, rule := range r.entries {
@@ -143,7 +143,7 @@ func (r *Rules) BenchmarksOf(old string) []string {
 	return all
 }
 
-// Candidates returns what may be the heir of an entry, best first.
+// Candidates returns the possible heirs of an entry, best first.
 func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 	var found []entry.Entry
 	for _, rule := range r.entries {
@@ -166,7 +166,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 	return found
 }
 
-// apply returns what the rule makes of an entry, and whether it is for it.
+// apply returns the heir that the rule gives an entry, and whether the rule matches the entry.
 func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	if e.Package != r.old.Package {
 		return entry.Entry{}, false
@@ -180,7 +180,7 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 		}
 		return r.to, true
 	case r.prefix || !strings.HasPrefix(rest, "/"):
-	case parts[e.Kind] == r.old.Kind || partKinds[e.Kind] && e.Kind == r.old.Kind: // a part of what the rule is for
+	case parts[e.Kind] == r.old.Kind || partKinds[e.Kind] && e.Kind == r.old.Kind: // a part of the rule's entry
 		kind := r.to.Kind
 		for part, whole := range parts {
 			if whole == kind {
@@ -192,7 +192,7 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	return entry.Entry{}, false
 }
 
-// parts has the kind of what each kind is a part of.
+// parts maps a kind to the kind of its parent entries: a subtest is a part of a test.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
 // partKinds are the kinds of entries that can have parts of the same kind.
@@ -201,9 +201,9 @@ var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 // A Closed is an entry of the old inventory with its heir.
 type Closed struct{ Old, Heir entry.Entry }
 
-// Close finds the heir of each entry of old in now. The error names every entry that has none, and
-// every rule that is wrong. shallow is for an inventory that was made without running anything: what
-// only a run shows is taken to be there if what it is a part of is.
+// Close finds the heir of each entry of old in now. The error names every entry without an heir, and
+// every rule that is wrong. shallow is for an inventory made without running tests: an entry that only
+// a run would list counts as present if now has its parent entry.
 func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	all := map[entry.Entry]bool{}
 	packages := map[string]bool{}

@@ -26,7 +26,7 @@ func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		name, old, now, rules string
 		shallow               bool
-		want                  string // the table, without what is its own heir
+		want                  string // the table, without entries that are their own heirs
 		wrong                 string // part of the error
 	}{
 		{name: "nothing has changed", old: "test a TestX\ncheck s.sh a b",

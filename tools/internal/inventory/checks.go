@@ -76,7 +76,7 @@ func ofScript(src string, shared map[string]bool) []string {
 			check = check || rows && assignment.MatchString(text)
 		}
 		if definition.ReplaceAllString(text, "") == "" {
-			continue // the head of a function
+			continue // the first line of a function
 		}
 		if check || inside && rows {
 			all = append(all, escape(text))

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// closing prints the closing table: what each entry of the old inventory has become.
+// closing prints the closing table: each entry of the old inventory with its heir.
 func closing(args []string, out, errs io.Writer) error {
 	flags := flag.NewFlagSet("heirs", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

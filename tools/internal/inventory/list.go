@@ -62,7 +62,7 @@ func list(args []string, out, errs io.Writer) error {
 }
 
 // runTests runs tests and benchmarks of each package that has no results yet, one after the other.
-// A test that fails is listed all the same, and said: what comes after a failure may be missing.
+// It lists tests that fail too, and prints them, because subtests after a failure may be missing.
 func runTests(dir, results, timeout string, files []string, errs io.Writer) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -101,7 +101,7 @@ func runTests(dir, results, timeout string, files []string, errs io.Writer) erro
 // event is a line of go test -json (cmd/test2json).
 type event struct{ Action, Package, Test, Output string }
 
-// readResults reads what go test -json has printed.
+// readResults reads the output of go test -json.
 func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -126,8 +126,8 @@ func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// readEvents returns what has run. What failed or was skipped is said, as what it would have run is
-// not known; so is a package that did not end.
+// readEvents returns the tests that have run. It prints tests that failed or were skipped, because the
+// subtests that they would have run are not known, and packages that did not end.
 func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	var all []entry.Entry
 	open := map[string]bool{}

@@ -1,4 +1,4 @@
-// Command inventory lists what proves something in a checkout, and finds the heirs of such a list in
+// Command inventory lists the tests and checks of a checkout, and finds the heirs of such a list in
 // another. See the heads of tools/inventory/list and tools/inventory/heirs.
 package main
 
@@ -36,7 +36,7 @@ func run(args []string, out, errs io.Writer) error {
 	return wrongUse(nil)
 }
 
-// wrongUse makes an error of one of flag's, which may be nil.
+// wrongUse wraps an error of package flag, which may be nil.
 func wrongUse(err error) error {
 	if err == nil {
 		return errors.New(usage)

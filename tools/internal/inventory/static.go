@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// static lists what the sources tell without running anything.
+// static lists the tests and checks found in the sources, without running anything.
 func static(dir string, files []string) ([]entry.Entry, error) {
 	shared, err := checkers(dir, files)
 	if err != nil {
@@ -67,7 +67,7 @@ func static(dir string, files []string) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofChecks makes entries of checks. The second and later of equal ones get a number.
+// ofChecks makes entries of checks. The second and later ones of equal checks get a number.
 func ofChecks(name string, texts []string) []entry.Entry {
 	var all []entry.Entry
 	seen := map[string]int{}
@@ -106,7 +106,8 @@ func ofTests(pkg string, file *ast.File) []entry.Entry {
 	return all
 }
 
-// isTest says what cmd/go says: prefix, then no lower case letter, and one parameter *testing.param.
+// isTest reports whether f is a test function by cmd/go's rule: its name is prefix and then no lower case letter,
+// and its one parameter is a *testing.param.
 func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	rest, ok := strings.CutPrefix(f.Name.Name, prefix)
 	if first, _ := utf8.DecodeRuneInString(rest); !ok || rest != "" && unicode.IsLower(first) {
@@ -127,7 +128,7 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the calls of Run with a literal name and a function literal, below a name.
+// subtests lists the calls of Run with a literal name and a function literal in body, as parts of name.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -142,7 +143,7 @@ func subtests(body ast.Node, name string) []string {
 		_, function := call.Args[1].(*ast.FuncLit)
 		lit, ok := call.Args[0].(*ast.BasicLit)
 		if !ok || lit.Kind != token.STRING {
-			return !function // what is below a name that is not known is not known
+			return !function // subtests of a subtest with an unknown name have unknown names
 		}
 		text, err := strconv.Unquote(lit.Value)
 		if err != nil || text == "" {
@@ -156,7 +157,7 @@ func subtests(body ast.Node, name string) []string {
 	return all
 }
 
-// rewrite is what testing makes of a name (testing/match.go).
+// rewrite changes a subtest's name as package testing does (testing/match.go).
 func rewrite(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -1,4 +1,4 @@
-// Package lines counts the lines of a file that hold something else than blanks and comments.
+// Package lines counts the lines of a file that have more than blanks and comments.
 package lines
 
 import (
@@ -14,9 +14,9 @@ import (
 //
 //   - Go: lines with a token on them, by go/scanner. A raw string counts each of its lines that is
 //     not blank. Directives (//go:build, //go:embed) are comments.
-//   - C and assembly: lines with something outside // and /* */, which are no comments in literals.
+//   - C and assembly: lines with text outside comments. // and /* in literals begin no comment.
 //   - Shell, Python, testscripts: lines that are not blank and do not begin with #. A here-document
-//     and a doc string are code. The files behind a testscript are data.
+//     and a doc string are code. The files after a testscript are data.
 func Count(lang tree.Language, name string, src []byte) (int, error) {
 	switch lang {
 	case tree.Go:
@@ -52,7 +52,7 @@ func countGo(name string, src []byte) (int, error) {
 		if tok == token.EOF {
 			return n, bad
 		}
-		if tok == token.SEMICOLON && lit == "\n" { // the scanner's own
+		if tok == token.SEMICOLON && lit == "\n" { // a semicolon that the scanner has inserted
 			continue
 		}
 		first := file.Line(pos)

@@ -1,4 +1,4 @@
-// Command parts divides what make test-all runs into parts, and runs one: see the head of tools/parts.
+// Command parts divides the units of make test-all into parts, and runs one part: see the head of tools/parts.
 package main
 
 import (
@@ -21,18 +21,18 @@ import (
 
 const (
 	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
-	// table has the seconds that each unit last took, and which scripts are no part.
+	// table has the seconds that each unit last took, and the scripts that are not in any part.
 	table = "tools/parts.txt"
-	// limit is the longest that a part may take, in seconds.
+	// limit is the longest time of a part, in seconds.
 	limit = 25 * 60
-	// unknown is what a unit is taken to need that has no row.
+	// unknown is the assumed time, in seconds, of a unit without a row.
 	unknown = 3 * 60
 )
 
 // patience is how long the output of a unit that has ended may stay open.
 var patience = 10 * time.Second
 
-// A unit is what a part is made of: a script, a package's long tests, or its fuzz targets.
+// A unit is an element of a part: a script, a package's long tests, or its fuzz targets.
 type unit struct {
 	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
@@ -83,14 +83,14 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" for an estimate; "speed" or "hand" before it is the class of a script
-// that is no part.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A script that is in no part has its class, "speed"
+// or "hand", before that.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
-	// What makes a package's tests have a long form, or boot guests: internal/testkit, internal/machine/machinetest.
+	// hasLong matches the calls by which tests have a long form or boot guests (internal/testkit, machinetest).
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
-	// guests is what `make test` boots.
+	// guests is the package with the guests that `make test` boots.
 	guests  = "./test/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
@@ -181,7 +181,7 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units one after the other, the failed ones too once more where they may be, and says what each took.
+// do runs units one after the other, reruns failed ones once if they may be, and prints the time of each.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -193,7 +193,7 @@ func do(units []unit, out io.Writer) error {
 		fmt.Fprintf(out, "=== %s\n", u.name)
 		start := time.Now()
 		text, err := u.run(out)
-		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has done so
+		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has rerun failed tests
 			err = again(u, text, l, out)
 		}
 		took := time.Since(start).Seconds()
@@ -229,7 +229,7 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines gives the line of a script's output that says why it failed.
+// lastLines returns the lines of a script's output with the reason why it failed.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -240,7 +240,7 @@ func lastLines(output string) string {
 	return lines[len(lines)-1]
 }
 
-// run runs a unit, shows what it prints, and gives the last megabyte of that.
+// run runs a unit, copies its output to out, and returns the last megabyte of it.
 func (u unit) run(out io.Writer) (string, error) {
 	var cmd *exec.Cmd
 	kind, what, _ := strings.Cut(u.name, " ")
@@ -264,7 +264,7 @@ func (u unit) run(out io.Writer) (string, error) {
 	return text.String(), err
 }
 
-// tail keeps the last megabyte that is written to it.
+// tail keeps the last megabyte of the bytes written to it.
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {

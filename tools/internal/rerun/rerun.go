@@ -1,9 +1,9 @@
-// Package rerun decides which failed tests are run again, and keeps a list of the tests that then
+// Package rerun decides which failed tests may run again, and keeps a list of the tests that then
 // passed.
 //
 // A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that
-// have a row in docs/flaky.md, and failures that no second run excuses: data races, panics, leaks, wrong bytes,
-// inputs that a fuzz target failed on.
+// have a row in docs/flaky.md, and tests with failures that no second run excuses: data races, panics, leaks, wrong
+// bytes, inputs on which a fuzz target failed.
 package rerun
 
 import (
@@ -29,11 +29,11 @@ var final = regexp.MustCompile(`(?i)data race|\bpanic\b|fatal error|SIG(SEGV|BUS
 
 // A List is a run's tests that passed only when they were run again.
 type List struct {
-	file  string // one a line: PACKAGE TEST: FIRST LINE OF OUTPUT
-	flaky string // docs/flaky.md, as text
+	file  string // path of the list; a line is PACKAGE TEST: FIRST LINE OF OUTPUT
+	flaky string // text of docs/flaky.md
 }
 
-// Open opens the list of the checkout in dir: $VNIC_RERUNS, else bin/reruns.txt. Rows that are there already count.
+// Open opens the list of the checkout in dir: $VNIC_RERUNS, otherwise bin/reruns.txt. Rows already in the file count.
 func Open(dir string) (*List, error) {
 	l := &List{file: os.Getenv("VNIC_RERUNS")}
 	if l.file == "" {
@@ -47,10 +47,10 @@ func Open(dir string) (*List, error) {
 	return l, nil
 }
 
-// passed matches the lines in which a script says what was right.
+// passed matches the lines in which a script prints a passed check.
 var passed = regexp.MustCompile(`(?m)^ok\b.*`)
 
-// Refuse gives the reason why a failed test is not run again; "": it may be.
+// Refuse returns the reason why a failed test must not run again; "": it may.
 func (l *List) Refuse(test, output string) (string, error) {
 	if m := final.FindString(passed.ReplaceAllString(output, "")); m != "" {
 		return fmt.Sprintf("its output has %q", m), nil
@@ -71,7 +71,7 @@ func (l *List) Refuse(test, output string) (string, error) {
 	return "", nil
 }
 
-// Add notes a test that passed when it was run again; output is that of the run in which it failed.
+// Add records a test that passed in its second run. output is the output of the run in which the test failed.
 func (l *List) Add(pkg, test, output string) error {
 	first := "no output"
 	for line := range strings.Lines(output) {
@@ -92,7 +92,7 @@ func (l *List) Add(pkg, test, output string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Rows gives the lines of the list.
+// Rows returns the lines of the list.
 func (l *List) Rows() ([]string, error) {
 	b, err := os.ReadFile(l.file)
 	if errors.Is(err, os.ErrNotExist) {

@@ -74,7 +74,7 @@ func run(args []string, out io.Writer) error {
 	return sums.judge(*most, *beside)
 }
 
-// kind is what is summed up: lines of a class in a language.
+// kind is a kind of lines that are summed up: a class in a language.
 type kind struct {
 	class tree.Class
 	lang  tree.Language
@@ -116,8 +116,8 @@ func count(dir string, files []string) (sizes, error) {
 	return sums, nil
 }
 
-// noTesting returns an error if a file that counts as product imports testing: then its package is
-// test support, and must be named as such.
+// noTesting returns an error if a file that counts as product imports testing: its package is then
+// test support, and must be in tree.Support.
 func noTesting(name string, src []byte) error {
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
 	if err != nil {
@@ -191,7 +191,7 @@ func tooWide(out io.Writer, dir string, files []string, columns int) error {
 	n := 0
 	for _, name := range files {
 		list := strings.HasPrefix(name, "tools/inventory/") && path.Ext(name) == ".txt"
-		// Golden files hold output byte for byte, and the commands that print it.
+		// Golden files have output byte for byte, and the commands that print it.
 		golden := strings.Contains("/"+name, "/testdata/golden")
 		if list || golden || tree.LanguageOf(dir, name) == tree.Data {
 			continue

@@ -1,6 +1,5 @@
 // Package tree classifies the files of a checkout as product, test, test support, acceptance or
-// tool. The programs of tools/ use it, so that there is one list of files that are not part of the
-// product.
+// tool. The programs of tools/ share its list of files that are not part of the product.
 package tree
 
 import (
@@ -14,11 +13,11 @@ import (
 	"strings"
 )
 
-// Module is the path of the module that the checkouts hold.
+// Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support names the directories of packages that only tests import. All below such a directory is
-// test support too. A package that imports "testing" outside its _test.go files must be in this
+// Support lists the directories of packages that only tests import. All files below such a directory
+// are test support too. A package that imports "testing" outside its _test.go files must be in this
 // list: tools/size reports one that is missing.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",

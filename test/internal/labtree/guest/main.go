@@ -1,4 +1,4 @@
-// Command guest reports what its kernel has found on PCI.
+// Command guest runs in a guest and reports which PCI devices its kernel has found.
 package main
 
 import (

@@ -27,7 +27,7 @@ import (
 
 const (
 	stall    = 6 * time.Second
-	peer     = 30 * time.Second // the other guest may be at the mistake before
+	peer     = 30 * time.Second // the other guest may still run the mistake before
 	limit    = 100 * time.Second
 	basePort = 7000
 )
@@ -121,7 +121,7 @@ func run(args ...string) (line string, status int) {
 	return "succeeds", 0
 }
 
-// child makes one.
+// child makes the mistake with a number.
 func child(ctx context.Context, d *guest.Device, number string) error {
 	var i int
 	if _, err := fmt.Sscan(number, &i); err != nil || i < 0 || i >= len(list()) {
