@@ -1,9 +1,10 @@
-// Package report makes the tables of commands' reports. How a table shows a figure, and whether figures of several runs
-// are added up, is one [Column]; the figure's JSON key and its description in the schema stand at its field
-// (internal/schematest).
+// Package report makes the tables and the JSON of commands' reports. How a table shows a figure, and whether figures of
+// several runs are added up, is one [Column]; the figure's JSON key and its description in the schema stand at its
+// field (internal/schematest).
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -108,6 +109,13 @@ func (c *Column[T]) cell(x *T) string {
 		return c.Text(x)
 	}
 	return Number(*c.Count(x))
+}
+
+// Encoder returns an encoder that writes JSON as all reports are written: indented by two spaces.
+func Encoder(w io.Writer) *json.Encoder {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e
 }
 
 // PerSecond returns n divided by seconds; 0 if no time has passed.

@@ -1,13 +1,13 @@
 package run
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/wire"
 )
 
@@ -53,7 +53,5 @@ func (r *runner) keepCounters() error {
 		}
 		all[p.Name()] = n
 	}
-	enc := json.NewEncoder(r.kept)
-	enc.SetIndent("", "  ")
-	return errors.Join(enc.Encode(all), r.kept.Close())
+	return errors.Join(report.Encoder(r.kept).Encode(all), r.kept.Close())
 }

@@ -1,8 +1,9 @@
 package serve
 
 import (
-	"encoding/json"
 	"io"
+
+	"vnic.dev/vnic/internal/report"
 )
 
 // capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: type net has
@@ -13,9 +14,7 @@ type capabilities struct {
 
 // PrintCapabilities writes the output of --print-capabilities.
 func PrintCapabilities(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(capabilities{Type: "net"})
+	return report.Encoder(w).Encode(capabilities{Type: "net"})
 }
 
 // Description is VhostUserBackend of QEMU's docs/interop/vhost-user.json: a description of a
@@ -34,8 +33,6 @@ const BackendName = "vhost-user-vnic"
 // PrintDescription writes a description of the program at binary, for a file in the directory
 // vhost-user.
 func PrintDescription(w io.Writer, binary string) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU", Type: "net",
+	return report.Encoder(w).Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU", Type: "net",
 		Binary: binary})
 }

@@ -4,7 +4,6 @@ package show
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Text from guests, servers, files and other programs may have control codes for the terminal. These functions remove
@@ -41,11 +41,7 @@ func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error 
 
 // JSON prints v as one JSON object, for programs.
 func JSON(w io.Writer, v any) error {
-	return Encoded(w, func(w io.Writer) error {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(v)
-	})
+	return Encoded(w, func(w io.Writer) error { return report.Encoder(w).Encode(v) })
 }
 
 // Encoded prints the JSON that f writes, and escapes control codes for terminals. encoding/json

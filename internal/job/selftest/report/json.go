@@ -1,11 +1,11 @@
 package report
 
 import (
-	"encoding/json"
 	"io"
 
 	"vnic.dev/vnic/internal/job/selftest/expect"
 	"vnic.dev/vnic/internal/job/selftest/results"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Document is the JSON of a run. Names of fields are API; schema.json describes them.
@@ -25,8 +25,7 @@ func JSON(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	if len(d.Programs) == 0 { // lists are never null
 		d.Programs, worth.Programs = []results.Program{}, []expect.ProgramJudgement{}
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
+	e := report.Encoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(d)
 }
