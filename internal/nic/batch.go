@@ -1,8 +1,8 @@
 package nic
 
 // batchBytes bounds the payload of a batch, roughly. A Sender notifies its driver and the receivers
-// when it has moved the last frame of a batch; they process that batch while the worker moves the
-// next one. With frames as long as GSO packets, they would wait for the worker instead if a batch
+// when it has moved the last frame of a batch; they process that batch while the Sender moves the
+// next one. With frames as long as GSO packets, they would wait for the Sender instead if a batch
 // were as large as the ring.
 const batchBytes = 256 << 10
 

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxMerges bounds the open merges on a queue, each of another flow: as many flows as Linux's GRO
-	// keeps in one hash bucket (MAX_GRO_SKBS).
+	// maxMerges bounds the open merges on a queue whose merges end with their batch, each merge of
+	// another flow: as many flows as Linux's GRO keeps in one hash bucket (MAX_GRO_SKBS).
 	maxMerges = 8
 	// lookAhead is the number of packets behind a packet among which followed looks for the next one
 	// of its flow before a merge begins: a sender seldom interleaves more flows.
@@ -19,10 +19,10 @@ const (
 )
 
 // merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
-// queue. Its user holds the queue's lock. A merger puts all merged frames into the queue before the
-// queue's run of the batch ends, unless merges may outlive their batch (hold.go).
+// queue. The goroutine that uses a merger holds the queue's lock. A merger puts all merged frames
+// into the queue before fill returns, unless merges may outlive their batch (hold.go).
 type merger struct {
-	limits wire.Limits // of the driver, during this run
+	limits wire.Limits // the driver's limits, as merging found them
 	holds  bool        // merges outlive their batch
 	open   []merge     // all slots; the first n are in use
 	n      int         // open merges, oldest first
@@ -45,7 +45,8 @@ type merge struct {
 	held        *held // its frames of earlier batches; nil: none
 }
 
-// merging prepares the queue's merger for a run of a batch; nil if the queue does not merge.
+// merging returns the queue's merger, ready for the packets of a batch; nil: the queue merges none
+// of them.
 func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	p, holds := d.port, d.port.hold != nil
 	if !holds && len(batch) < 2 {
@@ -173,8 +174,8 @@ func (m *merger) longest() uint32 {
 	return min(m.limits.MaxBytes, MaxFrame)
 }
 
-// joins reports whether a packet continues merge g of its flow. Then it also takes the route of
-// that merge, because the port splits all mergeable packets of a flow alike.
+// joins reports whether a packet continues merge g of its flow. A packet that does takes the route
+// of that merge, because the port splits all mergeable packets of a flow alike.
 func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
 	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
 		g.segments+len(pkt.Payload) > mergeSegments {

@@ -36,8 +36,8 @@ func (p *Port) info() control.Info {
 
 // SetSplit implements control.Handler. Queue 0 is never split: it gets the frames that cannot be
 // split and the answers to commands. When a command turns split off, SetSplit returns posted
-// buffers unused before steering changes: the queue must not put a whole frame into buffers that
-// the driver laid out for split frames.
+// buffers, unused, to the driver before steering changes: the queue must not put a whole frame into
+// buffers that the driver laid out for split frames.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,

@@ -28,7 +28,7 @@ type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// bytesByMem is the payload of a frame by kind of memory, on this port's side.
+// bytesByMem is the payload of a frame by the kind of memory in which it lies at this port's guest.
 type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 

@@ -284,8 +284,8 @@ func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	}
 }
 
-// lost counts a frame of the control channel if receive queue 0 did not take it (res); the driver
-// will repeat its request.
+// lost counts a frame of the control channel if receive queue 0 did not take it (res). If the frame
+// is an answer, the driver will repeat its request.
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
@@ -311,8 +311,8 @@ func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	return res
 }
 
-// with calls f under a receive queue's lock, inside the epoch, and then interrupts the driver if
-// needed.
+// with calls f under a receive queue's lock, inside the epoch of the port's address space, and then
+// interrupts the driver if needed.
 func (p *Port) with(rq *rxQueue, f func()) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)

@@ -82,9 +82,9 @@
 // it took less than half of the frames sent to it, and frames went to another receiver. While that
 // stays true, the Sender does not wait for full slots again. If a receiver takes no frame for
 // Patience, the Sender drops its held frames in any case. Patience counts time during which the
-// Sender ran: the Sender looks at the clock 16 times, and the time between two looks counts as two
-// such steps at most. So no frame is lost when the host suspends the Sender for a second. If each
-// look is late, patience ends after 8 to 16 looks.
+// Sender ran: while it waits, the Sender looks at the clock once a step, a 16th of Patience, and
+// the time between two looks counts as two steps at most. So no frame is lost when the host
+// suspends the Sender for a second. If each look is late, patience ends after 8 to 16 looks.
 //
 // The number of frames sent to a receiver is the number taken from the ring for it, plus its share
 // of the frames that still wait in the ring, estimated from the mix of recent frames. While held

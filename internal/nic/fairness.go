@@ -47,14 +47,14 @@ type receiver struct {
 	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
 	waited      float64   // seconds during which the Sender held frames to it
-	stuck       float64   // part of waited in which it held most slots, all were held, and the driver's ring was full
+	stuck       float64   // part of waited: slow found that it holds up most frames, and the driver's ring full
 	stuckSent   float64   // part of sent: frames sent during stuck
 
 	busy     bool      // it is in receivers.busy
 	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames that were held
 	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
-	mixed    int       // frames to it since the Sender held its first frame; slow halves all counts beyond recent
+	mixed    int       // frames to it since the Sender held its first frame; slow halves all when their sum exceeds recent
 
 	fill fill
 }
@@ -76,7 +76,7 @@ type receivers struct {
 	last  *receiver                   // receiver of the previous frame
 	busy  []*receiver                 // receivers for which the Sender holds frames
 	slows *receiver                   // result of the last call of slow
-	again bool                        // slow may find a receiver some time later
+	again bool                        // slow found no slow receiver, but may find one after judgeAgain
 }
 
 // find returns the state of a queue. The cost does not depend on the number of receivers: if a
@@ -122,8 +122,8 @@ func (rs *receivers) add() *receiver {
 	return r
 }
 
-// count records the verdicts of frames, and returns how many are Busy. The first old frames were
-// held before. While no frame is held, the Sender does no other work for its receivers.
+// count records the verdicts of frames, and returns how many are Busy. The Sender held frames[:old]
+// before. While no frame is held, the Sender does no other work for its receivers.
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
@@ -146,8 +146,8 @@ func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (bu
 	return busy
 }
 
-// hold updates all sums to now, and records for which receivers frames are held. The first old
-// frames were held before.
+// hold updates all sums to now, and records for which receivers frames are held. The Sender held
+// frames[:old] before.
 func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	if len(rs.busy) == 0 {
 		rs.begin(frames[old:], now)
@@ -225,8 +225,8 @@ func (r *receiver) pass(now time.Time) {
 	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
-// mayBeSlow reports whether slow is worth a call while frames take all slots: if all slots are
-// held, or if the receiver that was found slow the last time still holds some.
+// mayBeSlow reports whether the Sender should call slow while frames take all slots: if it holds
+// all these frames (all), or if it still holds some for the receiver that slow returned last.
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
 // slow returns the receiver that has to give up frames, so that frames to others get slots; nil:

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of requested faults: no fault stops a driver's ring for longer.
+// Bounds of requested faults: no fault stops a driver's ring for longer than these times.
 const (
 	MaxCompletionDelay = time.Second
 	MaxExhaustion      = 10 * time.Second
@@ -55,8 +55,8 @@ func (p *Port) Faults() FaultCounters {
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
 // InterruptLost reports whether to drop an interrupt that the driver wants. The device model calls
-// it before each interrupt, and sends the next one after a drop even if the driver did not ask for
-// it anew.
+// it before each interrupt. After a drop it sends the next interrupt even if the driver did not ask
+// for one anew.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -202,7 +202,7 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 }
 
 // LateTxQueue is a TxQueue that can return frames to the driver some time after the Sender is done
-// with them, when the Sender uses their TxFrames for other frames (Port.DelayCompletions).
+// with them, when the Sender already uses their TxFrames for other frames (Port.DelayCompletions).
 type LateTxQueue interface {
 	// Token identifies a done frame for DoneLate.
 	Token(f *TxFrame) uint32

@@ -50,8 +50,8 @@ type QueueFlows struct {
 	Others flows.Others
 }
 
-// FlowAccount reads the account of flows: receive queues, then transmit queues. It returns nil if
-// the port keeps none (Config.Flows).
+// FlowAccount reads the account of flows of each queue that has counted any: receive queues, then
+// transmit queues. It returns nil if the port keeps none (Config.Flows).
 func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil

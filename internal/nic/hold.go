@@ -23,7 +23,8 @@ const (
 	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge, or of a frame
 	// MaxHold is the longest Config.Hold.
 	MaxHold = time.Second
-	// holdRetry is the retry interval for frames held for a full queue.
+	// holdRetry is the time to the next try if held frames found no buffers and the queue's Arm
+	// returned false, in nanoseconds.
 	holdRetry = int64(time.Millisecond)
 )
 
@@ -33,7 +34,7 @@ type store struct {
 	free   []*held       // not in use by a merge
 	chunks []dma.Segment // not in use by a merge
 	made   int           // chunks allocated
-	worker wire.Worker   // worker for puts by the holder, outside a sender's Deliver
+	worker wire.Worker   // worker for puts outside a sender's Deliver (flush)
 	cutter splitter.Segmenter
 	pkt    wire.Packet // the result of frame
 	hdr    [splitter.MaxHeader]byte

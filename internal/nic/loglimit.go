@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LogLimit logs at most one line a second and adds how many it suppressed: a guest can cause any
-// number of lines. Any goroutine may use it.
+// LogLimit logs at most one line a second, and adds to it how many lines it has suppressed since
+// the previous one: a guest can cause any number of lines. Any goroutine may use it.
 type LogLimit struct {
 	mu   sync.Mutex
 	next time.Time // under mu

@@ -137,7 +137,7 @@ func (m *Mover) part(off, n uint32) (w bytesByMem) {
 	return w
 }
 
-// copy copies n bytes.
+// copy copies n bytes from src to dst; summed: it also returns their ones' complement sum.
 func (m *Mover) copy(dst, src []dma.Segment, n uint64, summed bool) (sum uint16, err error) {
 	var k uint64
 	if summed {

@@ -8,16 +8,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// patienceSteps is how many Steps Limit has.
+// patienceSteps is the number of Steps in the time that limit returns.
 const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
 // delay frames to other guests again and again. The zero value is ready.
 //
-// It measures the time during which the Sender ran, by the Sender's own clock (Pass). A host may
-// take the processors from all threads for a second, and a receiver could not post buffers in that
-// time. So a waiting Sender looks at the clock once a Step, and the time between two looks counts
-// as at most two Steps.
+// Patience measures the time during which the Sender ran, by the Sender's own clock (Pass). A host
+// may take the processors from all threads for a second, and a receiver could not post buffers in
+// that time. So a waiting Sender looks at the clock once a Step, and the time between two looks
+// counts as at most two Steps.
 type Patience struct {
 	Limit   time.Duration // 0: limits.Patience; read it through limit
 	stalled [4]stalled
@@ -35,7 +35,7 @@ func (p *Patience) limit() time.Duration {
 	return limits.Patience.Here()
 }
 
-// Step returns how often a waiting Sender looks at the clock.
+// Step returns the interval at which a waiting Sender looks at the clock.
 func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
 // Pass converts real time to the Sender's clock, and records the look. waited: the Sender has held
@@ -51,8 +51,8 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 // clockAt converts real time between two looks.
 func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that took nothing within the limit. The entry is freed as soon as the
-// receiver has buffers.
+// stalled is a receiver that took nothing within the limit. ShouldWait frees the entry when it
+// finds that the receiver has had buffers since.
 type stalled struct {
 	receiver wire.Waitable // nil: the entry is free
 	until    time.Time     // until then frames to it do not wait
@@ -63,7 +63,8 @@ type stalled struct {
 // Wake implements wire.Waker, on any goroutine.
 func (s *stalled) Wake() { s.posted.Store(true) }
 
-// ShouldWait reports whether a frame that has waited for a receiver since then may go on waiting.
+// ShouldWait reports whether a frame that has waited for a receiver from time since to time now may
+// go on waiting.
 func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {

@@ -16,7 +16,7 @@ import (
 // Pollers are threads that serve the transmit queues of several devices by polling their rings, as
 // DPDK's drivers do: while the threads poll, no driver kicks and no thread sleeps. Each queue
 // belongs to one thread. A thread that has found nothing in its queues for pollIdle sleeps with
-// kicks enabled, unless it is hot.
+// kicks enabled; a hot thread (NewPollers) never sleeps.
 //
 // A thread serves ports in turn, however many queues each has: a turn is a batch of the port's next
 // queue that has frames. A port whose batch had more than turnBytes skips turns until it has paid
@@ -32,8 +32,8 @@ type Pollers struct {
 // pollIdle is how long a poller polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is the number of looks at a ring in which a poller checks once for the ring's first
-// kick, because a check is a system call.
+// firstKicks is the number of looks at a ring for each check for the ring's first kick: a poller
+// does not check at each look, because a check is a system call.
 const firstKicks = 64
 
 const (
@@ -41,7 +41,8 @@ const (
 	frameCost = 2 << 10  // least bytes that a frame counts: the cost of a short one
 )
 
-// NewPollers starts n threads. Close ends them; when it is called, no queue may be in service.
+// NewPollers starts n threads, which never sleep if hot is set. Close ends them; all Senders that
+// they serve must have stopped before.
 func NewPollers(n int, hot bool) (*Pollers, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%d threads that poll", n)
@@ -277,7 +278,7 @@ func (t *poller) consumeAll() {
 	}
 }
 
-// fail stops all queues: the thread cannot sleep any more.
+// fail stops all queues of the thread, because the thread cannot sleep any more.
 func (t *poller) fail(err error) {
 	for _, s := range t.senders {
 		s.broken = err

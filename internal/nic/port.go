@@ -63,8 +63,8 @@ type GPU struct {
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads these fields for each run of packets, so they are in one cache line: with many
-	// ports none of them is in the cache.
+	// Deliver reads these fields for each batch, so they are in one cache line: with many ports
+	// none of them is in the cache.
 	space    *dma.Space
 	steering atomic.Pointer[steering]     // compiled from the State; stored under mu
 	limits   *atomic.Pointer[wire.Limits] // limits of the driver
@@ -260,8 +260,8 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 
-// SetCarrier sets whether the link is up, which is the default. While it is down the port takes
-// nothing from the wire, and drops packets of its guest. The device model tells the guest.
+// SetCarrier sets whether the link is up, which is the default. While the link is down, the port
+// takes nothing from the wire, and drops packets of its guest. The device model tells the guest.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
 // SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
@@ -329,10 +329,10 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
-// Reduced returns how many bytes the port's engines have reduced (sums).
+// Reduced returns how many bytes the port's engine has added in Reduce jobs.
 func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
 
-// Copied returns how many bytes the port's engines have copied between a GPU and guest memory on a
+// Copied returns how many bytes the port's engine has copied between a GPU and guest memory on a
 // NUMA node, by direction; node -1: the node is unknown.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 

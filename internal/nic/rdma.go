@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// roceBatch is the most RDMA frames in flight, including the frames held for a busy receiver.
+// roceBatch is the most RDMA frames in flight, including the frames that the Sender holds for a
+// busy receiver.
 const roceBatch = 32
 
 // roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of

@@ -280,7 +280,7 @@ func (s *Sender) turn() (n int, ended bool) {
 }
 
 // Round sends held and new frames, and publishes the completed ones. It returns the number of new
-// frames, 0 in the last round.
+// frames: 0 in the last round, unless SenderOptions.Drain is set.
 func (s *Sender) Round(last bool) (n int, err error) {
 	token := 0
 	if s.o.Space != nil {
@@ -302,8 +302,8 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch. After an error it has sent all frames
-// before the faulty one.
+// exchange sends held and new frames, inside the epoch of SenderOptions.Space. After an error it
+// has sent all frames before the faulty one.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -356,8 +356,8 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle returns finished frames to the driver, and holds frames whose receiver was busy. The first
-// old frames were held before.
+// settle returns finished frames to the driver, and holds frames whose receiver was busy. The
+// Sender held s.frames[:old] before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
 	busy := s.receivers.count(all, old, s.clock) // including frames that wait for links

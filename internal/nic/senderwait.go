@@ -26,7 +26,7 @@ func (s *Sender) Wait() error {
 
 // prepare asks receivers and the driver to wake the Sender. false: there is work already. The
 // caller has to call resume in both cases. The receivers stay armed until the end of the next step,
-// as a turn of the port lasts that long.
+// because the port's turn (RxBase) lasts that long.
 func (s *Sender) prepare() bool {
 	s.disarm() // a poller may have called prepare since the Sender's last step
 	s.trim()
@@ -149,6 +149,6 @@ func (s *Sender) heldLeft() time.Duration {
 // spinTime bounds a worker's polling before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the running workers with a locked thread. If they outnumber the cores, none of
-// them polls.
+// workers counts the running workers with a locked thread. If there are as many as cores, or more,
+// none of them polls.
 var workers atomic.Int32

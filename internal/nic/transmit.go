@@ -125,7 +125,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 }
 
 // toHost copies a packet's GPU payload to host memory by the copy engine, for a NIC that cannot
-// read the GPU.
+// read the GPU's memory. used is the number of slots of bounce that earlier packets of the batch
+// take; toHost returns the number with this packet's.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)

@@ -311,7 +311,8 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	return best
 }
 
-// send sends an entry. If its port is busy, the line's goroutine tries again later.
+// send sends an entry. If the port is busy, the line's goroutine tries again later; after maxTries
+// tries, send drops the entry.
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.beyond(w, h.run[:])
 	if h.Verdict.Kind == Busy {

@@ -33,16 +33,16 @@
 // router advertisements except their sender, because a guest may be a router.
 //
 // A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved
-// ones and its own. Another port may take over an address that its port does not use for
-// BindingIdle, counted from the time when it was first wanted; 10 s if its port has only probed for
-// it; at once after Forget or Detach. Costs: a frame with the source of the previous frame in its
-// batch costs a comparison. A frame from addresses that its port has used before costs a search in
-// a list of at most 64, without a lock. ARP, neighbor discovery and malformed frames are copied, at
-// most 512 bytes, and each is a delivery of its own. A frame from a new address, a refused frame, a
-// probe, and the next use of an address that another port wants (at most 6 times a minute) take the
-// switch's lock, and look at no more than 65 bindings and two lists of 65 under it. Refused frames
-// allocate nothing, and are reported once in ReportEvery for each reason. An address takes about
-// 200 bytes of memory.
+// ones and its own. Another port may take over an address whose port has not used it for
+// BindingIdle, counted from the time when a port first wanted the address; for 10 s if the
+// address's port has only probed for it; at once after Forget or Detach of that port. Costs: a
+// frame with the source of the previous frame in its batch costs a comparison. A frame from
+// addresses that its port has used before costs a search in a list of at most 64, without a lock.
+// ARP, neighbor discovery and malformed frames are copied, at most 512 bytes, and each is a
+// delivery of its own. A frame from a new address, a refused frame, a probe, and the next use of an
+// address that another port wants (at most 6 times a minute) take the switch's lock, and look at no
+// more than 65 bindings and two lists of 65 under it. Refused frames allocate nothing, and are
+// reported once in ReportEvery for each reason. An address takes about 200 bytes of memory.
 //
 // Frames to group addresses and to unknown addresses go to all ports, and wait for none. A link
 // limits how many frames to group addresses its port may send a second (LinkOptions.Storm); frames

@@ -197,8 +197,9 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	return f, due
 }
 
-// burst is the state of a link in the model of Gilbert and Elliott. The seed alone decides how long
-// each state lasts. burst keeps the segment numbers of the latest changes of state.
+// burst is the state of a link in the model of Gilbert and Elliott. P, R and the seed alone decide
+// how many segments each state lasts. burst keeps the segment numbers of the latest changes of
+// state.
 type burst struct {
 	Burst
 	seed uint64

@@ -43,8 +43,8 @@ const (
 	// MACs, beside its own. The link refuses another one, unless one of them is idle.
 	MaxBindings = 64
 	// BindingIdle is how long a bound address must be unused before another port may take it, or
-	// before it makes room for another address of the port. The time counts from when one of them
-	// first wanted it.
+	// before it makes room for another address of the port. The time counts from when the other
+	// port, or the address's own port for lack of room, first wanted it.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
@@ -336,7 +336,7 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 
 // Lease binds an address to the port with mac, until a time, whether the port uses it or not. It
 // returns false if another port has the address. If no port with an Identity has mac, Lease checks
-// nothing.
+// nothing and returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }

@@ -244,8 +244,9 @@ func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	im.link.count.duplicated.Add(1)
 }
 
-// lose counts the piece [off, off+n) of a packet as lost, moves the packet's cursor from behind it,
-// and reports it to the receiver's tap. A sender's tap calls Link.Lost to find such pieces.
+// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor from past the piece.
+// On a receiver's link it also reports the piece to the receiver's tap. A sender's tap calls
+// Link.Lost to find such pieces.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from

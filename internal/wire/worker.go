@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// maxPieces is how many pieces of a packet are delivered to a port at once.
+// maxPieces is the most pieces of a packet in one call of a port's Deliver.
 const maxPieces = 32
 
 // Worker has the copier and the wire's scratch memory for a sending goroutine. Only one goroutine
@@ -29,7 +29,7 @@ type Worker struct {
 	alteredBuf *dma.Region    // the changed payload; made when first needed
 	alteredSeg [1]dma.Segment // the changed payload
 
-	whole      piece                    // a packet whose checksum was completed, see completed
+	whole      piece                    // a packet's copy that completed or pulled made
 	wholeRun   [1]*Packet               // points to whole
 	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
 	csumRegion *dma.Region              // of csum
@@ -42,7 +42,7 @@ type busyLink struct {
 	verdict Verdict
 }
 
-// piece is a part of a packet that was cut.
+// piece is a part, or a changed copy, of a packet.
 type piece struct {
 	Packet
 	hdr [splitter.MaxHeader]byte

@@ -160,7 +160,7 @@ func (b *box) sleep(d time.Duration) {
 }
 
 // forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. Requests
-// for these pages that have no answer stay: by its generation the Engine refuses an answer from
+// for these pages that have no answer stay: the Engine refuses an answer whose generation is from
 // before the invalidation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()

@@ -132,8 +132,8 @@ func (e *Engine) addPaged(r *region) error {
 	return nil
 }
 
-// delPaged deletes a region, and resumes the queue pairs that wait for its pages; they find that it
-// is gone.
+// delPaged deletes a region, and resumes the queue pairs that wait for its pages; they find that
+// the region is gone.
 func (e *Engine) delPaged(p *paged) {
 	g := &e.paging
 	g.mu.Lock()
@@ -146,8 +146,8 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll takes the queue pairs that wait for pages of a region, or wait to send a request. The
-// caller holds mu; after releasing it, the caller passes them to resume.
+// wakeAll removes and returns the queue pairs that wait for pages of a region, or wait to send a
+// request. The caller holds mu; after releasing it, the caller passes them to resume.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil

@@ -11,8 +11,8 @@ import (
 
 // Receive processes a frame for the port to RoCEv2's UDP port, while the Engine is active, and
 // reports whether it was a valid packet of a queue pair. The sender's worker calls it, inside the
-// address spaces of both ports; it never waits. It does not keep the frame. gpu is 1 + the GPU that
-// got the payload; 0: none. bounced: the payload went through host memory.
+// epochs of both ports' address spaces; it never waits. It does not keep the frame. gpu is 1 + the
+// GPU that got the payload; 0: none. bounced: the payload went through host memory.
 func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
 	token := e.users.Enter()
 	defer e.users.Leave(token)

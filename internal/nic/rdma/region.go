@@ -113,7 +113,7 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 }
 
 // resolve appends the segments of [va, va+n) of an MR; the queue pair will soon need ahead bytes
-// from va on. The caller is inside the address space.
+// from va on. The caller is inside the epoch of the port's address space.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {

@@ -20,8 +20,8 @@ type requester struct {
 	una         uint32 // number of the oldest packet without an answer
 	top         uint32 // number after the newest packet ever sent
 	reads       int    // READ pieces that are requested and not completely answered
-	retries     uint8  // left
-	rnrs        uint8  // left
+	retries     uint8  // retries left after timeouts
+	rnrs        uint8  // retries left after RNR NAKs
 	recovering  bool   // goBack has run, and no answer has come since
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // a READ waits for a page of its memory, and its answer was dropped for that reason

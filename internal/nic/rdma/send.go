@@ -126,7 +126,8 @@ func (q *qp) build(f frame, h *header, n uint32) {
 }
 
 // Next makes the next frame in p and slot number index; false: there is none. The worker calls it,
-// inside the address space. The frame is valid until the next call of Next for the same slot.
+// inside the epoch of the port's address space. The frame is valid until the next call of Next for
+// the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
