@@ -42,7 +42,8 @@ func NewChannels(list ...Channel) (*Channels, error) {
 }
 
 // AllReduce is Ring.AllReduce on all channels' buffers. Channel c adds the elements of Part(c,
-// channels, count), in its own order of ranks. After an error of one channel all are closed.
+// channels, count), in its own order of ranks. After an error of one channel, except an error of
+// the arguments, all channels are closed.
 func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint64) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {
 		return c.allReduce(t, c.Buffer, off, count)

@@ -64,9 +64,9 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets the steps of an operation in which chunks go round the ring: in the first step this rank
-// sends chunk first, and in each step it receives the chunk that it sends in the next step. In the
-// first adds steps it adds the received chunk, for which it needs scratch memory.
+// around sets the steps of an operation in which chunks go round the ring: in the first step this
+// rank sends chunk first, and in each step it receives the chunk that it sends in the next step. In
+// steps 0 to adds-1 it adds the received chunk, for which it needs scratch memory.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
@@ -80,8 +80,8 @@ func (o *operation) around(first, steps, adds int) *operation {
 	return o
 }
 
-// do does the operation. If ctx ends, the operation ends too. After an error the ring is closed, but
-// for an error of the arguments.
+// do does the operation. If ctx ends, the operation ends too. After an error the ring is closed,
+// except if the arguments are wrong or the buffer cannot be bound.
 func (o *operation) do(ctx context.Context) (err error) {
 	r := o.r
 	if o.err != nil || r.c.Ranks == 1 {

@@ -266,7 +266,7 @@ func (r *Ring) Stats() Stats {
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		if c != nil { // a single rank has none
-			_ = c.SetLinger(0) // the error says that it is closed
+			_ = c.SetLinger(0) // an error means that the connection is closed
 		}
 	}
 	_ = r.leave()

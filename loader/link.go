@@ -209,7 +209,7 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 	return nil
 }
 
-// flush completes the moves of take, and returns the tokens of the bytes.
+// flush completes the moves of take, and frees the pages of the pool that held the moved bytes.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
 	return l.failed(l.s.Flush(ctx))

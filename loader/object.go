@@ -25,7 +25,8 @@ const (
 	addresses = 16 // the most addresses of a host that dial tries
 )
 
-// Object is a file on a server. One Fetch, or one Records, is in progress at a time (EBUSY).
+// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records; a
+// second one fails with EBUSY.
 type Object struct {
 	c       Config
 	url     *url.URL // after redirects
@@ -79,7 +80,7 @@ type Stats struct {
 	Payload     uint64 // bytes of the file that Fetch received
 	HostBytes   uint64 // bytes on Fetch's connections, of any kind, that were received in host memory
 	HeaderBytes uint64 // bytes of the file for Open and ReadHost, on another connection
-	Looked      uint64 // bytes of response heads that Look read in device memory
+	Looked      uint64 // bytes of response heads that the Object read in device memory (devmem.Memory's Look)
 	Looks       uint64 // the calls of Look that read them
 	Requests    uint64 // requests of ranges by Fetch; a repeated request counts again
 	Connections uint64 // connections that Fetch made

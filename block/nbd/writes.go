@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// sendWrites is the goroutine that sends writes, and waits until their memory is no longer in use.
-// Sender.Wait waits for everything that the Sender has sent, so sendWrites calls it only when a reply
-// has arrived and no request is queued.
+// sendWrites is the goroutine that sends writes. It completes a write when the server has answered
+// it and TCP no longer uses its memory. Sender.Wait waits for the latter, but for everything that
+// the Sender has sent, so sendWrites calls it only when a reply has arrived and no request is
+// queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
 	var ready []uint32

@@ -173,7 +173,7 @@ func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan s
 }
 
 // poll polls the NIC for completions and assigns them to transfers or the program. If the NIC had
-// none at the last poll, and has sent no notify since, it does nothing without force.
+// none at the last poll, and has sent no notify since, poll does nothing unless force is set.
 func (c *CQ) poll(ctx context.Context, force bool) error {
 	select {
 	case c.polls <- struct{}{}:

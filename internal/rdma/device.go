@@ -84,8 +84,8 @@ func (d *Device) wakeAll() {
 	}
 }
 
-// Close closes all objects of the device, in the right order. It continues after an error, and
-// returns all errors.
+// Close closes all objects of the device: queue pairs, completion queues, memory regions,
+// protection domains. It continues after an error, and returns all errors.
 func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
@@ -177,7 +177,8 @@ func (d *Device) keep(o object, number uint32) error {
 	return nil
 }
 
-// end removes an object, once: del deletes it on the NIC. After a reset it is already gone there.
+// end removes an object, once: del deletes it on the NIC. After a reset of the port the NIC has no
+// such object any more.
 func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	d.mu.Lock()
 	_, there := d.objects[o]

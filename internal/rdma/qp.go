@@ -71,10 +71,10 @@ func (q *QP) Status(ctx context.Context) (control.QPStatus, error) {
 	})
 }
 
-// Post posts work requests and returns how many of them, from the first on, it posted. They are
-// sent in frames (30 with one SGE each); all work requests of a frame are posted, or none. ErrFull:
-// the queue has no room for the next ones. EINVAL: an id has the highest bit set; such ids are
-// reserved for this package.
+// Post posts work requests and returns how many of them, from the first on, it posted. Post sends
+// them to the NIC in frames, of 30 work requests if each has one SGE; the NIC posts all work
+// requests of a frame, or none. ErrFull: the queue has no room for the next ones. EINVAL: an id has
+// the highest bit set; such ids are reserved for this package.
 func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err

@@ -204,7 +204,7 @@ func (t *transfer) request(i uint64) WR {
 	return w
 }
 
-// complete counts a completion. They come in order.
+// complete counts a completion. Completions come in the order of their work requests.
 func (t *transfer) complete(w WC) error {
 	i := uint64(uint32(w.ID))
 	if i != t.ended || i >= t.counts.Posted {
