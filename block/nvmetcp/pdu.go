@@ -72,8 +72,9 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// encode writes the fields of a PDU in their order, and decode reads them. b has the size of the PDU.
-// They are slower than the methods of the PDUs below: for PDUs that a connection sees once.
+// encode writes the fields of a PDU in their order, and decode reads them. b has the size of the
+// PDU. encode and decode are slower than the methods of transfer and response, and serve only the
+// PDUs that a connection sees once.
 func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
 
 func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }

@@ -31,7 +31,7 @@ type job struct {
 // receives.
 type sender struct {
 	q    *queue
-	send *devmem.Sender // with Config.Copy sends through host memory
+	send *devmem.Sender // with Config.Copy it sends payload through host memory
 
 	sent  uint64 // calls of SendDevmem that queued a byte
 	burst []byte // commands that are not written yet

@@ -20,8 +20,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. A port also
-// looks at that clock at this interval.
+// holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. While a port
+// holds frames, it looks at that clock once in this interval of real time.
 const holdFor = time.Millisecond
 
 // steps is a clock that the test advances.
@@ -30,9 +30,9 @@ type steps struct{ now atomic.Int64 }
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which merges stay open until the test advances the clock. It sets RSS to
-// queue 0: the default table changes with the queues in use, at any time soon after, and a change
-// of RSS ends open merges.
+// holding makes a lab in which merges stay open until the test advances the clock. It sets RSS
+// tables of queue 0 alone: a default table would change soon after, with the queues in use, and a
+// change of RSS ends open merges.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)

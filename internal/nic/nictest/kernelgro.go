@@ -91,7 +91,7 @@ type groCase struct {
 }
 
 // groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and
-// gro_receiver), by name. Its other cases send IP in IP, which is not merged.
+// gro_receiver), by name. The other cases of gro.py send IP in IP, which a NIC does not merge.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
 	nth := func(i int, s segment) segment {

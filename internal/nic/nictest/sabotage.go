@@ -43,9 +43,9 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 }
 
 // SeesSabotage checks that the suite detects each fault of package sabotage that a device model can
-// have: the case named for the fault fails with it, because a check of that case fails. It runs
-// test, which must call Run, in separate processes. The usual run of test shows that the case
-// passes without a fault. It is Slow (testkit).
+// have: the case named for the fault passes without the fault, and fails with it because a check of
+// that case fails. SeesSabotage runs test, which must call Run, in separate processes. It is Slow
+// (testkit).
 func SeesSabotage(t *testing.T, model, test string) {
 	testkit.Slow(t)
 	self, err := os.Executable()

@@ -35,8 +35,8 @@ const (
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes. The file of the RAM has behind more bytes, which the guest
-// does not share with the NIC.
+// NewMemory makes RAM of size bytes. The RAM's file is longer than the RAM by behind bytes, which
+// the guest does not share with the NIC.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}
