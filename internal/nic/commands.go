@@ -14,7 +14,7 @@ import (
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
 
-// Info implements control.Handler. From now on the driver knows the current generation.
+// Info implements control.Handler. After Info the driver knows the current generation.
 func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

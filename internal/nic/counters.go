@@ -82,8 +82,8 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 }
 
 // gpuBytes counts n bytes of segment s for the GPU whose memory they lie in. If a frame lies in the
-// memory of more than two GPUs, bytes of a third GPU count for the second; our drivers use at most
-// two.
+// memory of more than two GPUs, bytes of a third GPU count for the second; vnic's own drivers use
+// at most two.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:

@@ -31,7 +31,7 @@ type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswe
 const (
 	defaultWorkers = 4
 	pageQueue      = 256                    // requests that wait for a worker; the NIC repeats others
-	pagePoll       = 100 * time.Millisecond // between two lists: a notify may be lost (the NIC gives up after limits.Page)
+	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and the NIC waits for limits.Page
 )
 
 // PageStats counts the work of a PageServer.

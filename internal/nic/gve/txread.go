@@ -91,7 +91,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.count.bad.add(1)
 			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
-		case errors.Is(e, dma.ErrFault): // our own memory is gone
+		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file (dma.FaultError) stops the queue
 			return filled, taken, e
 		default: // the packet's memory is unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)

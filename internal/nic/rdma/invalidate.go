@@ -266,6 +266,6 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
 // KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them
-// out, as a broken NIC does. A test has to detect the lost data. It spares pages in RAM, because
-// any process may own such a page afterwards, the test included.
+// out, as a broken NIC does. A test has to detect the lost data. KeepStale spares pages in RAM,
+// because any process may own such a page afterwards, the test included.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -51,8 +51,9 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer returns the buffer for one more socket of a flow. If the budget has none, it closes the
-// socket that was opened first, and returns that socket's buffer.
+// buffer returns the buffer for one more socket of a flow. If the budget has none, or the flow has
+// flowSockets sockets, buffer closes the socket that was opened first, and returns that socket's
+// buffer.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()

@@ -51,8 +51,8 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 // sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one
 // because the client has no address yet (RFC 2131, 4.1): broadcast frames would share one queue of
 // answers, which a flood of questions fills, and every guest would get them. It does not use the
-// endpoint, which is bound to no address: netstack could choose any address for which it answers
-// with NAT as the source.
+// endpoint, which is bound to no address: netstack could choose as the source any address for which
+// it answers, with NAT all addresses.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})

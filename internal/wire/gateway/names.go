@@ -16,7 +16,7 @@ const (
 // names are the names that the gateway serves; immutable.
 type names struct {
 	addrs    map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
-	names    map[netip.Addr]string    // the reverse, with the domain and a dot
+	names    map[netip.Addr]string    // name by address, with the domain and a final dot
 	networks [2]netip.Prefix          // networks for whose addresses the gateway is authoritative
 }
 

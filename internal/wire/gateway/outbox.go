@@ -70,7 +70,7 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 	return o, err
 }
 
-// run starts the worker. It has no thread of its own, and never polls.
+// run starts the worker, which has no thread of its own, and never polls.
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
 // put adds a packet, and keeps a reference to it; false: there is no room.

@@ -12,19 +12,19 @@ type Stats struct {
 	OutFull    uint64 // packets for which the queue to the wire had no room
 	OutBad     uint64 // invalid packets of netstack
 	TCPFlows   uint64 // connections through NAT and forwards, total
-	UDPFlows   uint64 // echoes included
+	UDPFlows   uint64 // datagram flows, echoes included, total
 	UDPLost    uint64 // datagrams for which a socket, or their receiver, had no room
-	TCPOpen    int64  // now
-	UDPOpen    int64
+	TCPOpen    int64  // connections now, also ones being made
+	UDPOpen    int64  // datagram flows now
 	Refused    uint64           // flows, datagrams for services and questions to forward beyond the limits
 	Evicted    uint64           // flows and questions ended to make room for a port with fewer
 	Denied     [NumRules]uint64 // flows and questions that Policy refused
 	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
-	Leases     int64            // to unknown MACs, now
+	Leases     int64            // pool addresses leased, offered or withheld now
 	BadDHCP    uint64           // requests that were invalid, or got no answer
-	Queries    uint64           // for names
-	Forwarded  uint64           // part of Queries: to the host's resolvers
-	BadQueries uint64           // invalid, or answered by an error of the gateway
+	Queries    uint64           // DNS questions
+	Forwarded  uint64           // part of Queries: sent to the host's resolvers
+	BadQueries uint64           // part of Queries: invalid, or answered by an error of the gateway
 }
 
 type counters struct {

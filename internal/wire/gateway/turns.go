@@ -17,8 +17,8 @@ type turns struct {
 
 func newTurns(n int) *turns { return &turns{free: n, waiting: newShares[chan struct{}](math.MaxInt)} }
 
-// take waits until the caller may go on. The caller calls give when it is done. After an error (ctx
-// has ended) it does not.
+// take waits until the caller may go on. The caller then calls give when it is done. An error means
+// that ctx has ended before: the caller must not call give.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {

@@ -49,7 +49,8 @@ func addresses(pkt *stack.PacketBuffer) (src, dst tcpip.Address) {
 }
 
 // carry sends a guest's datagram to a server's port (0: an echo) by its flow, as far as the policy
-// allows. Like a router it takes one hop off, and keeps DF.
+// allows. Like a router it takes one hop off, and keeps DF, unless the server is the gateway
+// itself.
 func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, pkt *stack.PacketBuffer, data []byte) {
 	from := g.port.sender()
 	d := outgoing{port: port, data: data}

@@ -36,7 +36,7 @@ type Stream struct {
 // MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
 const MaxVNI = 1<<24 - 1
 
-// Error is an error in a part of a Config, Key by its name in lab files.
+// Error is an error in a part of a Config; Key is the part's name in lab files.
 type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
@@ -158,7 +158,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String formats it as Parse accepts it.
+// String formats the Config as Parse accepts it.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

@@ -213,7 +213,8 @@ func (q *inbox) Send(batch []*wire.Packet) {
 // Dropped implements nic.Outlet.
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
 
-// Reload implements nic.TxQueue: our memory does not move, but Send may have replaced the segments.
+// Reload implements nic.TxQueue: the uplink's memory does not move, but Send may have replaced the
+// segments.
 func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
 	f := q.slots[t.Slot].f
 	q.segs[0] = f.mem.Segment(0, uint32(f.n))

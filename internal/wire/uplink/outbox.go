@@ -179,7 +179,8 @@ func (l *lane) Buffers() int { return len(l.o.free) }
 // Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
-// wait is called before the carrier waits: from now on frames that find no buffer are dropped.
+// wait is what the carrier calls before it waits for its socket: from then on Deliver drops frames
+// that find no buffer.
 func (o *outbox) wait() {
 	o.waits.Store(true)
 	o.each((*lane).relieve)

@@ -42,7 +42,8 @@ func newRawWriter(c syscall.Conn) (*rawWriter, error) {
 	return w, nil
 }
 
-// write writes once.
+// write makes one system call that succeeds, or fails for good, and returns how many bytes of
+// pieces it wrote, perhaps not all.
 func (w *rawWriter) write(pieces [][]byte, wait func()) (n int, err error) {
 	w.pieces, w.wait, w.n, w.err = pieces, wait, 0, nil
 	if err := w.conn.Write(w.try); err != nil {

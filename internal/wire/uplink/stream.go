@@ -21,7 +21,7 @@ type stream struct {
 	o       *Stream
 	longest int
 	count   *counters
-	l       net.Listener // nil: we have connected
+	l       net.Listener // nil: this end has connected to the peer
 	remove  func() error // removes the listener's file; nil: there is none
 
 	mu     sync.Mutex

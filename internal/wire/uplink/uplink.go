@@ -44,7 +44,7 @@ type carrier interface {
 	// write sends frames. It drops frames that the socket does not take, and calls wait before each
 	// wait for the socket.
 	write(fs []*frame, wait func())
-	// close ends both. Any goroutine may call it, more than once.
+	// close ends read and write. Any goroutine may call it, more than once.
 	close() error
 }
 
@@ -158,7 +158,7 @@ func (u *Uplink) fail(err error) {
 	})
 }
 
-// Err returns why the uplink ended; nil: it has not, or by Close.
+// Err returns why the uplink ended; nil: it has not ended, or Close ended it.
 func (u *Uplink) Err() error {
 	select {
 	case <-u.ended:
@@ -168,7 +168,7 @@ func (u *Uplink) Err() error {
 	}
 }
 
-// Link returns its link on the switch.
+// Link returns the uplink's link on the switch.
 func (u *Uplink) Link() *wire.Link { return u.link }
 
 // Close detaches the uplink from its switch, and frees it.

@@ -105,7 +105,7 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut makes the kernel cut datagrams longer than size; 0: none.
+// cut makes the kernel cut longer datagrams into datagrams of size bytes; 0: it cuts none.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
