@@ -18,9 +18,8 @@ import (
 	"vnic.dev/vnic/internal/report/pcap"
 )
 
-// Lives returns a context that ends with ctx, or earlier when the guest ends. Work on the guest's
-// NIC uses it if the work could go on without the guest and would not notice its end. The caller
-// calls end.
+// Lives returns a context that ends with ctx, or earlier when the guest's QEMU ends. It is for work
+// on the guest's NIC that would not notice the end of the guest. The caller calls end.
 func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if g.QEMU == nil {
@@ -70,7 +69,7 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 	return err
 }
 
-// Set is a Session whose guests have all taken their first NIC.
+// Set is a Session in which each guest has a driver and a network stack on its first NIC.
 type Set struct {
 	*Session
 	Nodes   []*Node // of all guests but the Servers, in the order of the guests
@@ -196,7 +195,7 @@ func Verified(right *bool, by, wrong string) string {
 	return wrong
 }
 
-// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which the options do so.
+// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which Options.P2P is off.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {
 		p := g.HW.Ports[0]
@@ -238,7 +237,7 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// setup makes a guest take its NIC: a Server's kernel drives it, any other guest takes it as a Node.
+// setup configures the NIC of a Server in the Server's kernel; any other guest takes its NIC as a Node.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
 	for _, b := range s.Servers {
 		if b.Guest == g {
