@@ -111,7 +111,7 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 
 // lost returns how many packets the stream's NICs and wires have dropped so far. If the rail
 // transfers in both directions, lost counts the drops of the sending NIC only: the stream of the
-// other direction counts those of the other NIC.
+// other direction counts the drops of the other NIC.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops
