@@ -243,7 +243,8 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties, with the generation of the port's state.
+// Hello returns the NIC's properties, with the generation of the port's state. By the request the
+// NIC knows that the driver has read this generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {

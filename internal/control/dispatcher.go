@@ -53,7 +53,7 @@ type slotState uint8
 
 const (
 	slotEmpty slotState = iota
-	slotBusy            // being handled
+	slotBusy            // the handler runs
 	slotDone
 )
 

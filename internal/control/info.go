@@ -34,7 +34,7 @@ type GPUInfo struct {
 	Attach Attach // 2
 	BAR    uint8  // 3: of the PCI device, if AttachBAR
 	P2P    P2P    // 4: the path between this port's NIC and the GPU
-	DevFn  uint8  // 5: hint, if AttachBAR: device number << 3 | function in the guest's PCI bus; 0xff unknown
+	DevFn  uint8  // 5: hint, if AttachBAR: device number << 3 | function, on a PCI bus of the guest; 0xff unknown
 	Node   uint8  // 6: NUMA node, if AttachNode; 0xff unknown
 	Vendor uint16 // 8: PCI ids of the device that has the memory, if AttachBAR
 	Device uint16 // 10

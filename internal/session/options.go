@@ -155,7 +155,7 @@ func (o *Options) bind() int { return max(1, o.Bind) }
 // model returns the model of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
-// Describe returns the description of the lab, with the Servers behind the other guests.
+// Describe returns the description of the lab, with the Servers after the other guests.
 func (o *Options) Describe() (d lab.Description, err error) {
 	if o.Lab != nil {
 		d = o.Lab.Complete()

@@ -111,7 +111,7 @@ func (s *Set) Head() Head {
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
-	Looked   uint64  `json:"looked_bytes"` // bytes of heads that a CPU of the guest has read in device memory
+	Looked   uint64  `json:"looked_bytes"` // bytes of the protocol's headers that the guest's CPUs read in device memory
 	HostCame uint64  `json:"host_bytes"`   // received bytes that arrived in host memory, as the guest counts them
 	Traffic
 	Retransmits uint64 `json:"retransmitted_segments"`
@@ -178,7 +178,7 @@ func (m *Moved) Done(inProc bool) {
 // Rate returns the rate in units of 10^6 bytes a second, as text for a table.
 func (m *Moved) Rate() string { return fmt.Sprintf("%.1f", report.PerSecond(m.Bytes, m.Seconds)/1e6) }
 
-// LookedShare returns the bytes of heads that a CPU of the guest has read, divided by the size of the data.
+// LookedShare returns Looked, divided by the size of the data.
 func (m *Moved) LookedShare() float64 {
 	if m.Bytes == 0 {
 		return 0

@@ -79,7 +79,7 @@ type Set struct {
 
 // OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. If it
 // returns no error, the caller closes the Set; if it returns one, it has closed everything that it
-// had opened. If a guest has ended, the error names it.
+// had opened. If a guest has ended, the error names that guest.
 func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	w, err := o.world()
 	if err != nil {
@@ -139,7 +139,7 @@ func (o *Options) world() (w World, err error) {
 
 // Do opens a Set, calls f to fill a report, and always closes the Set. If f fails, Do returns no
 // report. check returns an error for what the report does not prove; Do returns that error together
-// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of that.
+// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of ctx's end.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
@@ -182,9 +182,9 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
-// Verified returns the cell of a table for the result of a comparison of a run's bytes; right is
-// nil if none was made. by names what the bytes were compared with; wrong is the text if they
-// differ.
+// Verified returns a cell of a table: the result of a comparison of a run's bytes; right is nil if
+// the command made no comparison. by names what the command compared the bytes with; wrong is the
+// text for bytes that differ.
 func Verified(right *bool, by, wrong string) string {
 	switch {
 	case right == nil:
