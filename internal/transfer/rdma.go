@@ -43,7 +43,7 @@ type RDMA struct {
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
 	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part.
-	// If it is a part, the caller moves the data in steps, and calls StageRDMA in each step.
+	// If it is a part, the caller moves the data in steps, and calls StageRDMA at both ends in each step.
 	Window uint64 `json:"window"`
 }
 
