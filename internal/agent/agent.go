@@ -2,9 +2,9 @@
 // jsonlines) in both directions over a serial port.
 //
 // In the guest, Serve answers requests by the operations that packages have registered. On the
-// host, a Client sends the requests. Events of the guest are "boot" after its init is done and
-// "panic" after its agent died. The first message of each end names its vnic and the version of its
-// protocol: ends of different versions refuse each other.
+// host, a Client sends the requests. The guest sends the events "boot" after its init is done and
+// "panic" after its agent died. The first message of each end has the versions of its vnic and of
+// its protocol: ends with different versions of the protocol refuse each other.
 //
 // Each operation runs in its own goroutine. The host does not trust a guest: it drops and counts
 // lines that are too long or malformed. A panic in the guest is not recovered: the agent's process
@@ -45,8 +45,8 @@ type Config struct {
 	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host when the guest booted; 0: 1
 }
 
-// Alone is the program of a guest whose QEMU vnic did not start. The guest configures its network,
-// runs the program on its console and powers off.
+// Alone is the program of a guest that has no results channel, because vnic did not start its QEMU.
+// The guest configures its network, runs the program on its console and powers off.
 type Alone struct {
 	Path   string   `json:"path"` // looked up in PATH of Env if it has no slash
 	Args   []string `json:"args"` // including argv[0]
@@ -54,8 +54,8 @@ type Alone struct {
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
 	Driver string   `json:"driver"`          // the kernel driver of the guest's interfaces
-	// OwnDriver: devmem programs drive the NIC of the last interface themselves. If there are several
-	// interfaces, the console's applet unbinds that NIC from the kernel's driver.
+	// OwnDriver: programs with package devmem drive the NIC of the last interface themselves. If there
+	// are several interfaces, ConsoleApplet unbinds that NIC from the kernel's driver.
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
@@ -74,7 +74,7 @@ func ReadConfig() (c Config, err error) {
 // DefaultChannel is the device of the guest's results channel.
 const DefaultChannel = "/dev/ttyS1"
 
-// PortName is the name of the virtio port that can replace it.
+// PortName is the name of the virtio port that can replace DefaultChannel (Config.Port).
 const PortName = "vnic.results"
 
 // ConfigPath and ModulesPath are where init finds its settings and its modules in the initramfs.
@@ -95,8 +95,8 @@ type Panic struct {
 	Output string `json:"output"` // the end of its stderr
 }
 
-// Op is an operation of the guest. Serve sends its result as JSON. ctx ends when the host cancels the
-// operation or the guest powers off.
+// Op is an operation of the guest. Serve sends the operation's result to the host as JSON. ctx ends when the
+// host cancels the operation or Serve ends, for example because the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
 // Applet is a program inside the guest's single binary, run by its name (argv[0], or the first
@@ -181,7 +181,8 @@ func EnvOf(ctx context.Context) Env {
 	return e
 }
 
-// Progress sends v to the host from a running operation. Outside an operation it does nothing.
+// Progress sends v to the host from a running operation, whose context is ctx. With another context
+// it does nothing.
 func Progress(ctx context.Context, v any) error {
 	send, _ := ctx.Value(progressKey).(func(any) error)
 	if send == nil {

@@ -27,10 +27,11 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
-// stretch raises the guest's limits to the host's, which may have grown since the guest booted.
+// stretch raises the guest's time limits (package limits) to the host's, which may have grown since
+// the guest booted.
 var stretch = NewOperation[float64, None]("slow")
 
-// TellSlow raises a guest's limits to this process's.
+// TellSlow raises a guest's time limits to this process's (package limits).
 func TellSlow(ctx context.Context, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()

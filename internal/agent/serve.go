@@ -28,7 +28,7 @@ const (
 // opPoweroff is the operation that Serve answers itself before it returns.
 const opPoweroff = "poweroff"
 
-// ErrBusy is the error for operations that kept running after they were cancelled.
+// ErrBusy is the error for operations that keep running for limits.AgentStop after Serve has cancelled them.
 var ErrBusy = errors.New("operations did not end")
 
 // server is the state of one Serve.
@@ -83,7 +83,7 @@ func (s *server) loop(ctx context.Context, in *jsonlines.Reader) error {
 			s.mu.Unlock()
 		case m.Op == opPoweroff:
 			return s.out.Answer(m.ID, nil, nil)
-		case err != nil: // the host is of another vnic
+		case err != nil: // the host has another version of the protocol
 			_ = s.out.Answer(m.ID, nil, err)
 		default:
 			s.start(ctx, m)

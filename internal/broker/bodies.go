@@ -16,9 +16,9 @@ type (
 
 	// The index of a thing in the broker's list of its kind.
 	socketIndex  uint32 // in Config.Connect
-	fileIndex    uint32 // from opKeep or opDraft
-	processIndex uint32 // from opOwn
-	memoryIndex  uint32 // from opMemory
+	fileIndex    uint32 // in the answer to opKeep or opDraft
+	processIndex uint32 // in the answer to opOwn
+	memoryIndex  uint32 // in the answer to opMemory
 
 	// flow is gateway.Flow.
 	flow struct {
@@ -35,7 +35,7 @@ type (
 		Buffer         uint32
 	}
 
-	// resolver is a resolver and how to reach it.
+	// resolver is the address of a DNS server, and whether the process reaches it by UDP or by TCP.
 	resolver struct {
 		Address address
 		UDP     bool
@@ -50,14 +50,14 @@ type (
 	// keptFile names a file that opRemove removes.
 	keptFile struct {
 		Path         text
-		AndDirectory bool // remove its directory, too, if it is empty then
+		AndDirectory bool // opRemove removes the file's directory, too, if that is empty then
 	}
 
 	// draftFile names a file that opRename renames or opRemove removes.
 	draftFile struct {
 		Directory text
-		Temporary text // its name now; empty: it has none, and its descriptor comes with the request
-		Name      text // its name after opRename
+		Temporary text // the file's name now; empty: it has none, and its descriptor comes with the request
+		Name      text // the file's name after opRename
 	}
 
 	// processSignal is a signal to a process.

@@ -22,8 +22,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Client is the process's end of the connection to its broker. Several goroutines may call its
-// methods.
+// Client is the confined process's end of the connection to its broker. Several goroutines may call
+// its methods.
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
@@ -39,7 +39,7 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	// ErrGone is the error of all requests after the broker has ended.
+	// ErrGone is the error of a request that the broker does not answer because it has ended.
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
@@ -221,8 +221,8 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	return s
 }
 
-// Keep names a file to the broker, before Confine; remove makes the broker remove it later. dir:
-// and then its directory, if that is empty.
+// Keep names a file to the broker, before Confine; remove makes the broker remove the file later. If
+// dir is true, the broker then also removes the file's directory, if that is empty.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -235,9 +235,9 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	return later(k, opRemove, i), nil
 }
 
-// Draft names a draft file to the broker, before Confine. Later, rename makes the broker rename it to name, in place
-// of a file that has the name then; remove makes the broker remove it. temp is its name now, in the same directory;
-// "": it has none.
+// Draft names a draft file to the broker, before Confine. Later, rename makes the broker rename the draft to name, in
+// place of a file that has the name then; remove makes the broker remove the draft. temp is the draft's path now, in
+// the same directory as name; "": the draft has no name, and f is open.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -261,11 +261,11 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	}
 }
 
-// Own names a child process to the broker, before Confine. signal makes the broker send it SIGTERM or SIGKILL;
-// SIGKILL goes to its process group too.
+// Own names a child process to the broker, before Confine. signal makes the broker send the child SIGTERM or SIGKILL;
+// SIGKILL goes to the child's process group, too, if the kernel supports that (Linux 6.9).
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) { // it has ended already, and has been waited for
+	if errors.Is(err, unix.ESRCH) { // the child has ended already, and its parent has waited for it
 		return func(syscall.Signal) error { return unix.ESRCH }, nil
 	}
 	if err != nil {
@@ -282,8 +282,9 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	}, nil
 }
 
-// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket: by it the
-// broker passes the commands of Config.Monitor on to the QEMU. The caller still owns monitor, and closes it.
+// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. The broker
+// passes commands that come by that socket on to the QEMU if Config.Monitor lists them. The caller still owns monitor,
+// and closes it.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -322,8 +323,8 @@ func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of Confine, "" before it has succeeded, and how many of this process's system calls were
-// refused since, or in mode Log would have been.
+// State returns the mode of Confine, "" before it has succeeded, and how many of this process's system calls the
+// sandbox has refused since, or in mode Log would have refused.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -331,8 +332,8 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many of this process's system calls were refused, or in mode Log would have
-// been.
+// Refused returns how many of this process's system calls the sandbox has refused, or in mode Log
+// would have refused.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// kept is a file that the process has named, to remove or rename it later.
+// kept is a file that the confined process has named, so that the broker removes or renames it later.
 type kept struct {
 	dir   *os.File
 	name  string      // the file's name in dir; "": a draft without a name
@@ -61,8 +61,8 @@ func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	return fileIndex(len(s.kept) - 1), nil
 }
 
-// same reports whether the file that the process named still has the name. A draft may have been
-// written to since; another file may not.
+// same reports whether the file that the process named still has the name. The content of a draft
+// may have changed since; if another file has changed, same returns false.
 func (k *kept) same() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -38,8 +38,8 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover has calls that Confine needs to send the listener and forbids afterwards: a socket that later gets the
-// number of the broker's descriptor could otherwise be used with sendmsg.
+// handover has calls that Confine needs to send seccomp's listener to the broker and forbids afterwards: a process
+// could otherwise use sendmsg with a socket that later gets the number of the broker's descriptor.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
 // calls returns all calls that a confined process may make. broker is the descriptor of the broker's socket.

@@ -15,9 +15,10 @@ import (
 // maxSenders is how many senders a relay remembers. When one more comes, the relay forgets the older half.
 const maxSenders = 4096
 
-// relay carries datagrams between the host's socket of a forward and the process, which may send only to addresses
-// whose datagrams the relay remembers. Each message between the broker and the process is an address and a datagram.
-// One whose address is zero has instead the number of datagrams for which the host's socket had no room.
+// relay carries datagrams between the confined process and a UDP socket that the broker has opened on the host for a
+// forward of the gateway. The process may send only to addresses whose datagrams the relay remembers. Each message
+// between the broker and the process is an address and a datagram. A message of the broker whose address is zero has,
+// in place of a datagram, the number of datagrams for which the host's socket had no room.
 type relay struct {
 	host    gateway.Datagrams
 	process *net.UnixConn

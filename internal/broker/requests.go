@@ -61,7 +61,7 @@ var (
 	// Gives a GPU's memory to the members of a group that connect to a socket. The descriptor: the listening socket.
 	opGive = row[grant, none]("give", beforeSeal, fdMust, atOnce, (*server).give)
 
-	// From then on beforeSeal requests are refused. The descriptor: the listener of seccomp that reports refused system
-	// calls.
+	// After it the broker refuses beforeSeal requests. The descriptor: the listener of seccomp that reports refused
+	// system calls.
 	opSeal = row[none, none]("seal", beforeSeal, fdMay, atOnce, (*server).seal)
 )

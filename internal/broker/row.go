@@ -84,7 +84,7 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 // descriptor into c.
 type handler[Q, A any] func(s *server, ctx context.Context, c *call, q Q) (A, error)
 
-// plain makes a handler for a request without descriptors.
+// plain makes a handler for a request that comes without a descriptor and whose answer has none.
 func plain[Q, A any](f func(*server, Q) (A, error)) handler[Q, A] {
 	return func(s *server, _ context.Context, _ *call, q Q) (A, error) { return f(s, q) }
 }
@@ -126,7 +126,7 @@ func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A
 	return a, got.fd, err
 }
 
-// quick is ask for a request that the broker answers at once, without a descriptor.
+// quick is ask for a request that the broker answers at once, with an answer without a descriptor.
 func (r request[Q, A]) quick(k *Client, q Q, fds ...int) (A, error) {
 	ctx, cancel := soon()
 	defer cancel()

@@ -26,8 +26,8 @@ import (
 // How many of each a broker has at most.
 const (
 	maxSlow     = 1024 // unanswered slow requests
-	maxKept     = 256  // files of opKeep and opDraft
-	maxOwn      = 256  // processes of opOwn
+	maxKept     = 256  // files that opKeep and opDraft have named
+	maxOwn      = 256  // processes that opOwn has named
 	maxKinds    = 64   // logged kinds of refused system calls
 	maxMemories = dma.MaxGPUs
 )
@@ -48,7 +48,7 @@ type server struct {
 	owned    []int // pidfds
 	memories []int // descriptors of GPUs' memory
 
-	gpus gpufd.Server   // sends these descriptors to other processes
+	gpus gpufd.Server   // sends descriptors of GPUs' memory to other processes (opGive)
 	wg   sync.WaitGroup // slow requests, and relays
 
 	mu      sync.Mutex
@@ -56,7 +56,7 @@ type server struct {
 	relays  map[netip.AddrPort]*relay     // by the forward's address
 }
 
-// serve answers requests until the process hangs up.
+// serve answers requests of the confined process until it closes the connection.
 func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	s := &server{conn: messageSocket(c), config: config, log: log, slots: make(chan struct{}, maxSlow),
 		cancels: map[uint32]context.CancelFunc{}, relays: map[netip.AddrPort]*relay{},
@@ -287,7 +287,7 @@ func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 }
 
 func (s *server) signal(p processSignal) (none, error) {
-	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the child's own group (internal/proc)
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the group that the child leads (internal/proc)
 	sig := unix.Signal(p.Signal)
 	pidfd, err := element(s.owned, p.Process)
 	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {

@@ -43,7 +43,7 @@ type Config struct {
 	NAT      bool   // gateway.Options.NAT; Policy and Forwards likewise
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
-	Connect  []string // paths of the sockets to which the process may ask for a connection
+	Connect  []string // paths of the Unix sockets to which the broker connects at the process's request
 	Memory   string   // the beginning of the names of memfds that OldMemory looks for
 	Monitor  []string // commands that the process may give to its QEMUs' monitors
 }
@@ -52,7 +52,7 @@ type Config struct {
 // name.
 const argument = "__broker"
 
-// Is reports whether Start has started this process.
+// Is reports whether a process with these arguments is a broker that Start has started.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
 // Start starts a broker for this process. The broker inherits descriptors without close-on-exec: the caller should
@@ -107,9 +107,9 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process all system calls that are neither in profile.go nor in more. Keep, Draft, Own,
-// Monitor, Give and ListenUDP must be called before. The warning says which part does not work on this machine; "":
-// all works.
+// Confine forbids this process all system calls that are neither in profile.go nor in more; in mode Log the broker
+// only counts them. The caller calls Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names the part
+// of the sandbox that does not work on this machine; "": all works.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // reads the time zone
 	broker := -1

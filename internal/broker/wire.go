@@ -41,7 +41,7 @@ func messageSocket(c *net.UnixConn) *scm.Socket {
 	return &scm.Socket{UnixConn: c, MaxFDs: 1, Bad: errDescriptors}
 }
 
-// header decodes the header of a message. ok is false if it is too short.
+// header decodes the header of a message. ok is false if the message is too short.
 func header[H any](b []byte) (h H, body []byte, ok bool) {
 	if len(b) < headerLen {
 		return h, nil, false

@@ -36,7 +36,8 @@ type ClientOptions struct {
 	Timeout time.Duration // how long a call waits for an answer; 10 s if 0
 	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than
 	// earlier frames: the port's state is empty, and the driver must set it up again. Receive calls
-	// it before an answer reaches its caller, so it must not wait for the client.
+	// OnGeneration before it passes the frame's answer to a waiting Call. So OnGeneration must not
+	// wait for a Call.
 	OnGeneration func(old, generation uint32)
 }
 
@@ -61,8 +62,8 @@ func (e *Error) Unwrap() error { return e.Errno }
 // ErrNoAnswer is the error of a request that gets no answer in time; errors.Is finds ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
-// Client is a driver's end of the control channel, with its own session. Its methods are safe for
-// concurrent use.
+// Client is a driver's end of the control channel. It has a session: a random number in its frames,
+// by which the NIC distinguishes clients. Its methods are safe for concurrent use.
 type Client struct {
 	send    Sender
 	o       ClientOptions
@@ -121,8 +122,8 @@ func NewClient(s Sender, o ClientOptions) *Client {
 // Close makes pending and later calls return net.ErrClosed.
 func (c *Client) Close() { c.Fail(net.ErrClosed) }
 
-// Fail is Close with another error, for a NIC that no longer answers. After the first Fail or Close
-// others have no effect.
+// Fail is Close with another error, for a NIC that no longer answers. Only the first call of Fail or
+// Close has an effect.
 func (c *Client) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +133,7 @@ func (c *Client) Fail(err error) {
 	}
 }
 
-// Generation returns the generation of the last answer; 0 before the first.
+// Generation returns the generation in the NIC's last reply or notify; 0 before the first.
 func (c *Client) Generation() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,9 +167,9 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// classify counts a frame, and passes on a job's end. It returns the generation of earlier frames,
-// whether this frame changed it, the pending request that the frame answers, if any, and the RDMA
-// callbacks for the frame.
+// classify counts a frame, and passes a notify of a job's end to the calls of WaitJob. It returns the
+// generation of earlier frames, whether this frame has another one, the pending request that the
+// frame answers, if any, and the RDMA callbacks for the frame.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,8 +224,8 @@ func (c *Client) remove(seq uint32) {
 	}
 }
 
-// begin waits until the oldest pending request is less than maxSpan back, and then numbers and
-// registers a new request.
+// begin waits until a new request's number is less than maxSpan above the numbers of all pending
+// requests, and then numbers and registers a new request.
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()

@@ -9,9 +9,9 @@ import (
 )
 
 // Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order,
-// little endian, without gaps; a field named _ is reserved and zero. A type without a fixed size
-// (it has an address, a string, a table) implements appender and decoder, by means of such a
-// struct.
+// little endian, without gaps; a field named _ is reserved and zero. A Go type without a fixed size
+// (it has an address, a string, a table) implements appender and decoder: they convert it to and
+// from such a struct.
 type (
 	appender interface {
 		append(b []byte) ([]byte, error)
@@ -33,7 +33,7 @@ func encode(b []byte, v any) ([]byte, error) {
 	return binary.Append(b, le, v)
 }
 
-// decode sets v, a pointer, from data. It is an error if bytes are left.
+// decode sets v, a pointer, from data. It returns an error if data is longer than the value.
 func decode(data []byte, v any) error {
 	n, err := decodeFirst(data, v)
 	if err == nil && n != len(data) {

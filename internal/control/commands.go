@@ -65,7 +65,7 @@ type RDMA interface {
 	PollCQ(p Poll) (Completions, error)
 	AddQP(q QP) (qpn uint32, err error)
 	ConnectQP(p QPPath) error
-	DelQP(qpn uint32) error // after it returns nothing of the QP is in progress
+	DelQP(qpn uint32) error // after it returns, no work request of the QP is in progress
 	QPStatus(qpn uint32) (QPStatus, error)
 	PostSend(p Post) error
 	PostRecv(p Post) error
@@ -243,7 +243,8 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties. From it the NIC knows that the driver has the generation.
+// Hello returns the NIC's properties, with the generation of the port's state. By the request the
+// NIC knows that the driver has read this generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
@@ -260,8 +261,8 @@ func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
 	return splitGet.call(ctx, c, Split{Queue: queue})
 }
 
-// AddFlow adds a rule and returns its id. Rules take precedence over RSS, and rules with more
-// fields over rules with fewer.
+// AddFlow adds a rule and returns its id. A matching rule takes precedence over RSS, and a rule that
+// compares more fields over a rule that compares fewer.
 func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 	return flowAdd.call(ctx, c, r)
 }
@@ -346,8 +347,8 @@ func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobPoll.call(ctx, c, id)
 }
 
-// CancelJob stops a job; when it returns nothing of the job runs. A job that has ended keeps its
-// status.
+// CancelJob stops a job: when CancelJob returns without an error, the job does not run. A job that
+// has ended keeps its status.
 func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobCancel.call(ctx, c, id)
 }

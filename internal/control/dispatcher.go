@@ -23,8 +23,9 @@ const (
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
 // It handles each request once: it answers a repeat with the stored reply, or not at all while it
-// still handles the first one (the driver will repeat it again). Sessions serve only to recognize
-// repeats: the results of commands belong to the port and outlive the session, until device reset.
+// still handles the first one (the driver will repeat it again). A session is the state of one
+// client, and serves only to recognize repeats: the results of commands belong to the port and
+// outlive the session, until device reset.
 type Dispatcher struct {
 	h Handler
 
@@ -52,7 +53,7 @@ type slotState uint8
 
 const (
 	slotEmpty slotState = iota
-	slotBusy            // being handled
+	slotBusy            // the handler runs
 	slotDone
 )
 
@@ -64,7 +65,7 @@ func NewDispatcher(h Handler) *Dispatcher {
 // DispatcherStats counts frames.
 type DispatcherStats struct {
 	Requests  uint64 // passed to the handler
-	Failed    uint64 // of Requests: with an error
+	Failed    uint64 // part of Requests: the handler returned an error
 	Repeats   uint64 // repeats: answered from the stored reply, or of a request still being handled
 	Stale     uint64 // refused because they are older than Window
 	Malformed uint64 // not requests of this protocol
@@ -221,7 +222,7 @@ func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command,
 	return f.Append(frame)
 }
 
-// textError is an errno with a text of its own.
+// textError is an error with an errno whose text does not contain the errno's text.
 type textError struct {
 	text  string
 	errno syscall.Errno

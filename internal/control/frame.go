@@ -39,7 +39,7 @@ func (h *Header) decode(b *[HeaderLen]byte) {
 }
 
 // Append appends the frame's bytes to b. It sets Version and Len. It cuts data that is longer than
-// MaxData, which only an error's text can be.
+// MaxData.
 func (f *Frame) Append(b []byte) []byte {
 	data := f.Data[:min(len(f.Data), MaxData)]
 	f.Version, f.Len = Version, uint16(len(data))

@@ -34,7 +34,7 @@ type GPUInfo struct {
 	Attach Attach // 2
 	BAR    uint8  // 3: of the PCI device, if AttachBAR
 	P2P    P2P    // 4: the path between this port's NIC and the GPU
-	DevFn  uint8  // 5: hint: device number << 3 | function, on the bus that the host chose; 0xff unknown
+	DevFn  uint8  // 5: hint, if AttachBAR: device number << 3 | function, on a PCI bus of the guest; 0xff unknown
 	Node   uint8  // 6: NUMA node, if AttachNode; 0xff unknown
 	Vendor uint16 // 8: PCI ids of the device that has the memory, if AttachBAR
 	Device uint16 // 10
@@ -53,7 +53,7 @@ type Attach uint8
 
 // Ways to attach.
 const (
-	AttachNone Attach = 0 // not visible, or only by a descriptor (in a process)
+	AttachNone Attach = 0 // not visible; a guest that is a process on the host may map a descriptor
 	AttachBAR  Attach = 1 // a BAR of a PCI device (ivshmem-plain, or the NIC's own)
 	AttachNode Attach = 2 // a CPU-less NUMA node
 )
@@ -64,8 +64,8 @@ type P2P uint8
 // Kinds of paths. The numbers equal pcie.PathKind's.
 const (
 	P2PNone       P2P = 0 // payload goes through host memory
-	P2PBus        P2P = 1 // below a common switch
-	P2PHostBridge P2P = 2 // through a root complex that allows it
+	P2PBus        P2P = 1 // NIC and GPU are below a common PCIe switch
+	P2PHostBridge P2P = 2 // through a root complex that allows peer-to-peer
 )
 
 func (g GPUInfo) number() uint32 { return uint32(g.ID) + 1 }

@@ -14,13 +14,13 @@ const (
 	lastPoll  = time.Second
 )
 
-// maxEnded is how many ended jobs a client stores for calls of WaitJob that come after the notify.
+// maxEnded is how many ended jobs a client stores for calls of WaitJob that come after the job's notify.
 const maxEnded = 64
 
 // jobWaits passes the status of ended jobs to waiting calls of WaitJob; under the client's mu.
 type jobWaits struct {
 	waiters map[uint64][]chan JobStatus // each of capacity 1
-	recent  [maxEnded]JobStatus         // jobs that ended before a call of WaitJob; a ring
+	recent  [maxEnded]JobStatus         // a ring of jobs that ended while no WaitJob waited for them
 	next    int
 }
 

@@ -9,7 +9,7 @@ import (
 type FlowCounter struct {
 	ID     uint32         // offset 0: chosen by the NIC, from 1
 	Proto  uint8          // 5
-	Local  netip.AddrPort // 8, 40: the port's guest; received packets go from Remote to Local; 4: 1 if IPv6
+	Local  netip.AddrPort // 8, 40: of the port's guest; received packets go from Remote to Local; 4: 1 if IPv6
 	Remote netip.AddrPort // 24, 42: of Local's family
 }
 
@@ -50,7 +50,7 @@ func (m *FlowCounter) decode(data []byte) (int, error) {
 // memory that the NIC wrote for received packets, or read for sent packets.
 type DirCounters struct {
 	Packets      uint64 // as the guest received or sent them: a GSO packet counts as one
-	Segments     uint64 // as packets of the wire's size: a GSO packet counts as many
+	Segments     uint64 // as packets of the wire's size: a GSO packet counts as the segments that it stands for
 	HeaderBytes  uint64
 	DeviceBytes  uint64 // payload in registered GPU buffers
 	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
@@ -90,7 +90,7 @@ type PortCounters struct {
 // EngineCounters counts the work of a port's copy engines.
 type EngineCounters struct {
 	Jobs       uint64 // ended, with or without an error
-	Failed     uint64 // of Jobs: with an error
+	Failed     uint64 // part of Jobs: ended with an error
 	Gathered   uint64 // bytes within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)
 	FromGuest  uint64 // bytes from guest RAM to GPU memory (H2D)

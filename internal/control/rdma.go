@@ -364,9 +364,9 @@ type QPStatus struct {
 	Out, In RDMACounts // 32, 160
 }
 
-// RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts the
-// port's requests and the packets that answer them; In counts the peer's. Each payload counter
-// stands for one kind of this port's memory.
+// RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts this
+// port's requests and the packets with which the peer answers them; In counts the peer's requests
+// and this port's answers. Each payload counter stands for one kind of this port's memory.
 type RDMACounts struct {
 	Requests     uint64 // packets of requests: sent (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)

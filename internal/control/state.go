@@ -133,7 +133,7 @@ func (s *State) SetRSS(r RSS, limit int) error {
 	return nil
 }
 
-// AddBuffer adds a buffer, which its owner has registered under the number b.ID.
+// AddBuffer adds a buffer, which the State's owner has registered with the number b.ID.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
 	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)
@@ -157,7 +157,7 @@ func (s *State) Buffer(id uint32) (Buffer, bool) {
 	return Buffer{}, false
 }
 
-// Bound returns the binding that has a receive queue, or 0.
+// Bound returns the ID of the binding that has a receive queue, or 0.
 func (s *State) Bound(queue uint16) uint32 {
 	for _, n := range s.Bindings {
 		if !n.Tx && slices.Contains(n.Queues, queue) {

@@ -18,7 +18,7 @@ type Split struct {
 // FlowRule steers packets of a flow to a receive queue.
 type FlowRule struct {
 	ID    uint32 // offset 0: chosen by the NIC, from 1
-	IPv6  bool   // 4, bit 0: family of the packets, even if both addresses are any
+	IPv6  bool   // 4, bit 0: family of the packets, also if the rule has no address
 	Proto uint8  // 5: 6 TCP, 17 UDP, 132 SCTP; 50 ESP, 51 AH
 	Queue uint16 // 6
 	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero

@@ -66,11 +66,12 @@ func NewClient(conn Conn, o Options) *Client {
 	return c
 }
 
-// Done returns a channel that is closed when the connection has ended; then Err returns why.
+// Done returns a channel that is closed when the connection has ended or Fail has been called; then
+// Err returns the cause.
 func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 
-// Err returns nil while the connection is open. Then it returns a version.Error, the error of an
-// event or of Fail, or the error that Options.Closed returns.
+// Err returns nil until the channel of Done is closed. Then it returns the cause: a version.Error,
+// the error of Options.Event or of Fail, or the error that Options.Closed returns.
 func (c *Client) Err() error { return context.Cause(c.open) }
 
 // Dropped returns the number of malformed lines from the other end.
@@ -86,8 +87,8 @@ func (c *Client) Close() error {
 // Fail ends all calls with err, but does not close the connection. Only the first error counts.
 func (c *Client) Fail(err error) { c.end(err) }
 
-// Call sends a request and decodes its result into out (may be nil). If ctx ends first, Call asks
-// the other end to cancel and returns at once.
+// Call sends a request and decodes its result into out, unless out is nil. If ctx ends first, Call
+// sends the other end a request to cancel, and returns without waiting for an answer.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
@@ -123,7 +124,8 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // EPIPE: it may have answered before closing
+	// After EPIPE, the other end may have answered before it closed the connection.
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
 	}
 	select {

@@ -2,15 +2,15 @@
 // guest's agent and its host (internal/agent), between two hosts that run one lab together (vnic
 // run), and between a running vnic and its clients (vnic stat).
 //
-// A request is {"id":1,"op":"hello","args":{...}}. It is answered by {"id":1,"progress":...} any
-// number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}.
+// A request is {"id":1,"op":"hello","args":{...}}. The other end answers by {"id":1,"progress":...}
+// any number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}.
 // {"id":1,"cancel":true} asks the other end to end a request early. A line without an id is an
 // event, {"event":"boot"}, which has no answer. The first message of each end also has "hello":
-// the versions of its vnic and of its protocol (package version). An end with another version of
-// the protocol is refused.
+// the versions of its vnic and of its protocol (package version). Each end refuses an end with
+// another version of the protocol.
 //
-// Neither end trusts the other: a line has a maximum length, and malformed lines are errors of
-// their own.
+// Neither end trusts the other: a line has a maximum length, and Reader.Next returns an error for a
+// malformed line, and then reads the next line.
 package jsonlines
 
 import (
@@ -75,7 +75,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 }
 
 // Next returns the next message. ErrTooLong and ErrNoMessage are errors of one line: the next call
-// reads on. A version.Error comes together with each message of an end that is refused.
+// of Next reads on. Together with each message of an end with another version of the protocol, Next
+// returns a version.Error.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {

@@ -56,7 +56,7 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 }
 
 // Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's
-// kernel keeps a part of it for its own page structures: 8 MiB of 128 in a measurement.
+// kernel keeps a part of the memory for the kernel's page structures: 8 MiB of 128 in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
@@ -64,9 +64,9 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// room returns how much of the usable memory a guest can always take as one window. It is less than
-// Usable, because the kernel may use some of a node's pages: once only 222 of 224 usable MiB were
-// free.
+// room returns how much of a GPU's memory a guest can always allocate for one window. For a node it
+// is less than Usable, because the kernel may use some of the pages: once only 222 of 224 usable MiB
+// were free.
 func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
@@ -78,7 +78,8 @@ func room(m lab.Model, memory uint64) uint64 {
 const (
 	nodeMargin = 16 << 20
 
-	nodeShare = 8        // the kernel's part varies: a 16th was too little in one of five runs
+	// Usable leaves the kernel an 8th of a node, and at least nodeLeast bytes.
+	nodeShare = 8        // the kernel's need varies: a 16th was too little in one of five runs
 	nodeLeast = 24 << 20 // with 16 MiB, a GPU of 128 MiB once had a page too few on Linux 7.3.4
 
 	// HugePage is the size of the pages in which a guest takes a node's memory.

@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Memory is the part of a GPU's memory that a guest uses: all of it, or a window of a NUMA node.
-// Its methods read and write this memory from the host, without the guest. Offsets count from the
-// beginning of the guest's part.
+// Memory is the part of a GPU's memory that a guest uses: all of the memory or, if the GPU is a
+// NUMA node, a window: the pages that the guest has allocated from the node. Its methods read and
+// write this memory from the host, without the guest. Offsets count from the beginning of the part.
 type Memory struct {
 	Name   string             // the guest's name, for messages
 	GPU    *gpumem.GPU        //
@@ -141,7 +141,7 @@ func (c Content) From(base uint64) Content {
 	return func(b []byte, pos uint64) { c(b, base+pos) }
 }
 
-// Pattern returns the Content that a seed defines.
+// Pattern returns the Content that gpumem.FillAt makes from a seed.
 func Pattern(seed uint64) Content {
 	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }

@@ -19,16 +19,16 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// NodeConfig describes how a guest takes a NIC.
+// NodeConfig describes how a guest takes a NIC: starts a driver and a network stack on it.
 type NodeConfig struct {
 	Port   *lab.Port
 	GPU    *gpumem.GPU // the GPU that the guest uses with the NIC
 	Family int         // 4 or 6
 	Bind   int         // how many receive queues the guest binds to GPU memory, the last ones
 	Loss   transfer.Loss
-	Window uint64 // if the GPU is a NUMA node: how many bytes of it the guest takes, in whole huge pages
+	Window uint64 // if the GPU is a NUMA node: how many bytes the guest allocates from it, in whole huge pages
 	Device string // the NIC's PCI address or interface name in the guest; "": the guest has no other NIC
-	Number int    // the number of the transfer.Node in the guest
+	Number int    // of the transfer.Node, by which the guest's agent finds it
 
 	Gateways []netip.Addr // default routes, of the address family Family
 	Log      *slog.Logger
@@ -74,12 +74,12 @@ type Node struct {
 	Name   string         // in messages
 	P2P    bool           // the NIC addresses the GPU's memory directly
 
-	near *transfer.Node // for a guest in this process: what Ops is
+	near *transfer.Node // for a guest in this process: the Node in Ops, if Close closes it; else nil
 }
 
-// Take makes the guest take the NIC and start its network stack. A guest in this process drives the
-// NIC over a vhost-user socket, as QEMU does. first is a Node that has taken the same NIC, or nil;
-// in this process n then shares its stack.
+// Take makes the guest start its driver and its network stack on the NIC. A guest in this process
+// drives the NIC over a vhost-user socket, as QEMU does. first is a Node on which Take has been
+// called for the same NIC, or nil; in this process n shares the stack of first.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
 	case n.QEMU != nil:
@@ -121,8 +121,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU take a NIC and start its network stack. If the GPU is a NUMA node,
-// window is where in the GPU's memory the guest's pages lie.
+// setup makes a guest in QEMU start its driver and its network stack on a NIC. If the GPU is a NUMA
+// node, window lists where in the GPU's memory the pages lie that the guest has allocated.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -146,8 +146,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate asks a guest's kernel for the names of these NICs. The name is the interface's if the
-// kernel drives the NIC, else the PCI address.
+// Locate asks a guest's agent for the names of these NICs. A NIC's name is its interface's name if
+// Linux drives the NIC during the run (Model.Kernel), else its PCI address.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {

@@ -22,7 +22,7 @@ type Options struct {
 	lab.Impairment
 	lab.NICOptions // for all NICs
 
-	Guests    int          // how many guests, 1 to MaxGuests; with a Lab: how many of its guests, 0 for all
+	Guests    int          // number of guests, 1 to MaxGuests; with a Lab: only its first ones, 0 for all
 	NIC       []string     // the models of the guests' NICs, by guest; further guests have the last model
 	Lab       *labfile.Lab // describes the guests; nil: each guest has one NIC and one GPU
 	Family    int          // 4 or 6
@@ -31,7 +31,7 @@ type Options struct {
 	Memory    uint64       // RAM of each guest, in bytes
 	GPUMemory uint64       // of each GPU, in bytes
 	P2P       P2P
-	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
+	Window    uint64   // how many bytes of its GPU's memory each guest needs
 	Windows   []uint64 // overrides Window for the first guests, one value a guest
 	Bind      int      // how many receive queues of a NIC the guest binds to GPU memory; 0: 1
 
@@ -65,8 +65,8 @@ func Defaults() Options {
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig returns the configuration of the broker of a command: the broker signals QEMUs, and
-// dials for the gateway.
+// BrokerConfig returns the configuration of a command's broker, the process outside of the sandbox:
+// it passes commands to the QEMUs' monitors, and opens connections for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -155,7 +155,7 @@ func (o *Options) bind() int { return max(1, o.Bind) }
 // model returns the model of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
-// Describe returns the description of the lab, with the Servers behind the other guests.
+// Describe returns the description of the lab, with the Servers after the other guests.
 func (o *Options) Describe() (d lab.Description, err error) {
 	if o.Lab != nil {
 		d = o.Lab.Complete()
@@ -216,8 +216,8 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory it can take. It is
-// for commands with one guest.
+// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use. It
+// is for commands with one guest.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err

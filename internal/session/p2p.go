@@ -11,7 +11,7 @@ import (
 // zero P2P selects all.
 type P2P struct {
 	off   bool  // no NIC reaches GPU memory
-	not   []int // numbers of the guests whose NICs do not
+	not   []int // numbers of the guests whose NICs do not reach GPU memory
 	given string
 }
 

@@ -18,8 +18,8 @@ import (
 // Place is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
 type Place struct {
 	Device  uint64 `json:"device"`  // in buffers of a GPU that are registered
-	Host    uint64 `json:"host"`    // everything else
-	Bounced uint64 `json:"bounced"` // of Host: through a bounce buffer, as the NIC does not reach the GPU
+	Host    uint64 `json:"host"`    // in all other memory
+	Bounced uint64 `json:"bounced"` // part of Host: through a bounce buffer, as the NIC does not reach the GPU
 }
 
 // Add adds to p the payload that a NIC counted in one direction between two readings of its counters.
@@ -34,10 +34,10 @@ func (p *Place) Merge(x Place) {
 	p.Device, p.Host, p.Bounced = p.Device+x.Device, p.Host+x.Host, p.Bounced+x.Bounced
 }
 
-// Where is the Place of a connection's payload, retransmissions included, and how much of it these are.
+// Where is the Place of a connection's payload, retransmissions included, and the number of retransmitted bytes.
 type Where struct {
 	Place
-	Retransmitted uint64 `json:"retransmitted"` // of Device and Host
+	Retransmitted uint64 `json:"retransmitted"` // bytes, which Device and Host include
 }
 
 // Add adds to w the payload that a NIC counted in one direction between two readings of its counters.
@@ -111,7 +111,7 @@ func (s *Set) Head() Head {
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
-	Looked   uint64  `json:"looked_bytes"` // bytes of heads that a CPU of the guest has read in device memory
+	Looked   uint64  `json:"looked_bytes"` // bytes of the protocol's headers that the guest's CPUs read in device memory
 	HostCame uint64  `json:"host_bytes"`   // received bytes that arrived in host memory, as the guest counts them
 	Traffic
 	Retransmits uint64 `json:"retransmitted_segments"`
@@ -126,8 +126,8 @@ type Moved struct {
 }
 
 // Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
-// what it cost the guest; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is true,
-// the guest sends the data, else it receives them.
+// the round's cost in the guest; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is
+// true, the guest sends the data, else it receives them.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
 	var round Moved
 	traffic, err := n.Meter(ctx, func() (sent, received uint64, err error) {
@@ -178,7 +178,7 @@ func (m *Moved) Done(inProc bool) {
 // Rate returns the rate in units of 10^6 bytes a second, as text for a table.
 func (m *Moved) Rate() string { return fmt.Sprintf("%.1f", report.PerSecond(m.Bytes, m.Seconds)/1e6) }
 
-// LookedShare returns the bytes of heads that a CPU of the guest has read, divided by the size of the data.
+// LookedShare returns Looked, divided by the size of the data.
 func (m *Moved) LookedShare() float64 {
 	if m.Bytes == 0 {
 		return 0

@@ -1,12 +1,12 @@
-// Package session boots the guests of a command, in QEMU or in this process, and makes each take
-// its NICs. Each NIC that the command uses gets a transfer.Node, which moves data in the guest at
-// the command's request.
+// Package session boots the guests of a command, in QEMU or in this process, and makes each guest
+// start a driver and a network stack on its NICs: the guest takes them. Each NIC that the command
+// uses gets a transfer.Node, which moves data in the guest at the command's request.
 //
 // The package has what all commands with guests share: it finds the images that guests boot from,
 // starts the guests behind the sandbox, finds out which of a guest's NICs is which, computes how
 // much of a GPU's memory a guest can use and where that lies, and finds the guest that caused an
-// error by ending. `vnic run` builds ends of its own from these parts; a [Set] is for commands that
-// request the same of every guest.
+// error by ending. `vnic run` uses a [Session] directly; a [Set] is for commands that request the
+// same of every guest.
 package session
 
 import (
@@ -49,8 +49,9 @@ type Common struct {
 
 	Timeout time.Duration // the command ends after it, with a *limit.Error; 0: no limit
 
-	// Confine restricts this process to its sandbox. It is called when all QEMUs have started, before any of them may
-	// connect. From then on Broker does for the process what the sandbox forbids. Both or neither may be nil.
+	// Confine restricts this process to its sandbox. With guests in QEMU it is called when all QEMUs have started,
+	// before this process accepts a connection of their devices; with InProc at the end of Setup. From then on Broker
+	// does for the process what the sandbox forbids. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
 }
@@ -92,10 +93,10 @@ func (o *Common) Tell(format string, args ...any) {
 // World is what a Session opens.
 type World struct {
 	Lab    lab.Description
-	Guests []BootConfig // for the lab's first machines; all others are ports of this process
+	Guests []BootConfig // of the lab's first machines; this process drives the NICs of further machines
 	// Models are the device models of the NICs of guests in QEMU; Modules are the kernel modules that
-	// these guests load besides the modules that a NIC's model needs. With Interfaces, a guest's
-	// kernel first loads its own drivers of the NICs, and reports which interface is which NIC.
+	// these guests load besides the modules that a NIC's model needs. With Interfaces, a guest also
+	// loads Linux's drivers of its NICs, so that Locate can find each NIC by its MAC address.
 	Models     []string
 	Modules    []string
 	Interfaces bool
@@ -104,10 +105,10 @@ type World struct {
 	Services []lab.Service // they start before Common.Services
 	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
 	Storm    uint          // lab.Options.Storm
-	Enough   func() error  // an error if memory does not suffice for all; nil: no check
+	Enough   func() error  // an error if the host's memory does not suffice for all guests; nil: no check
 	// Started is called when a guest has booted, with a context that ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
-	During  string // for the message about a guest that ended: when it did; "": in the middle of the run
+	During  string // for the message about a guest that ended: when it ended; "": "in the middle of the run"
 	// Keep makes a file of this name that outlives the run. It returns a nil file if the user keeps
 	// none. If Keep is nil, the command keeps nothing.
 	Keep func(name string) (*os.File, error)
@@ -136,7 +137,7 @@ type Session struct {
 	world World
 	im    *machine.Images // nil: guests are in this process
 	gate  *broker.Gate
-	stop  context.CancelFunc // ends guests that have not booted yet
+	stop  context.CancelFunc // ends all QEMUs, also of guests that have not booted yet
 	undo  undo.Stack         // closes everything but guests, after they have ended
 
 	mu   sync.Mutex
@@ -247,7 +248,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	}
 	s.Info = Info{Guest: "qemu", QEMU: s.im.QEMU.Version, Kernel: s.im.Kernel.Version, Untested: s.im.Untested}
 	begin := time.Now()
-	mctx, cancel := context.WithCancel(ctx) // the machines live as long as the Session
+	mctx, cancel := context.WithCancel(ctx) // QEMUs run until Close, or until a guest fails to boot
 	s.stop = cancel
 	eg, ready := errgroup.WithContext(ctx)
 	for _, g := range s.Guests {
@@ -317,8 +318,8 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 }
 
 // Setup calls f for each guest, within a limit, to make the guest take its NICs: stage setup. If
-// all guests are in this process, Setup then calls Confine; for guests in QEMU the gate has called
-// it.
+// all guests are in this process, Setup then calls Confine; for guests in QEMU the broker.Gate has
+// called it during Boot.
 func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
 	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
 		return err
@@ -334,7 +335,7 @@ func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context
 }
 
 // Each calls f for all elements of list at the same time, each call within a limit; 0 is no limit. The first error
-// cancels the other calls. Each returns all errors, each with the title of its element.
+// cancels the other calls. Each returns all errors, except of cancelled calls, each with the title of its element.
 func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
 	f func(context.Context, T) error) error {
 	outer := ctx
@@ -382,7 +383,7 @@ func (s *Session) OnClose(f func() error) {
 	s.ends = append(s.ends, f)
 }
 
-// Gone reports whether a guest has ended.
+// Gone reports whether a QEMU of the Session has ended.
 func (s *Session) Gone() bool {
 	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
 }

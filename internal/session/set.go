@@ -18,9 +18,8 @@ import (
 	"vnic.dev/vnic/internal/report/pcap"
 )
 
-// Lives returns a context that ends with ctx, or earlier when the guest ends. Work on the guest's
-// NIC uses it if the work could go on without the guest and would not notice its end. The caller
-// calls end.
+// Lives returns a context that ends with ctx, or earlier when the guest's QEMU ends. It is for work
+// on the guest's NIC that would not notice the end of the guest. The caller calls end.
 func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if g.QEMU == nil {
@@ -70,7 +69,7 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 	return err
 }
 
-// Set is a Session whose guests have all taken their first NIC.
+// Set is a Session in which each guest has a driver and a network stack on its first NIC.
 type Set struct {
 	*Session
 	Nodes   []*Node // of all guests but the Servers, in the order of the guests
@@ -80,7 +79,7 @@ type Set struct {
 
 // OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. If it
 // returns no error, the caller closes the Set; if it returns one, it has closed everything that it
-// had opened. If a guest has ended, the error names it.
+// had opened. If a guest has ended, the error names that guest.
 func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	w, err := o.world()
 	if err != nil {
@@ -140,7 +139,7 @@ func (o *Options) world() (w World, err error) {
 
 // Do opens a Set, calls f to fill a report, and always closes the Set. If f fails, Do returns no
 // report. check returns an error for what the report does not prove; Do returns that error together
-// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of that.
+// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of ctx's end.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
@@ -183,9 +182,9 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
-// Verified returns the cell of a table for the result of a comparison of a run's bytes; right is
-// nil if none was made. by names what the bytes were compared with; wrong is the text if they
-// differ.
+// Verified returns a cell of a table: the result of a comparison of a run's bytes; right is nil if
+// the command made no comparison. by names what the command compared the bytes with; wrong is the
+// text for bytes that differ.
 func Verified(right *bool, by, wrong string) string {
 	switch {
 	case right == nil:
@@ -196,7 +195,7 @@ func Verified(right *bool, by, wrong string) string {
 	return wrong
 }
 
-// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which the options do so.
+// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which Options.P2P is off.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {
 		p := g.HW.Ports[0]
@@ -238,7 +237,7 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// setup makes a guest take its NIC: a Server's kernel drives it, any other guest takes it as a Node.
+// setup configures the NIC of a Server in the Server's kernel; any other guest takes its NIC as a Node.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
 	for _, b := range s.Servers {
 		if b.Guest == g {

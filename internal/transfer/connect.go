@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Listen opens the receiver's socket.
+// Listen makes a receiver's Node listen on PrepareArgs.Local.
 func (n *Node) Listen(ctx context.Context) error {
 	_, s, end, err := n.begin(ctx, "listen")
 	if err != nil {
@@ -35,7 +35,7 @@ func (n *Node) Listen(ctx context.Context) error {
 	return nil
 }
 
-// Connect connects the sender to the receiver.
+// Connect connects a sender's Node from PrepareArgs.Local to the receiver at PrepareArgs.Remote.
 func (n *Node) Connect(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "connect")
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Accept accepts the sender's connection, and aborts all others.
+// Accept waits for the sender's connection, from PrepareArgs.Remote, and aborts others that come before it.
 func (n *Node) Accept(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "accept")
 	if err != nil {
@@ -107,7 +107,7 @@ func (n *Node) took(s *session, c devmem.Conn) error {
 	return nil
 }
 
-// State describes the connection's TCP state.
+// State describes the TCP state of the current transfer's connection.
 func (n *Node) State(context.Context) string {
 	n.mu.Lock()
 	var c devmem.Conn
@@ -121,11 +121,11 @@ func (n *Node) State(context.Context) string {
 	return c.State()
 }
 
-// A mover moves the bytes of a session and counts them in r.
+// A mover sends or receives the bytes of a session, one transfer, and counts them in r.
 type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
 
-// Holders returns the device's connections that hold tokens, or errors.ErrUnsupported if the device
-// cannot list them.
+// Holders lists the device's connections whose program has not returned all tokens of received
+// fragments. The error is errors.ErrUnsupported if the device cannot list them.
 func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	list, known := devmem.Holders(n.dev)
 	if !known {
@@ -134,8 +134,8 @@ func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	return list, nil
 }
 
-// move implements Receive and Send. A transfer calls it only once per Node, because both start at
-// the first byte.
+// move implements Receive and Send: it calls byCopy in mode copy, else byReference. In each transfer
+// it succeeds at most once per Node, because both start at the first byte.
 func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {
 	ctx, s, end, err := n.begin(ctx, what)
 	if err != nil {

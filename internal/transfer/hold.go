@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// held are tokens that a receiver keeps although it has gathered their fragments, to exhaust a page
-// pool on purpose.
+// held are tokens that a receiver keeps although an engine has copied their fragments to the
+// destination, to exhaust a page pool on purpose.
 type held struct {
 	limit uint64        // the most tokens to hold; 0: none
 	wait  time.Duration // the time without data after which all tokens are returned; 0: never
@@ -22,7 +22,7 @@ type held struct {
 	stalls uint64          // under mu: how often all tokens were returned
 }
 
-// take holds as many tokens as it may, and returns the others.
+// take keeps tokens up to the limit, and returns the others as rest; it keeps none after a stall.
 func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,8 +61,8 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled returns all held tokens to the connection if err is a passed deadline, and holds no
-// tokens afterwards.
+// stalled returns all held tokens to the connection if err is a passed deadline; take keeps no
+// tokens afterwards. The bool reports whether err was a passed deadline.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil
@@ -82,7 +82,7 @@ func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	return true, nil
 }
 
-// counts returns the most tokens held at a time, and how often they were returned.
+// counts returns the most tokens held at a time, and how often stalled has returned all of them.
 func (h *held) counts() (most, stalls uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// host is the state shared by the operations.
+// host has the Nodes of a guest, which its agent's operations share.
 type host struct {
 	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
 
 	setup sync.Mutex       // one Setup or Close at a time
-	first map[string]first // under setup, by interface: Nodes of NICs with vnic's driver
+	first map[string]first // under setup, by SetupArgs.Interface: the first Node of each NIC with vnic's driver
 
 	mu    sync.Mutex
 	nodes map[int]*Node // under mu
@@ -48,7 +48,7 @@ func (h *host) set(number int, n *Node) {
 	}
 }
 
-// Ops registers the operations with the agent of this process. They share its Nodes.
+// Ops registers the operations with the agent of this process. All operations share one host.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)

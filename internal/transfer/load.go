@@ -30,7 +30,7 @@ type Source struct {
 	Connections int           `json:"connections"`
 	RangeSize   uint64        `json:"range_size"`
 	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's default
-	Retry       time.Duration `json:"retry"`   // likewise
+	Retry       time.Duration `json:"retry"`   // nanoseconds; 0: the loader's default
 	Copy        bool          `json:"copy,omitempty"`
 	Tensors     bool          `json:"tensors,omitempty"` // the file has the safetensors format, and its header is read
 }
@@ -53,8 +53,9 @@ type SourceInfo struct {
 
 // LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
-	// If Records is not 0, it is the size of records, which a consumer takes in batches. Otherwise
-	// [Off, Off+Len) of the file is read to offset Mem of the data.
+	// If Records is not 0, it is the size of a record, in bytes, and Load reads the records of the file
+	// in batches, until the file's end. Otherwise it reads [Off, Off+Len) of the file to offset Mem of
+	// Source.Data.
 	Records uint64        `json:"records,omitempty"`
 	Batch   uint64        `json:"batch,omitempty"` // records per batch
 	Depth   int           `json:"depth,omitempty"` // batches read ahead
@@ -82,7 +83,7 @@ type source struct {
 	undo    undo.Stack // closes the Object and unregisters the areas
 }
 
-// OpenSource requests the file's description from the server.
+// OpenSource registers the areas of GPU memory, and requests the file's description from the server.
 func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -134,8 +135,8 @@ func listed(list []loader.Tensor) []loader.Tensor {
 	return list
 }
 
-// resolver returns a function that resolves host names: first those with a fixed address, then
-// literal addresses, then by DNS.
+// resolver returns a function that resolves a host name: by s.Hosts, else as a literal address, else
+// by DNS over TCP.
 func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
 	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		err := error(syscall.EHOSTUNREACH)
@@ -160,7 +161,7 @@ func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]net
 	}
 }
 
-// Load reads a file, or a part of one, into the GPU's memory. It ends early when ctx ends or
+// Load reads the open Source, or a part of it, into the GPU's memory. It ends early when ctx ends or
 // CloseSource is called.
 func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	n.opening.Lock()
@@ -182,7 +183,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	return r, err
 }
 
-// consume takes batches as a training loop does, and waits l.Step with each batch.
+// consume reads the file's records in batches as a training loop does, and keeps each batch for l.Step.
 func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error {
 	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
 		Batch: l.Batch, Depth: l.Depth})
@@ -217,7 +218,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 	}
 }
 
-// CloseSource cancels running calls and closes the connections to the server, if there are any.
+// CloseSource ends a running Load and closes the open Source, if there is one.
 func (n *Node) CloseSource(context.Context) error {
 	n.opening.Lock()
 	s := n.source

@@ -25,8 +25,8 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// MemoryODP is memory of the guest's program that is not pinned: a page is in RAM or, if the GPU's
-// driver has moved it, private to a GPU. The NIC requests each page when it needs it.
+// MemoryODP is memory on demand: memory of a guest's program that is not pinned. A page is in RAM
+// or, if the GPU's driver has moved it, private to a GPU. The NIC requests each page when it needs it.
 const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU while transfers run.
@@ -50,14 +50,14 @@ type ODPStats struct {
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
 
-	Left   uint64 `json:"left"`   // pages of the GPU freed and filled
-	Broken uint64 `json:"broken"` // of these, pages that were written afterwards: DMA after acknowledgement
+	Left   uint64 `json:"left"`   // pages of the GPU that the driver has freed and filled with a pattern
+	Broken uint64 `json:"broken"` // part of Left: pages written afterwards, by DMA after an acknowledged invalidation
 
 	Compacted uint64 `json:"compacted"` // pages of any program that Linux has moved within RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // page requests that the program has answered
-	Late     uint64 `json:"late"`     // of these, answered too late
+	Late     uint64 `json:"late"`     // part of Requests: requests that the program has answered too late
 	Errno    uint16 `json:"errno"`    // the driver's last error for a page
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
@@ -80,8 +80,8 @@ type onDemand struct {
 	moved chan error
 }
 
-// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver but
-// allocates no GPU memory: pages move there one by one.
+// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver. Without
+// r.Owner it allocates no buffer of GPU memory: pages move there one by one.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -149,8 +149,8 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	return all, nil
 }
 
-// serve starts another process that has the memory. It also allocates and registers as much pinned
-// GPU memory, which queue pairs still use after that process is gone.
+// serve starts another process, whose memory the memory on demand is. It also allocates and
+// registers as much pinned GPU memory, which queue pairs still use after that process is gone.
 func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
 	var id uint32
 	var err error
@@ -171,7 +171,7 @@ func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, acc
 	return pd.RegisterBuffer(buffer, 0, r.Data.Bytes, access)
 }
 
-// find requests pages from the driver.
+// find answers a page request of the NIC: it requests the pages from the GPU's driver.
 func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	pages, generation, err := o.region.Fault(r.First, int(r.Count), r.Write, r.InRAM)
 	var errno syscall.Errno
@@ -196,7 +196,7 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close ends the storm and the page server. Close the memory regions before.
+// close ends the storm and the page server. The caller closes the memory regions before.
 func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
 // odp returns the open memory on demand, or an error.
@@ -211,7 +211,8 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm starts moving pages.
+// StartStorm starts to move pages of the memory on demand, until EndStorm. If another process has
+// the memory, that process moves its pages until it exits.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -235,7 +236,7 @@ func (o *onDemand) startStorm(s Storm) error {
 	return nil
 }
 
-// EndStorm ends the storm.
+// EndStorm ends a storm in this process, and waits for its end.
 func (n *Node) EndStorm(context.Context) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -255,7 +256,7 @@ func (o *onDemand) calm() error {
 	return <-o.moved
 }
 
-// move moves one page after the other to the other place, RAM or the GPU, until ctx ends.
+// move moves one random page after the other, from RAM to the GPU or from the GPU to RAM, until ctx ends.
 func (o *onDemand) move(ctx context.Context, s Storm) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 1))
 	pages := len(o.memory) / gpudriver.PageSize

@@ -7,8 +7,8 @@ import (
 )
 
 // The table of operations. Each row is both ends of one operation: Ops serves it in a guest under
-// its name, and calling the variable requests it from a Guest. Call Remote.Setup before them, and
-// Remote.Close after.
+// its name, and calling the variable requests it from a Guest. For a guest in QEMU the caller calls
+// Remote.Setup before the operations, and Remote.Close after them.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -102,7 +102,7 @@ func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
 
-// State describes the TCP state of a Guest's connection, or says why it is unknown.
+// State returns a text: the TCP state of a Guest's connection, or why the state is unknown.
 func State(ctx context.Context, g Guest) string {
 	s, err := state(ctx, g)
 	if err != nil {

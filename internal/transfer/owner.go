@@ -22,20 +22,21 @@ const OwnerName = "vnic-memory-owner"
 // ownerFile is the file descriptor of the GPU's device in the owner's process.
 const ownerFile = 3
 
-// owner is a separate process that has an RDMA's memory, so that it can be killed. This process
-// keeps answering the NIC's page requests for it, through the device file that both have open.
+// owner is a separate process that has an RDMA's memory on demand, so that KillOwner can kill it.
+// This process answers the NIC's page requests for that memory, also after the kill, through the
+// device file that both processes have open.
 type owner struct {
 	proc *os.Process
 	in   io.WriteCloser // its stdin; the process exits when it is closed
 }
 
-// ownerRegion is the first line of its output.
+// ownerRegion is the first line of the owner process's output: its gpudriver.Region, or an error.
 type ownerRegion struct {
 	ID    uint32 `json:"id"`
 	Error string `json:"error,omitempty"`
 }
 
-// startOwner starts the process, which opens a region of size bytes.
+// startOwner starts an owner process, which allocates size bytes and opens a region of them.
 func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
 	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -72,8 +73,8 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 // storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill kills the process, and returns how long its exit took. Linux takes its memory from the NIC
-// during the exit.
+// kill kills the process, and returns how long its exit took. During the exit Linux makes the NIC
+// stop using the process's memory.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {
@@ -147,14 +148,14 @@ func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	return b, nil
 }
 
-// Killed says how the owner process ended.
+// Killed describes the end of the owner process. Timeouts and Quarantined are as in ODPStats.
 type Killed struct {
 	Exit        time.Duration `json:"exit_ns"` // from the signal until the exit
 	Timeouts    uint64        `json:"timeouts"`
 	Quarantined bool          `json:"quarantined"`
 }
 
-// KillOwner kills the process that has the memory on demand.
+// KillOwner kills the owner process, and returns when it has exited.
 func (n *Node) KillOwner(context.Context) (k Killed, err error) {
 	o, err := n.odp("kill the memory's owner")
 	if err != nil {
@@ -206,7 +207,7 @@ type Bytes struct {
 // MaxRead bounds one ReadODP, in bytes.
 const MaxRead = 512 << 10
 
-// ReadODP reads memory on demand as its program does, which moves the pages to RAM.
+// ReadODP reads this process's memory on demand with the CPU, which moves the pages to RAM.
 func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
 	o, err := n.odp("read memory on demand")
 	if err != nil {

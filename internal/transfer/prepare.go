@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Prepare registers, binds, fills and poisons the memory for the transfer. It undoes everything if
-// there is an error.
+// Prepare begins a transfer: it registers the GPU memory with the NIC, fills the source with a
+// pattern or the destination with poison, and binds the memory in mode devmem. It undoes everything
+// if there is an error.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)

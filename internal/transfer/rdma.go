@@ -35,15 +35,15 @@ type RDMA struct {
 	Depth   int            `json:"depth"`              // work requests in flight per queue pair
 	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs support
 	Spare   bool           `json:"spare,omitempty"`    // adds a queue pair, for RDMAMove.Spare
-	// Owner puts memory of kind MemoryODP into another process, which can be killed. The offer then
-	// also has the same amount of pinned GPU memory, after it.
+	// Owner puts memory of kind MemoryODP into another process, which KillOwner kills. This end then
+	// also has the same amount of pinned GPU memory, behind the memory on demand.
 	Owner bool `json:"owner,omitempty"`
 }
 
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
 	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part.
-	// A part moves in steps, each with a StageRDMA at both ends.
+	// If it is a part, the caller moves the data in steps, and calls StageRDMA at both ends in each step.
 	Window uint64 `json:"window"`
 }
 
@@ -60,9 +60,9 @@ type RDMAMove struct {
 	Block uint32 `json:"block"`
 
 	Back bool   `json:"back,omitempty"` // opposite to RDMA.Read's direction; needs RDMA.Both
-	At   uint64 `json:"at,omitempty"`   // in this end's data, added to Off
+	At   uint64 `json:"at,omitempty"`   // added to Off for this end's memory, not for the peer's
 
-	Spare bool `json:"spare,omitempty"` // use the queue pair of RDMA.Spare
+	Spare bool `json:"spare,omitempty"` // use only the queue pair that RDMA.Spare adds
 }
 
 // RDMAResult is the result of MoveRDMA.
@@ -72,14 +72,14 @@ type RDMAResult struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// RDMAStage is a part of the data that an engine copies to guest RAM, or from RAM.
+// RDMAStage is a part of the data that an engine copies from the GPU to guest RAM, or back.
 type RDMAStage struct {
 	Off  uint64 `json:"off"`
 	Len  uint64 `json:"len"`
 	Back bool   `json:"back,omitempty"` // from RAM to the GPU
 }
 
-// port is the interface of a NIC for RDMA, besides its sockets.
+// port is what a Node needs of its NIC for RDMA, besides TCP connections.
 type port struct {
 	control *control.Client
 	mac     [6]byte
@@ -124,8 +124,8 @@ const (
 	MaxRDMADepth = 1024
 )
 
-// OpenRDMA makes memory regions and queue pairs, and listens if this end offers memory. It undoes
-// everything if there is an error.
+// OpenRDMA makes memory regions and queue pairs, and listens for the peer's TCP connection if this
+// end offers memory. It undoes everything if there is an error.
 func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -205,7 +205,7 @@ func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 }
 
 // ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too. The
-// peers exchange the queue pairs' parameters and the offered memory over TCP.
+// peers exchange the queue pairs' parameters and the keys of the offered memory regions over TCP.
 func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
 	e, err := n.rdmaOf("connect RDMA")
 	if err != nil {
@@ -264,8 +264,8 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 // maxOffer bounds the peer's list of memory regions, in bytes.
 const maxOffer = 1 << 20
 
-// MoveRDMA moves bytes between this end's memory and the peer's, and returns when they have
-// arrived.
+// MoveRDMA moves bytes between this end's memory and the peer's, and returns when all work requests
+// have completed. It runs at the end that does not offer memory.
 func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
 	e, err := n.rdmaOf("move")
 	if err != nil {
@@ -337,7 +337,8 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 	return nil
 }
 
-// StageRDMA lets an engine copy a part of the data between the GPU and memory regions of RAM.
+// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM. For
+// other kinds of memory it does nothing.
 func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	e, err := n.rdmaOf("stage")
 	if err != nil {

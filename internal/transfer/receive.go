@@ -12,12 +12,13 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive receives all bytes and returns when they lie contiguously in the destination.
+// Receive receives all bytes of the transfer and returns when they lie contiguously in the destination.
 func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem gathers fragments, and returns their tokens afterwards.
+// receiveDevmem receives fragments in the page pool, makes an engine copy them to the destination,
+// and then returns their tokens.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -61,7 +62,7 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
-			flags = devmem.DontWait // a full batch does not wait: the engine works while more arrives
+			flags = devmem.DontWait // fragments in the table do not wait for more: an engine copies them meanwhile
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
 		if h.limit > 0 {
@@ -91,9 +92,9 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place adds the destinations of received fragments to the slot's table. Linear bytes, which are
-// unexpected on a bound queue, lie in guest RAM; an engine copies them at once, and they are
-// counted.
+// place adds received fragments and their destinations to the slot's table. Linear bytes, which are
+// unexpected on a bound queue, lie in guest RAM: place counts them, makes an engine copy them to the
+// destination, and waits for its end.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear
@@ -124,7 +125,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 	return n.run(ctx, s, control.JobFromGuest, lin)
 }
 
-// receiveCopy reads into guest RAM, from where an engine copies to the GPU.
+// receiveCopy reads from the connection into guest RAM, and makes engines copy the bytes to the GPU.
 func (n *Node) receiveCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	for r.Bytes < s.conf.Len {
 		sl, err := p.take(ctx)

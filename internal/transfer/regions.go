@@ -18,10 +18,10 @@ const (
 
 // regions is the memory of an RDMA.
 type regions struct {
-	mrs     []*rdma.MR // in order, contiguous; the Device closes them
+	mrs     []*rdma.MR // in the order of the data, without gaps; rdma.Device.Close closes them
 	size    uint64     // total bytes
 	stage   func(ctx context.Context, s RDMAStage) error
-	release func() error // to call after the memory regions were closed
+	release func() error // frees the memory, after the Device has closed the memory regions
 	odp     *onDemand    // for MemoryODP
 }
 
@@ -37,8 +37,8 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-// regions makes memory regions. After an error the Device owns those already made; everything else
-// is undone.
+// regions makes the memory regions of r. If there is an error, it frees the memory; memory regions
+// that still exist end when the Device is closed.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
@@ -74,7 +74,7 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	for _, b := range list {
 		mr, err := pd.RegisterBuffer(b.Buffer, 0, b.Size, access)
 		if err != nil {
-			for _, mr := range all.mrs { // otherwise the buffers are in use
+			for _, mr := range all.mrs { // before release, which fails while a memory region uses a buffer
 				err = errors.Join(err, mr.Close())
 			}
 			return nil, errors.Join(err, release())
@@ -119,7 +119,8 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM, through which the data moves in steps.
+// ramRegions makes a memory region of RAM, and registers the data in the GPU: stage makes an engine
+// copy one part of the data after the other between both.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {
@@ -129,7 +130,7 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	for i, iova := range p.iova {
 		ranges[i] = rdma.Range{IOVA: iova, Len: ramPiece}
 	}
-	_, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes) // otherwise engines refuse to access it
+	_, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes) // engines access only registered GPU memory
 	if err != nil {
 		return nil, fmt.Errorf("data [%#x, +%#x) of GPU %d: %w", r.Data.Off, r.Data.Bytes, r.GPU, err)
 	}

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Area is a part of the GPU's memory, or of the guest's window of it, in whole pages.
+// Area is a part of the GPU's memory, in whole pages. If the guest uses only a window of the memory
+// (GPU.Extents), Off is an offset in the window.
 type Area struct {
 	Off   uint64 `json:"off"`
 	Bytes uint64 `json:"bytes"`
@@ -55,7 +56,7 @@ type CollectiveArgs struct {
 	Count uint64      `json:"count"`
 	Root  int         `json:"root,omitempty"`  // for a Broadcast
 	Times int         `json:"times,omitempty"` // repetitions; 0: once
-	Warm  int         `json:"warm,omitempty"`  // additional operations before, which are not measured
+	Warm  int         `json:"warm,omitempty"`  // operations that run first and are not measured
 	// From is the offset in Rank.Data from which the elements are copied before each operation (out
 	// of place); nil: they are already at Off.
 	From *uint64 `json:"from,omitempty"`

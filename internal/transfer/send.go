@@ -46,7 +46,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 	return nil
 }
 
-// sendCopy lets engines copy to guest RAM ahead of the socket.
+// sendCopy makes engines copy pieces of the data to guest RAM, and meanwhile writes earlier pieces to the connection.
 func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	ahead := make(chan *slot, len(n.staging)) // in stream order
 	p.start(func() error {

@@ -27,7 +27,7 @@ type session struct {
 	listener devmem.Listener
 	conn     devmem.Conn
 	moved    bool // Receive or Send has begun
-	whole    bool // it has moved every byte
+	whole    bool // Receive or Send has moved every byte
 	running  map[*operation]struct{}
 	ending   bool
 	idle     chan struct{} // closed when ending is set and no operation runs
@@ -36,8 +36,8 @@ type session struct {
 // operation is a running method of the Node.
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin starts an operation of the prepared session. Its context also ends when the session is
-// finished. The caller calls end afterwards.
+// begin starts an operation of the prepared session. The context that it returns also ends when
+// Finish is called. The caller calls end after the operation.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -67,9 +67,9 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 	}
 }
 
-// Finish ends running operations and frees everything that Prepare and the other methods made;
-// without a transfer it does nothing. After an error some of it remains, and the next Finish tries
-// again.
+// Finish ends the transfer: it cancels its running operations, waits for them, and frees everything
+// that Prepare and they made. Without a transfer it does nothing. After an error some of it remains,
+// and the next Finish tries again.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now
@@ -109,11 +109,11 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	return nil
 }
 
-// release frees as much as it can.
+// release frees what a session holds. If one step fails, it still does the others.
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
-		// These errors mean that it is gone already, perhaps with the device.
+		// These errors mean that the object is gone already, perhaps with the device.
 		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
 			return true
 		}

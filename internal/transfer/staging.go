@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxEntries is the most fragments in one gather job, because no more tokens can be returned in
-	// one call.
+	// maxEntries is the most fragments in one gather job, because one call returns at most as many
+	// tokens.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
 	// stage is the size of a piece of guest RAM for mode copy, and for linear bytes in mode devmem.
@@ -82,7 +82,7 @@ func (s *slot) add(src, dst uint64, n uint32) {
 	s.entries++
 }
 
-// run lets an engine run a slot's table.
+// run makes an engine run one job with a slot's table, and waits for its end.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -96,7 +96,8 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 }
 
 // pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's
-// context, with the error as cause, and aborts the connection, so that calls waiting on it return.
+// context, with the error as cause, and aborts the connection, so that calls that wait for the
+// connection return.
 type pipe struct {
 	fail context.CancelCauseFunc
 	keep func() bool // prevents the abort of the connection

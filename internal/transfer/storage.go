@@ -37,7 +37,7 @@ type Storage struct {
 	Data      Area           `json:"data"` // where operations read to and write from
 	Pool      Area           `json:"pool"` // buffer for received packets
 	Queue     int            `json:"queue"`
-	Depth     int            `json:"depth"` // concurrent operations of the device
+	Depth     int            `json:"depth"` // most operations that the guest has in progress
 	ReadOnly  bool           `json:"read_only,omitempty"`
 	Timeout   time.Duration  `json:"timeout"` // nanoseconds; 0: the protocol's default
 	Copy      bool           `json:"copy,omitempty"`
@@ -78,7 +78,8 @@ type storage struct {
 // maxOperations bounds the memory for an IO: eight bytes per operation.
 const maxOperations = 1 << 24
 
-// areas registers areas of a GPU, until the caller runs the steps, also after an error.
+// areas registers areas of a GPU's memory with the NIC, and adds to steps the functions that
+// unregister them. The caller runs steps, also after an error.
 func (n *Node) areas(steps *undo.Stack, gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
 	for _, a := range list {
 		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
@@ -105,8 +106,8 @@ func since[S any](now, before S) S {
 	return now
 }
 
-// gpuMemory returns programs' access to the GPUs' memory. It lives as long as the Node, because DMA
-// memory cannot be freed.
+// gpuMemory returns the Memory by which programs make engines copy to and from the GPUs' memory. The
+// Node makes it once, because the DMA memory that it allocates cannot be freed.
 func (n *Node) gpuMemory() devmem.Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,7 +151,7 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 }
 
 // DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is
-// called. DoIO counts operations that the server refuses; any other error ends it.
+// called. DoIO counts operations that fail; an error of the device as a whole ends it.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage

@@ -8,13 +8,14 @@
 //
 // In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an
 // engine gathers the received fragments into one contiguous buffer. In mode copy an engine copies
-// it to guest RAM, ordinary sockets carry it, and an engine copies it back, both pipelined. The
+// payload from GPU memory to guest RAM, ordinary sockets carry it to the other guest's RAM, and an
+// engine copies it from there to GPU memory; engines copy while sockets send and receive. The
 // guest's CPU touches payload in mode copy only.
 //
 // A cancelled call may keep running for a moment in its guest. Finish ends all running calls and
-// waits for them before it frees anything: memory is freed only when neither the NIC nor an engine
-// nor a socket uses it. Finish can be called at any time, and repeatedly. The package does not know
-// the state of the other end: the orchestrator compares both.
+// waits for them before it frees anything: it frees memory only when neither the NIC nor an engine
+// nor a socket uses it. Finish can be called at any time, and repeatedly. A Node does not know the
+// state of the other end: the orchestrator compares the results of both.
 //
 // A Node can also join a ring of guests for collective operations (Join, Collective, Leave), and
 // let its NIC read or write another guest's memory, or offer its own for that (OpenRDMA,
@@ -47,13 +48,13 @@ type Memory interface {
 }
 
 // Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has
-// returned, the job no longer accesses memory.
+// returned, the job no longer accesses memory, unless the NIC does not answer.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Node is one guest's end. It runs one transfer at a time; methods may be called from any
-// goroutine.
+// Node is one guest's end of transfers. It runs one transfer at a time; methods may be called from
+// any goroutine.
 type Node struct {
 	dev    devmem.Device
 	engine Engine
@@ -76,8 +77,8 @@ type Node struct {
 	member *member    // nil: in no ring
 	memory devmem.Memory
 
-	// Allocated once, because DMA memory cannot be freed; used by the session's Prepare, then by
-	// its Receive or Send.
+	// The Node allocates these once, because DMA memory cannot be freed. Prepare uses the first three,
+	// then Receive or Send; an RDMA uses pinned.
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag
@@ -90,24 +91,24 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another returns a second Node of the same device, for a concurrent transfer. Its Close ends that
-// transfer but leaves the device open; close the first Node last.
+// Another returns a second Node of the same device, for a concurrent transfer. The second Node's
+// Close ends that transfer but leaves the device open; the caller closes the first Node last.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
 	other.more, other.port = true, n.port
 	return other
 }
 
-// PrepareArgs say what will be transferred, and from or to where. Offsets are in the GPU's memory,
-// or in the guest's window of it (GPU.Extents).
+// PrepareArgs describe a transfer at one end: the data, and its place in GPU memory. Offsets are in
+// the GPU's memory or, if the guest uses only a window of the memory (GPU.Extents), in the window.
 type PrepareArgs struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
 	GPU   int    `json:"gpu"`
 	Off   uint64 `json:"off"`   // of the data, source or destination
 	Bytes uint64 `json:"bytes"` // whole pages
-	Len   uint64 `json:"len"`   // bytes of it to send
-	Seed  uint64 `json:"seed"`  // of the source's pattern; its low byte is the destination's poison
+	Len   uint64 `json:"len"`   // bytes to transfer, at most Bytes
+	Seed  uint64 `json:"seed"`  // of the source's pattern; its low byte fills the destination and the pool before
 
 	// For a receiver in mode devmem.
 	PoolOff   uint64 `json:"pool_off,omitempty"`
@@ -167,12 +168,12 @@ func (p *PrepareArgs) check() error {
 // Result is the result of one end.
 type Result struct {
 	Bytes       uint64 `json:"bytes"`
-	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload received in host memory
+	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload received in guest RAM
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
 	Held        uint64 `json:"held,omitempty"`   // tokens that the receiver kept (PrepareArgs.Hold)
 	Stalls      uint64 `json:"stalls,omitempty"` // how often held tokens were returned because no more data came
-	Late        uint64 `json:"late,omitempty"`   // the most tokens delayed at a time
+	Late        uint64 `json:"late,omitempty"`   // the most tokens that LateTokens delayed at the same time
 	Retransmits uint64 `json:"retransmits"`      // segments
 	CPU         CPU    `json:"cpu"`
 }

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// barrier lets n goroutines wait for each other, any number of times. A wait also ends when the
+// barrier makes n goroutines wait for each other, any number of times. A wait also ends when the
 // context ends.
 //
-// Both directions of a rail go from stage to stage together, because of a fault of the kernel's
-// gve. While it binds or unbinds a receive queue it stops the transmit queues, and afterwards
-// starts them without running their queueing disciplines: packets that wait there are sent only
-// with the next packet, and TCP sends no other, because it does not retransmit a packet that still
-// waits in its own host. So neither direction connects or transfers while the other one prepares or
-// finishes.
+// Both directions of a rail go from stage to stage together, because of a fault of Linux's driver
+// gve. While gve binds or unbinds a receive queue it stops the transmit queues, and afterwards
+// starts them without running their queueing disciplines: the kernel sends packets that wait there
+// only with the next packet, and TCP sends no other, because it does not retransmit a packet that
+// still waits in its own host. So neither direction connects or transfers while the other one
+// prepares or finishes.
 type barrier struct {
 	ctx     context.Context
 	n       int

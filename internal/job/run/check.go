@@ -28,8 +28,8 @@ func (r *runner) check(rep *Report) error {
 	return rep.check(r.opt, r.streams, errors.Join(errs...))
 }
 
-// check compares the report with what each mode must prove. streams has the stream of each rail;
-// without rails it may be empty. more is a further error to return.
+// check compares the report with what each mode must prove. streams has the stream of each direction
+// of each rail; without rails it may be empty. more is a further error to return.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	var f report.Findings
 	if o.Rails == 0 {

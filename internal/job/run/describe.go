@@ -14,10 +14,11 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// MaxRails is the largest number of rails. Each rail uses a NIC and a GPU of either guest.
+// MaxRails is the largest number of rails. A rail is NIC i of one guest and NIC i of the other; each
+// NIC transfers from or to a GPU of its guest.
 const MaxRails = 32
 
-// rails returns how many NICs of each guest transfer.
+// rails returns how many NICs of each guest transfer: without rails one.
 func (o *Options) rails() int { return max(1, o.Rails) }
 
 // describe returns the description of a run's lab: the lab file's, or two guests with a NIC and a GPU for each rail.
@@ -76,7 +77,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 	return d, nil
 }
 
-// guestModels lists the models of the NICs that transfer, of the guests on this host.
+// guestModels lists the models of the NICs that transfer in the guests on this host.
 func (o *Options) guestModels(d *lab.Description) (list []string) {
 	for i := range d.Guests {
 		if !o.away(i) {
@@ -162,8 +163,8 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 }
 
 // checkRAM returns an error unless guest i has enough RAM for all its NICs; each NIC needs huge
-// pages. If a GPU is a NUMA node, the guest's programs use the RAM of the first socket only, so
-// each socket must have as much.
+// pages. If a GPU is a NUMA node, the guest's programs use the RAM of the first socket only. The
+// sockets have equal parts of the RAM, so the guest needs the least amount once for each socket.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc || o.away(i) {
 		return nil
@@ -240,9 +241,9 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 	return err
 }
 
-// noteLinux tells the user where a guest's kernel decides by its own rules which NIC reaches which
-// GPU: the pairs that it refuses, and the pairs that it allows although the lab's tree does not.
-// Loads of links are computed from the lab's tree.
+// noteLinux tells the user for which pairs of a NIC and a GPU a guest's kernel does not decide as the
+// lab's PCIe tree does: the kernel refuses peer-to-peer, or allows it although the tree does not. It
+// is for guests with the driver vnicgpu. The run computes loads of links from the lab's tree.
 func (o *Options) noteLinux(d *lab.Description) {
 	for i, g := range d.Guests {
 		if g.Driver != lab.DriverVNICGPU || o.away(i) {

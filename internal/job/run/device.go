@@ -34,6 +34,6 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	return m, nil
 }
 
-// queuePairs returns how many queue pairs a NIC gets. The guest binds the last BindQueues to GPU
-// memory; the first ones, at least one, carry ordinary traffic.
+// queuePairs returns how many queue pairs a NIC gets in a lab without a lab file. The guest binds the
+// last BindQueues receive queues to GPU memory; the first ones, at least one, carry ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }

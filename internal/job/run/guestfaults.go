@@ -14,9 +14,9 @@ import (
 // ErrRemoved means that a user removed a NIC or a GPU from its guest while a transfer used it (nic a.nic0 remove).
 var ErrRemoved = errors.New("removed while it was used")
 
-// removed lists the stream's NICs and GPUs that have been removed or are being removed. If there
-// are none, it lists the removed ones among the other GPUs that the NICs reach: a NIC stops if such
-// a GPU goes that it has used for another transfer.
+// removed lists the stream's NICs and GPUs that a user has removed or is removing. If there are none,
+// it lists removed ones among the other GPUs that the NICs reach: a NIC stops if a user removes such
+// a GPU after the NIC has used it for another transfer.
 func (s *stream) removed() (used []string) {
 	var idle []string
 	for _, e := range s.here() {
@@ -47,8 +47,9 @@ func (s *stream) blameRemoval(err error) error {
 	return err
 }
 
-// lateTokens returns a guest's lab.GuestFaults.LateTokens: it makes the transfers of the ends at NIC i
-// return tokens late. The ends must have taken their NICs.
+// lateTokens returns a guest's lab.GuestFaults.LateTokens: a function that makes the ends at NIC i
+// return the tokens of received fragments with a delay. The guest must have set up the ends' NICs
+// before a call of the function.
 func lateTokens(ends ...*end) func(i int, by time.Duration) error {
 	return func(i int, by time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.Background(), limits.Ask.Here())

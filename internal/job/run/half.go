@@ -24,9 +24,9 @@ import (
 )
 
 // With Options.Half this vnic runs only one of the lab's two guests. A vnic on another host runs the other guest from
-// the same lab file, and an uplink joins the switches of both. Each transfer has one end here, and this vnic counts,
-// verifies and judges that end. Both vnics have a port of their own on the joined network. Over it they wait for each
-// other at each step and exchange their verdicts (peer).
+// the same lab file, and uplinks join the switches of both vnics. Each transfer has one end here, and this vnic
+// counts, verifies and judges that end. Besides the guests, each vnic has a port on the joined network. Over these
+// ports the vnics wait for each other at each step and exchange their verdicts (peer).
 
 // Half says which guest of the lab ran on this host.
 type Half struct {
@@ -42,7 +42,7 @@ func (o *Options) away(i int) bool {
 	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
 }
 
-// LabMemory returns how much memory those guests of a lab need that run on this host, in bytes.
+// LabMemory returns how many bytes of memory the guests of a lab that run on this host need.
 func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	part := *l
 	part.Guests, part.Machines = nil, nil
@@ -54,7 +54,7 @@ func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	return part.Memory(!o.InProc)
 }
 
-// here returns the number of the guest on this host, and of the guest on the other host, if there is one.
+// here returns the number of the guest on this host, and of the guest on the other host; without Half 0 and 1.
 func (o *Options) here() (self, other int) {
 	if o.away(0) {
 		return 1, 0
@@ -109,7 +109,7 @@ func (o *Options) checkOwn() error {
 	return nil
 }
 
-// hello returns our hello: the settings and the effective lab description on which the hosts must agree.
+// hello returns this host's hello: the settings and the effective lab description on which the hosts must agree.
 func (o *Options) hello() (hello, error) {
 	l := *o.Lab
 	l.Uplinks = nil // each host has its own
@@ -126,7 +126,8 @@ func (o *Options) hello() (hello, error) {
 	return h, err
 }
 
-// Addresses of the vnics' own ports. No rail is in their subnet, and no guest's MAC has the last byte of their MACs.
+// Addresses of the ports by which the two vnics reach each other. checkOwn refuses a lab file in which a NIC has an
+// address in their subnet or one of their MACs.
 const (
 	hostMAC  = lab.MaxPorts // the number of the MAC of guest 0's vnic; guest 1's has the next one
 	hostPort = 5200
@@ -182,14 +183,14 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	return list
 }
 
-// twice explains an error that came because a frame with one of our source MACs arrived from an uplink.
+// twice explains an error for a frame that came from an uplink, but whose source MAC is of a port on this host.
 func (r *runner) twice(err error) error {
 	self, _ := r.opt.here()
 	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name,
 		err)
 }
 
-// looped reports whether a frame with one of our source MACs has arrived from an uplink.
+// looped reports whether a frame has come from an uplink whose source MAC is of a port on this host.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -199,7 +200,7 @@ func (r *runner) looped() bool {
 	return false
 }
 
-// host is this vnic's own network stack on the guests' network.
+// host is the network stack of this vnic's port on the guests' network. addr is its address, peer the other vnic's.
 type host struct {
 	*stack.Stack
 	addr, peer netip.AddrPort
@@ -218,7 +219,7 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	return &host{s, netip.AddrPortFrom(p.Addr4.Addr(), hostPort), netip.AddrPortFrom(peer, hostPort)}, nil
 }
 
-// dialAgain is the time between two attempts to connect: the peer may attach to the network later than we do.
+// dialAgain is the time between two attempts to connect: the other vnic may join the network later than this one.
 const dialAgain = 200 * time.Millisecond
 
 // dial tries to connect to the peer until it succeeds or ctx ends.
@@ -238,9 +239,9 @@ func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	}
 }
 
-// accept waits for the peer's connection. Meanwhile it also dials the peer, which does not listen.
-// If the other host runs the same guest by mistake, its uplink sees our frames with its own source
-// MAC, and reports that.
+// accept waits for the peer's connection. Meanwhile it also dials the peer, which does not listen, so
+// that frames of this vnic reach the other host: if that host runs the same guest by mistake, its
+// uplink sees frames with the source MAC of its own port, and reports that.
 func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	l, err := h.Listen(h.addr)
 	if err != nil {
@@ -269,8 +270,8 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 // silence returns how long a connected peer may send nothing before it counts as gone.
 func (o *Options) silence() time.Duration { return o.patience() / 3 }
 
-// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer. When the
-// connection ends too early later, it calls fail.
+// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer. If the
+// connection ends before the verdicts have been exchanged, a goroutine calls fail.
 func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
 	self, other := o.here()
@@ -306,7 +307,7 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 		differs := error(nil)
 		if err == nil {
 			if differs = ours.differs(&theirs); differs == nil {
-				_, err = p.meet(wait, "met", "") // the peer has received our hello, too
+				_, err = p.meet(wait, "met", "") // without an error, the peer has received our hello, too
 			}
 		} else if errors.As(err, new(version.Error)) {
 			differs, err = err, nil
@@ -326,8 +327,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits until the other host is at the same step of this round, and exchanges a text with it.
-// If both ends are on this host, it does nothing.
+// step waits until the other host is at the same step of this round, and exchanges texts with that
+// host: ours for theirs. If both ends are on this host, it does nothing.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -337,8 +338,8 @@ func (t *round) step(ctx context.Context, what, ours string) (theirs string, err
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
-// moved waits until both hosts report that all bytes have been moved. The sending host sends the
-// digest of the source to the receiving host.
+// moved waits until the transfer has ended on both hosts. The sending host sends the digest of the
+// source to the receiving host.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
 	if !t.s.ends[0].away() {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in KeepDir or a directory named for the seed. Without
+// keep makes a file that outlives the run, in KeepDir or, if that is "", in vnic-run-SEED. Without
 // Keep it returns nil.
 func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {

@@ -76,8 +76,8 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// perByte returns how many bytes the transfers in a mode moved over each edge for a byte of
-// payload. It computes them from the counters of the connections.
+// perByte returns how many bytes the transfers in a mode moved over each edge (a PCIe link, a memory
+// or a wire of the lab) for a byte of payload. It computes them from the connections' flow counters.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -133,8 +133,8 @@ func (s *stream) possible() float64 {
 	return least
 }
 
-// model predicts the rate of each stream's transfer, and the edge that limits it, from the bytes
-// that the streams' last transfers moved over each edge.
+// model predicts the rate of each stream's transfer, if all transfer at the same time, and the edge
+// that limits the stream, from the bytes that the streams' last transfers moved over each edge.
 func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
@@ -143,11 +143,11 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers. model has their
-// rates at scale 1, probe their measured rates without links' rates. A scale fits if each transfer
-// was 2*probeLeast times as fast in the probe as the model allows at this scale, and takes
-// autoLeast for size bytes. The factor 2 is there because a transfer that waits for links uses more
-// processor time than the probe.
+// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers. model has the
+// transfers' predicted rates at scale 1, probe their measured rates without links' rates. A scale
+// fits if each transfer was at least 2*probeLeast times as fast in the probe as the model allows at
+// this scale, and takes at least autoLeast for size bytes. The factor 2 is there because a transfer
+// that waits for links uses more processor time than the probe.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	fits := func(scale float64) bool {
 		for i, rate := range model {
@@ -175,7 +175,7 @@ type tally struct {
 	moved uint64      // bytes of payload, without retransmissions
 	flows [2]control.FlowCounts
 	taken map[*lab.Edge]int64 // how long each edge was busy during transfers, in nanoseconds
-	since map[*lab.Edge]int64
+	since map[*lab.Edge]int64 // Edge.Busy when the current transfer began
 }
 
 func (t *tally) reset() { *t = tally{edges: t.edges, taken: make(map[*lab.Edge]int64)} }
@@ -202,9 +202,9 @@ func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	}
 }
 
-// measure returns the share that a stream's transfers had at a scale, or why there is none. probe
-// is the stream's rate without links' rates, 0 if there was no probe; model and limit are what the
-// model predicts.
+// measure returns the share of the links' rates that a stream's transfers had at a scale, or why
+// there is none. probe is the stream's rate without links' rates, 0 if there was no probe; model is
+// the rate that the model predicts, limit the edge that limits it.
 func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge) *Share {
 	x := &Share{LineRate: s.lineRate(), Possible: s.possible(), Probe: probe, Model: model, ModelLimit: limit.Name}
 	for e, perByte := range s.loads {
@@ -234,8 +234,8 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince returns what each edge has carried since before was read, the most loaded edge first.
-// Load is the part of an edge's rate that all transfers would use if each NIC sent at its own rate.
+// linksSince returns the traffic of each edge since carried returned before, the most loaded edge
+// first. Load is the part of an edge's rate that all transfers would use if each NIC sent at its rate.
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
@@ -260,7 +260,7 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	return list
 }
 
-// carried returns what each edge has carried so far.
+// carried returns the traffic of each edge since the lab was made.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
 	for _, g := range r.Guests {
@@ -362,7 +362,7 @@ func (r *runner) playScript(ctx context.Context) (end func()) {
 	}
 }
 
-// part returns the plan for the first n bytes, rounded down to whole pages.
+// part returns the plan for the first n bytes, rounded down to whole pages, but at least for one page.
 func (p plan) part(n uint64) (few plan) {
 	few.pool = p.pool
 	for n = max(n, page) / page * page; n > 0 && len(few.rounds) < len(p.rounds); {

@@ -46,7 +46,8 @@ func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	return c
 }
 
-// moved returns what the receiver has received, or what was sent if the receiver is on another host.
+// moved returns the receiver's counters of received packets or, if the receiver is on another host, the sender's of
+// sent ones.
 func (m *flowCounters) moved() control.DirCounters {
 	c := m.read()
 	if m.ends[1] == nil {
@@ -63,8 +64,8 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// settle waits until the NICs have counted n bytes of payload: the sender's worker may count them
-// after the receiver has them.
+// settle waits, for a limited time, until the NICs have counted n bytes of payload: the sending NIC's
+// worker may count them after the receiver has them.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	session.Settle(ctx, func() bool {
 		c := m.read()
@@ -75,7 +76,7 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 // totals are current counters of whole ports: bytes that the copy engines moved, and dropped packets.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer returns how often a frame found no buffer at the receiving NIC; 0 if the NIC is on another host.
+// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 if the NIC is on another host.
 func (s *stream) noBuffer() uint64 {
 	if s.ends[1].away() {
 		return 0
@@ -96,8 +97,8 @@ func countersOf(ports ...*nic.Port) (t totals) {
 		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
 		// The wire and the sending port both count a packet that the wire drops for another reason than loss, with two
-		// exceptions. The wire alone counts one that it had accepted and delayed; the port alone counts one that it gave up
-		// because the receiver stayed busy. So the larger count is the number of packets.
+		// exceptions. Only the wire counts a packet that it had accepted and delayed; only the port counts a packet that
+		// it gave up because the receiver stayed busy. So the larger count is close to the number of packets.
 		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64

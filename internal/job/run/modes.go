@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// transfer runs the transfers of each mode, and returns the report.
+// transfer runs the transfers of each mode, and returns the report. An error that comes with a report
+// says what the transfers did not prove, or which removed device ended one of them.
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
@@ -147,8 +148,8 @@ func (r *runner) lost() error {
 	return errors.Join(errs...)
 }
 
-// awaitRemovals waits, for a limited time, until the guests have released the devices that are
-// being removed, so that the user sees that they are gone.
+// awaitRemovals waits, for a limited time, until the guests have released the devices that the user
+// is removing, so that the user sees that the devices are gone.
 func (r *runner) awaitRemovals(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()

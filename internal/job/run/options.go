@@ -26,7 +26,7 @@ type Options struct {
 
 	NIC        string // NICVirtio or NICGVE for both guests; or the sender's model, a comma and the receiver's
 	BindQueues int    // receive queues that the receiver binds to GPU memory in mode devmem
-	HoldTokens uint64 // tokens that the receiver keeps until no more data comes, in each round of mode devmem
+	HoldTokens uint64 // tokens that the receiver keeps for a test until no more data comes, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	Family     int // 4 or 6
@@ -66,11 +66,11 @@ type Options struct {
 	Recorder *Recorder // takes samples for a picture; nil: no picture
 
 	hook   func(*runner) // tests: called before the guests boot
-	opened func(*runner) // tests: called when the guests have taken their NICs
+	opened func(*runner) // tests: called after the stage setup
 }
 
-// BrokerConfig returns the configuration of the broker of this command: the broker signals QEMUs.
-// There is no gateway.
+// BrokerConfig returns the configuration of this command's broker, the process outside of the
+// sandbox: it passes commands to the QEMUs' monitors. There is no gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
 }
@@ -91,10 +91,10 @@ var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connec
 
 const (
 	page      = 4096
-	poolShare = 8 // the receiver's page pool is an eighth of its GPU memory, within minPool and maxPool
+	poolShare = 8 // the receiver's page pool is an eighth of its part of GPU memory, maxPool at most
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
-	leastRoom = minPool * poolShare // the least GPU memory for a transfer
+	leastRoom = minPool * poolShare // the least GPU memory of an end of a transfer
 	basePort  = 5201
 	maxBind   = 15 // a NIC has 16 queue pairs at most
 	maxHold   = 1 << 32

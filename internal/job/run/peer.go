@@ -22,8 +22,8 @@ import (
 // vnics send events (package jsonlines). Each first sends a hello. At each step of the transfer
 // each sends an event and waits for the peer's, so that both go on together; meanwhile both send
 // signs of life. At the end each sends a verdict, and acknowledges the other's. A host that ends
-// earlier sends the reason. The size of the peer's messages is bounded, and unprintable characters
-// in their text are replaced.
+// earlier sends the reason. A vnic refuses longer messages than maxMessage, and replaces unprintable
+// characters in texts of the peer.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
@@ -38,7 +38,7 @@ type peer struct {
 	news     chan struct{}              // under mu: closed, and replaced, when a message is added to received
 }
 
-// halfCloser is a connection of our network stack or of the host's.
+// halfCloser is a TCP connection of vnic's network stack or of the host's kernel.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
@@ -63,7 +63,7 @@ const (
 	sayAlive   = "alive"   // nothing
 	sayStep    = "step"    // a string that the step defines; op is the step's name
 	sayVerdict = "verdict" // a verdict
-	sayHeard   = "heard"   // true
+	sayHeard   = "heard"   // true: the sender has received the peer's verdict
 	sayEnd     = "end"     // a string: why the host ends
 )
 
@@ -75,7 +75,7 @@ const (
 	timeWait   = 250 * time.Millisecond
 )
 
-// patient is a connection whose reads fail after silence.
+// patient is a connection on which a read fails if no data comes for the time silence.
 type patient struct {
 	halfCloser
 	silence time.Duration
@@ -86,7 +86,8 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.halfCloser.Read(b)
 }
 
-// newPeer starts a conversation over conn, which the peer closes. guest is the guest that the other host should run.
+// newPeer makes a peer that receives and sends over conn; close closes conn. guest is the guest that the other host
+// should run.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
 	p.Client = jsonlines.NewClient(patient{conn, silence},
@@ -139,7 +140,7 @@ func (p *peer) live() {
 	}
 }
 
-// say sends an event. After an error the peer is gone.
+// say sends an event. If that fails, it ends the Client (Fail), and returns the cause.
 func (p *peer) say(event, step string, what any) error {
 	b, err := json.Marshal(what)
 	if err != nil {
@@ -158,7 +159,7 @@ func (p *peer) say(event, step string, what any) error {
 	return nil
 }
 
-// broken turns an error of the connection into a message for the user.
+// broken returns the error for the user that stands for an error of the connection.
 func (p *peer) broken(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):

@@ -17,7 +17,7 @@ import (
 
 // Bounds of what a picture shows.
 const (
-	mostIntervals = 40 // intervals of the longest mode's lines: with more, eight lines would be unreadable
+	mostIntervals = 40 // intervals in a line of the longest mode: with more, a panel with eight lines is unreadable
 	mostBars      = 16
 	alike         = 0.02 // rows of bars whose loads differ by less, as a part of the rate, are merged
 )
@@ -191,7 +191,7 @@ func (r *Recorder) interval() time.Duration {
 }
 
 // intervals returns the rate of a flow between its readings, times factor, in intervals of at least
-// the length least.
+// the length least; the last interval of a round may be shorter.
 func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
 	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
 	between := func(a, b reading) plot.Interval {
@@ -264,7 +264,7 @@ func percentOf(v float64) string {
 // barRow is a link, or several links of a kind whose bars would look the same.
 type barRow struct {
 	link          string
-	alike         int // how many more there are
+	alike         int // how many links the row stands for besides link
 	rate          float64
 	load, carried []float64 // by mode; -1: unknown
 }

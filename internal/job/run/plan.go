@@ -34,7 +34,7 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window returns how many bytes of a GPU that is a NUMA node a guest allocates: as many as the largest round needs.
+// window returns how many bytes a guest allocates from a GPU that is a NUMA node: as many as the largest round needs.
 func (p *plan) window() uint64 {
 	return (p.pool + up(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
@@ -94,8 +94,8 @@ type tree struct {
 	nics, gpus []string
 }
 
-// add makes the stream of one direction of a rail. Either end uses the GPU nearest to its NIC; of
-// several GPUs at the same distance it uses the one that the fewest ends use so far.
+// add makes the stream of one direction of a rail. Each end uses the GPU nearest to its NIC in the
+// PCIe tree; of several GPUs at the same distance it uses the one that the fewest ends use so far.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true
@@ -133,9 +133,10 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	r.streams = append(r.streams, s)
 }
 
-// share divides the memory of each GPU equally among the ends that use it. It replaces each end's
-// base, so far the end's number among them, by the offset of its part, and lowers room to the parts
-// of sender and receiver. On a NUMA node base is 0: the kernel chooses the pages of each end.
+// share gives the sender and the receiver of a stream equal parts of the memory of their GPUs: each
+// end gets as much as every other end that uses the same GPU. It replaces each end's base, so far
+// the end's number among them, by the offset of its part, and lowers room to the parts' sizes. If
+// the GPU is a NUMA node, base is 0: the guest's kernel chooses the pages of each end.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]

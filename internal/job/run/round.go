@@ -56,7 +56,8 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 	return t
 }
 
-// run adds the transfer to r. After an error the guests are as they are: the lab is closed next.
+// run makes the transfer, verifies it, and adds its results to r. After an error it leaves the
+// transfer unfinished in the guests: the caller then closes the lab, or calls stream.abandon.
 func (t *round) run(ctx context.Context, r *Run) error {
 	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "prepare"); err != nil {
@@ -122,7 +123,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := s.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
 		return err
 	}
-	// The next round, or the next mode, finds the guests as this one did.
+	// After Finish the guests have no transfer, as before this round.
 	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
 		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -150,7 +151,7 @@ func (t *round) connect(ctx context.Context) error {
 	return nil
 }
 
-// empty returns an error if the guest still has buffers registered with its NIC.
+// empty returns an error if the guest still has buffers registered with the end's NIC.
 func (e *end) empty() error {
 	list, err := e.nic().Buffers()
 	if err == nil && len(list) > 0 {
@@ -165,7 +166,7 @@ func (t *round) stage(ctx context.Context, name string) error {
 
 // digestIdle starts to compute the digest of the source in a goroutine; it is for guests in this
 // process. The engine uses the processors that the guests leave idle during the transfer. finish
-// makes it use all, and waits for the digest.
+// makes the engine use all processors, and waits for the digest.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group
@@ -245,8 +246,9 @@ func (e *stallError) Error() string {
 }
 
 // watch reports progress: the bytes that the receiving NIC has written, or the sending one has read
-// if the receiver is on another host. It fails a transfer if the NICs move nothing new and no
-// engine copies for the stall limit, even if a guest does not answer any more.
+// if the receiver is on another host. It ends the transfer with a stallError if for the time
+// patience the NIC counts no new payload and no engine copies, even if a guest does not answer any
+// more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -272,8 +274,8 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	}
 }
 
-// states returns lines with the TCP state of both ends, to append to an error. The text is empty
-// for a guest that does not answer.
+// states returns lines with the TCP state of both ends, to append to an error. For a guest that does
+// not answer in time the line has the reason why the state is unknown.
 func (s *stream) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()

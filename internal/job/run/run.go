@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Do makes the lab, transfers in each mode, and reports. When it returns, it has closed the lab.
-// With an ErrProof it also returns the report, so that a user sees what was wrong. If ctx ends
-// before, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
+// Do makes the lab, transfers in each mode, and returns a report. When Do returns, it has closed the
+// lab. With an ErrProof it also returns the report, so that a user sees what was wrong. If ctx ends
+// before there is a report, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)
 	o.Fetch.Progress = o.Alive.Fetching(o.Fetch.Progress)

@@ -28,14 +28,14 @@ type runner struct {
 	desc    lab.Description
 	ways    [][2]int // the directions of each rail, as numbers of the sending and the receiving guest
 	streams []*stream
-	begun   func()      // called when the transfers of a mode begin
+	begun   func()      // each stream calls it when its first transfer of a mode begins
 	kept    *os.File    // file for the NICs' counters (Options.Keep); nil: none
 	host    *host       // with Options.Half: our own network stack; else nil
 	peer    *peer       // with Options.Half: the other host, once connected; else nil
 	over    atomic.Bool // the verdicts have been exchanged
 }
 
-// planned returns a runner with its streams and without a Session.
+// planned returns a runner with its streams, but without a Session: there is no lab yet.
 func planned(o *Options) (*runner, error) {
 	r := &runner{opt: o, ways: [][2]int{{0, 1}}, begun: func() {}}
 	if o.Bidir {
@@ -78,7 +78,7 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 	return r, nil
 }
 
-// attach sets, in the streams' ends on this host, the guest, the port and the GPU memory of the lab.
+// attach sets the fields of the streams' ends on this host: their guests, NICs and GPU memory in the lab.
 func (r *runner) attach() {
 	nodes := [2]int{} // how many Nodes each guest has so far
 	for _, s := range r.streams {
@@ -110,7 +110,7 @@ func (r *runner) guest(i int) *session.Guest {
 	return r.Guests[0]
 }
 
-// open boots the guests and makes them take their NICs: the stages boot and setup.
+// open boots the guests and makes them set up their NICs: the stages boot and setup.
 func (r *runner) open(ctx context.Context) error {
 	if err := r.Boot(ctx); err != nil {
 		return err
@@ -118,11 +118,12 @@ func (r *runner) open(ctx context.Context) error {
 	return r.setup(ctx)
 }
 
-// setup makes the guests take their NICs, with a Node for each end: stage setup.
+// setup makes the guests set up their NICs, with a Node for each end: stage setup.
 func (r *runner) setup(ctx context.Context) error { return r.Setup(ctx, 0, r.take) }
 
-// take makes a guest take its NICs, one Node for each end. With rails in QEMU it first asks the
-// guest's kernel, by the NICs' MACs, for the name of each NIC.
+// take makes a guest start a driver and a network stack on each of its NICs that transfers, with one
+// Node for each end. If a guest in QEMU has rails, take first finds the name of each NIC in the guest
+// by the NIC's MAC.
 func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {
@@ -174,8 +175,8 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame returns the cause of an error. If one guest is on another host, that host may have broken
-// the connection; blame then waits a moment for its reason.
+// blame returns the cause of an error. If one guest is on another host, that host may have ended the
+// transfer; blame then first waits a moment for the other host's reason, which ends ctx.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {
@@ -187,8 +188,7 @@ func (r *runner) blame(ctx context.Context, err error) error {
 }
 
 // close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes,
-// close first finishes the transfers of both, because closing the first Node closes the NIC of
-// both.
+// close first ends the transfers of both, because the Close of the first Node closes the NIC.
 func (r *runner) close() error {
 	if r.opt.InProc && r.opt.Bidir {
 		var eg errgroup.Group
@@ -204,7 +204,7 @@ func (r *runner) close() error {
 	return r.Close()
 }
 
-// end is one side of a stream: a Node. For an end on another host only the name and the address are set.
+// end is one side of a stream: a Node. For an end on another host only Name, base and addr are set.
 type end struct {
 	session.Node
 	base uint64       // offset in the GPU's memory of the part that the stream uses

@@ -26,7 +26,7 @@ type recorded struct {
 	marks []mark
 }
 
-// flow is one direction of a rail.
+// flow has the readings of one direction of a rail, in one mode.
 type flow struct {
 	from, to    string
 	list        []reading
@@ -37,7 +37,7 @@ type flow struct {
 type reading struct {
 	when        time.Time
 	bytes, lost uint64
-	first       bool // the first of its round: the flow moved nothing between the reading before and this one
+	first       bool // the first reading of its round: since the reading before it the flow has moved nothing
 }
 
 // mark is an event during a mode, and when it happened.
@@ -53,7 +53,7 @@ const (
 	maxSamples   = 1 << 13 // of a flow; when it has so many, add drops every other one
 )
 
-// mode begins a mode. The Recorder records no transfer before the first mode: a probe, for example.
+// mode begins a mode. Before the first call of mode the Recorder records no transfer: it does not record a probe.
 func (r *Recorder) mode(mode string) {
 	if r == nil {
 		return
@@ -109,8 +109,9 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	return s
 }
 
-// lost returns how many packets have been dropped so far. If the rail transfers in both directions,
-// it counts the sending NIC only: the stream of the other direction counts the other NIC.
+// lost returns how many packets the stream's NICs and wires have dropped so far. If the rail
+// transfers in both directions, lost counts the drops of the sending NIC only: the stream of the
+// other direction counts the drops of the other NIC.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops

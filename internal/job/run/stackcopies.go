@@ -30,9 +30,9 @@ const (
 )
 
 // stacks has, for each stack, its name in tables and how many bytes of memory the processors read
-// and write for a byte of payload. Each copy reads the byte and writes it. Linux copies it once,
-// between the program's memory and the socket's. Our stack copies it twice: between the program's
-// memory and the stack's, and between the stack's and the NIC's.
+// and write for a byte of payload. Each copy reads the byte and writes it. Linux copies the byte
+// once, between the program's memory and the socket's. vnic's stack copies it twice: between the
+// program's memory and the stack's, and between the stack's and the NIC's buffers.
 var stacks = map[string]struct {
 	owner   string
 	perByte int

@@ -25,7 +25,7 @@ type stream struct {
 	ends   [2]*end  // sender, receiver
 	rail   Rail
 
-	wrong []error // for each round whose destination is wrong: the first byte that differs from the payload
+	wrong []error // one for each of the first maxWrong rounds with wrong bytes: it names the first wrong byte
 	// port is the first port of the stream's rounds. Each round has its own port, because Linux keeps a used one busy
 	// for a minute (TIME_WAIT).
 	port  uint16
@@ -53,7 +53,7 @@ func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }
 
-// runMode transfers Options.Size in one mode, in rounds that fit GPU memory.
+// runMode transfers Options.Size bytes in one mode, in the rounds of the plan. number seeds the rounds' data.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
 	seeds := rand.New(rand.NewPCG(s.opt.Seed, number)) // a seed for each round of each mode
@@ -97,7 +97,7 @@ func both(ctx context.Context, f, g func(context.Context) error) error {
 	return eg.Wait()
 }
 
-// abandon ends a transfer that cannot go on, in the guests on this host.
+// abandon ends a transfer that cannot go on because a user has removed a device, in the guests on this host.
 func (s *stream) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()

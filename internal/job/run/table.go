@@ -210,8 +210,8 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
-// sides reports whether a guest on this host sends, and whether one receives. On a half without
-// Bidir the guest does only one of both.
+// sides reports whether a guest on this host sends, and whether one receives. With Options.Half and
+// without Bidir, this host's guest does only one of both.
 func (rep *Report) sides() (sends, receives bool) {
 	if rep.Half == nil {
 		return true, true
