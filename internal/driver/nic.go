@@ -185,7 +185,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames. The NIC drops frames that come before.
+// Start sets the Receiver of the frames. The NIC drops frames that arrive before Start.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
