@@ -57,7 +57,7 @@ type Space struct {
 	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
 	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
 
-	faultMu sync.Mutex    // leaf
+	faultMu sync.Mutex    // leaf: its holder takes no other lock
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }

@@ -63,7 +63,7 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is the execution of a job; only the job's goroutine uses it.
+// work is the execution of a job, or one worker of a digest; only one goroutine uses it.
 type work struct {
 	*running
 	e      *Engine

@@ -33,7 +33,7 @@ type flow struct {
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown
-	una, nxt, written uint64 // ends of the acknowledged, the sent, and the bytes accepted from the application
+	una, nxt, written uint64 // ends of the bytes acknowledged, sent, and accepted from the application
 	parts             deque[part]
 	sends             deque[send]
 	firstSend         uint32 // number of the first send in sends

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxQueued is how many bytes of a connection may be in its queue, read from the socket and not
-	// received: above it the socket is not read, and TCP's window closes.
+	// maxQueued is how many bytes of a connection may be in its queue: read from the socket, and
+	// not yet received by the user. With more, the goroutine read pauses, and TCP's window closes.
 	maxQueued = 1 << 20
 	batch     = 32       // pages that are filled at a time
 	linearMax = 64 << 10 // bytes of host memory that are filled at a time
@@ -56,18 +56,18 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // of the socket, after the queued data; io.EOF: its end
+	err    error         // the socket's error, for receivers after the queued data; io.EOF: the stream's end
 	news   chan struct{} // closed when there is news for receivers; never nil
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
 	tokens []token       // token number i is at i-1
-	low    int           // index of the lowest free number or below
+	low    int           // no index below has a free number
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // one call at a time, Write included
+	sending sync.Mutex // held by SendDevmem and Write: one call at a time
 	sends   sends
 	ended   chan struct{} // closed by Close
 }

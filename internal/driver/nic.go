@@ -38,7 +38,7 @@ type NIC struct {
 	receiver atomic.Pointer[Receiver] // set once, by Start
 	poller   poller
 
-	mu     sync.Mutex // orders calls on the polling goroutine, and its end, against do
+	mu     sync.Mutex // protects calls and ended
 	calls  []*call    // calls of do that wait for the polling goroutine; under mu
 	ended  bool       // the polling goroutine takes no more calls; under mu
 	binder sync.Mutex // held by BindQueue and UnbindQueue until they return
