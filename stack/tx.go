@@ -271,7 +271,7 @@ func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int)
 		b.pos, b.n = pos, n
 		h.frame(b.header[:], fr, pos, n, total, mss)
 		var ok bool
-		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the bytes are not there
+		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the packet lacks a byte
 			return false
 		}
 		if len(device) > 0 {
