@@ -35,9 +35,9 @@ const (
 	batchLen   = 256     // the most entries of a table that a job reads, and processes, at a time
 )
 
-// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one buffer
-// that the port registered. The engine processes entries in their order; if source and destination of
-// an entry overlap, the written bytes are unspecified.
+// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one
+// buffer that the engine's port (a guest's NIC) has registered. The engine processes entries in
+// their order; if source and destination of an entry overlap, the written bytes are unspecified.
 type Job struct {
 	Op         Op
 	GPU        int    // the GPU of all GPU offsets of the job

@@ -18,7 +18,7 @@ const (
 // txQueue turns netstack's packets into frames. Whenever it puts a frame on the ring, also for a
 // retransmission, it looks up in the flow where the payload is, and whether the peer still needs it.
 //
-// Its lock is taken below netstack's locks and above a flow's.
+// A goroutine takes mu after netstack's locks and before a flow's.
 type txQueue struct {
 	s     *Stack
 	queue int

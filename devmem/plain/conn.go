@@ -210,7 +210,7 @@ func (c *conn) wrap(op string, err error) error {
 }
 
 // await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
-// EAGAIN, unwrapped, if data is only not there yet.
+// EAGAIN, unwrapped, if no data is there and the connection has not failed or ended.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -357,7 +357,7 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// free takes a token back. Under c.mu.
+// free takes back the token at index i of c.tokens. Under c.mu.
 func (c *conn) free(i int) {
 	t := c.tokens[i]
 	c.tokens[i], c.low = token{}, min(c.low, i)
