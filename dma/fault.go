@@ -112,8 +112,8 @@ func (s *Space) clearFault() {
 	s.fault, s.faulted = nil, make(chan struct{})
 }
 
-// Faulted returns a channel that the space closes once a file mapped in it has faulted. After the
-// file is removed from the space, Faulted returns a new channel.
+// Faulted returns a channel that the space closes once a file mapped in it has faulted. Once
+// the space maps no faulted file any more, Faulted returns a new channel.
 func (s *Space) Faulted() <-chan struct{} {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()

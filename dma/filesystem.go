@@ -83,7 +83,7 @@ func mountOf(fd int) (string, error) {
 // mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // an overlay's options are at most a page each, and mount points are paths
+	lines.Buffer(nil, 1<<20) // the longest line: an overlay's many options, each at most a page, and a path
 	for lines.Scan() {
 		// proc_pid_mountinfo(5): identifier, ..., and after a single hyphen the type of the file
 		// system. No field contains a space, and the hyphen comes after at least six fields.
@@ -236,7 +236,7 @@ func (s *Space) Discard(fd int) {
 }
 
 // DiscardErr returns an error, ErrBadFile, once Discard has left more descriptors open than a
-// process can afford for one device: the owner must then stop serving.
+// process can afford for one device (maxKept): the Space's owner must then stop serving the device.
 func (s *Space) DiscardErr() error {
 	if n := s.kept.Load(); n > maxKept {
 		return fmt.Errorf("space %s: %w: %d descriptors came that nobody may close, as a server might be asked, which need "+

@@ -15,7 +15,7 @@ const (
 	Host                       // guest RAM, or process memory in the role of host RAM (bounce buffers)
 	GPUFile                    // a GPU's file, outside every registered buffer
 	GPU                        // inside a registered GPU buffer: only these bytes count as device memory
-	Wire                       // buffers of the wire (delay line, gateway)
+	Wire                       // buffers of vnic's links between NICs (such as delayed frames) and of its gateway
 	NumMemKinds                // the number of kinds
 )
 

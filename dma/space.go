@@ -57,7 +57,7 @@ type Space struct {
 	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
 	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
 
-	faultMu sync.Mutex    // leaf
+	faultMu sync.Mutex    // leaf: its holder takes no other lock
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
@@ -80,9 +80,10 @@ func (s *Space) Name() string { return s.name }
 // owner removes the region.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
-// Enter begins a section during which translated segments stay mapped. It never blocks, and one
-// goroutine may be inside several spaces. The caller passes the token to Leave, and must not wait
-// for anything inside. Enter also calls Guard for the goroutine.
+// Enter begins a section during which translated segments stay mapped. A worker is a goroutine that
+// is inside a space: between Enter and Leave. Enter never blocks, and one goroutine may be inside
+// several spaces. The caller passes the token to Leave, and must not wait for anything inside.
+// Enter also calls Guard for the goroutine.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()

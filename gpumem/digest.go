@@ -29,7 +29,7 @@ type Extent struct{ Off, Size uint64 }
 
 // Digest returns the digest of memory of a GPU, all extents concatenated: the SHA-256 of the
 // SHA-256s of its pieces of DigestPiece bytes (the last may be shorter). The memory must lie in
-// buffers that the port registered, else the error is EFAULT.
+// buffers that the Engine's port (a guest's NIC) has registered, else the error is EFAULT.
 //
 // Digest is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
 // jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters the

@@ -1,5 +1,5 @@
-// Package gpumem implements fake GPUs: their memory, the buffers of it that ports may use, and the
-// engines that work on it.
+// Package gpumem implements fake GPUs: their memory, the buffers of it that ports (guests' NICs)
+// may use, and the engines that work on it.
 //
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
 // never by a guest's address. A port has a Registry of the buffers that its guest registered in

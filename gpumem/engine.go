@@ -41,7 +41,7 @@ type EngineOptions struct {
 // maxInHand is how many jobs of an Engine may work on their pieces at the same time.
 const maxInHand = 2
 
-// Engine runs the jobs of one port. Its methods may be called from any goroutine.
+// Engine runs the jobs of one port (a guest's NIC). Its methods may be called from any goroutine.
 //
 // A job has its own goroutine and works in pieces of at most 1 MiB. For each piece it enters the
 // guest's address space and the registry again. So if a mapping or a buffer is removed in between,

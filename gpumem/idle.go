@@ -26,7 +26,7 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread an ordinary one once hurry is closed.
+// look makes the thread an ordinary one if hurry is closed by now.
 func (t *idleThread) look() {
 	if !t.idle {
 		return

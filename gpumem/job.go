@@ -35,9 +35,9 @@ const (
 	batchLen   = 256     // the most entries of a table that a job reads, and processes, at a time
 )
 
-// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one buffer
-// that the port registered. The engine processes entries in their order; if source and destination of
-// an entry overlap, the written bytes are unspecified.
+// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one
+// buffer that the engine's port (a guest's NIC) has registered. The engine processes entries in
+// their order; if source and destination of an entry overlap, the written bytes are unspecified.
 type Job struct {
 	Op         Op
 	GPU        int    // the GPU of all GPU offsets of the job
@@ -63,7 +63,7 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is the execution of a job; only the job's goroutine uses it.
+// work is the execution of a job, or one worker of a digest; only one goroutine uses it.
 type work struct {
 	*running
 	e      *Engine

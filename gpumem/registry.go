@@ -17,8 +17,8 @@ type Buffer struct {
 	Off, Size uint64
 }
 
-// Registry has the buffers that one port has registered in the GPUs that it may use. Its methods may
-// be called from any goroutine.
+// Registry has the buffers that one port (a guest's NIC) has registered in the GPUs that it may
+// use. Its methods may be called from any goroutine.
 type Registry struct {
 	gpus  []*GPU
 	limit int

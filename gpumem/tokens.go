@@ -65,7 +65,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put takes back at most limit tokens, and returns how many of them were issued.
+// Put takes back the issued ones of the first limit tokens in ranges, and returns how many it took.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool

@@ -1,25 +1,26 @@
 package splitter
 
-// Bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP
-// headers of ICMPv6: type and target address of a neighbor solicitation (RFC 4861, 4.3).
+// Bytes that the filter of vnic's gateway (internal/wire/gateway) reads after the link header of
+// ARP (RFC 826) and after the IP headers of ICMPv6: type and target address of a neighbor
+// solicitation (RFC 4861, 4.3).
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
 	protoICMPv6  = 58
 )
 
-// JudgedLen returns how many bytes at the start of a frame decide what happens to it: our code
+// JudgedLen returns how many bytes at the start of a frame decide what happens to it: vnic's code
 // reads no more of a frame before it is delivered. The readers are:
 //
-//   - the switch: the link header (addresses, EtherType), for the address table and to find control
+//   - vnic's switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;
 //   - Parse: the headers up to HdrLen, the only input of steering, RSS, rules, flow counters, header
 //     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
-// A wire that checks source addresses (wire.Identity) also reads neighbor discovery messages beyond
-// that, after their checksum: it reads a private copy of the frame, in which it has completed a
-// partial checksum.
+// A link that checks source addresses (wire.Identity) also reads the bytes of neighbor discovery
+// messages beyond JudgedLen, after their checksum: it reads a private copy of the frame, in which
+// it has completed a partial checksum.
 //
 // A capture copies headers and payload to a file, and decides nothing. Whoever adds a reader of
 // more bytes must extend JudgedLen. For a Malformed frame the result is its whole length.

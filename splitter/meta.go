@@ -28,11 +28,11 @@ type Csum uint8
 const (
 	CsumNone    Csum = iota // unknown: a receiver that needs a verified checksum has to verify it
 	CsumPartial             // the field holds the pseudo-header's sum; the sum of header and payload is still missing
-	CsumGood                // vnic has verified or computed it, or a port of vnic vouches for it
+	CsumGood                // vnic has verified or computed it, or the NIC that sent the frame declares it right
 	CsumBad                 // verified, and wrong
 )
 
-// Meta describes a frame on its way from port to port.
+// Meta describes a frame on its way from one port of vnic's switch to another.
 type Meta struct {
 	Headers    Headers
 	GSOType    GSOType

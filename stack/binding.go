@@ -49,7 +49,8 @@ func (b *Buffer) Close() error {
 // the device consists of headers and payload, so there is no chain without pages. Frames wait in
 // the NIC until pages are free, and the NIC drops frames that it has no room for. If an application
 // holds most pages, GSO packets of up to 64 KiB may never fit; the peer, whose window does not
-// count tokens, then proceeds only by its retransmissions. Bind more than an application holds.
+// count tokens, then proceeds only by its retransmissions. Bind more pages than an application
+// holds at a time.
 type rxBinding struct {
 	binding
 	pool         *gpumem.Pool
@@ -106,7 +107,7 @@ func (b *txBinding) ref() bool {
 // unref drops a reference; the last one ends the binding. It may be called with any lock held.
 func (b *txBinding) unref() {
 	if b.refs.Add(-1) == 0 {
-		b.s.work.Go(func() { // commands to the NIC wait for an answer
+		b.s.work.Go(func() { // in a goroutine, because the command Unbind waits for the NIC's answer
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
@@ -142,7 +143,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		return nil
 	}
 	b.closed, b.unbound = true, true
-	err := s.unbind(b.nicID) // first: a bound queue must stay split
+	err := s.unbind(b.nicID) // before UnbindQueue: a queue that the NIC has bound must stay split
 	if err == nil {
 		b.nicID = 0
 	}

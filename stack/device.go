@@ -153,8 +153,8 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newShadowQueue makes a shadow queue, with the address space of an old one if there is one. Under
-// configMu.
+// newShadowQueue makes a shadow queue, with the shadow of a dropped queue of equal size if there is
+// one. Under configMu.
 func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	n := min(b.pool.Pages(), maxSlots-1) + 1 // one more, for the junk slot
 	free := s.shadows[n]

@@ -11,15 +11,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is the link layer's view of a TCP connection, from its headers in both directions: it knows
-// in which memory each byte of the stream is. Positions are stream offsets: 0 is the first byte
-// after the SYN.
+// flow is the link layer's record of a TCP connection, made from the headers of its packets in both
+// directions: in which memory each byte of the stream is. Positions are stream offsets: 0 is the
+// first byte after the SYN.
 //
-// An outgoing SYN creates a flow. Its conn is set while the application has the connection open.
-// The lock is taken below netstack's and the transmit queue's locks, above the locks of shadow queues
-// and pools.
+// An outgoing SYN creates a flow. Its conn is set while the application has the connection open. A
+// goroutine takes mu after netstack's locks and the transmit queue's, and before the locks of
+// shadow queues and pools.
 type flow struct {
-	key   splitter.Flow // addresses and ports as in received packets
+	key   splitter.Flow // addresses and ports as in the packets that the peer sends
 	heads atomic.Int32  // len(linear), which readers load without the lock
 
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ type flow struct {
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown
-	una, nxt, written uint64 // ends of the acknowledged, the sent, and the bytes accepted from the application
+	una, nxt, written uint64 // ends of the bytes acknowledged, sent, and accepted from the application
 	parts             deque[part]
 	sends             deque[send]
 	firstSend         uint32 // number of the first send in sends

@@ -16,7 +16,7 @@ const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn; most are half open
 	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
-	maxKeep    = 3     // the same for a flow with payload: it had a wrong answer to the SYN cookie
+	maxKeep    = 3     // the same for a flow with payload: a right answer to the SYN cookie would have made an endpoint
 )
 
 // flows has the flows of the connections, and finds the flow of a segment.
@@ -64,7 +64,7 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 // forget ends a flow that has been removed or replaced.
 func (fs *flows) forget(f *flow) {
 	f.end()
-	releaseAll(f.stop(nil)) // if it has a Conn, the application may still read
+	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read the pending payload
 }
 
 // claim assigns a flow to a Conn. It returns nil if there is no flow, or if the flow has or had a Conn.

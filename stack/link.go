@@ -44,8 +44,8 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames is how many frames with payload may be on a ring before acknowledgments use another
-// ring and its thread.
+// fewFrames is how many frames with payload may be on the ring of a flow's queue before the flow's
+// acknowledgments use another queue.
 const fewFrames = 8
 
 // acknowledges reports whether a packet is only an acknowledgment, which may overtake earlier

@@ -22,8 +22,8 @@ const (
 	discard                 // RecvDevmem with Trunc
 )
 
-// sink receives the slices that netstack delivers, in stream order, and stops the read. It looks at
-// addresses, and copies only bytes in host memory.
+// sink receives the slices that netstack delivers, in stream order, and ends netstack's read
+// when it can take no more. It looks at addresses, and copies only bytes in host memory.
 type sink struct {
 	c      *Conn
 	mode   sinkMode

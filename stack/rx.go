@@ -78,7 +78,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 			f.mu.Lock()
 			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, queue, gpumem.SupplyOK)
 			if h.TCPFlags&splitter.SYN != 0 {
-				f.scale[1] = wscale(start[h.L4Off:hdrLen]) // the peer's
+				f.scale[1] = wscale(start[h.L4Off:hdrLen]) // the peer's window scale
 			}
 			f.mu.Unlock()
 		}

@@ -102,7 +102,7 @@ type Stack struct {
 	stop    chan struct{}
 	work    sync.WaitGroup
 	failure atomic.Pointer[error] // set when the NIC is gone
-	down    chan struct{}         // closed with failure
+	down    chan struct{}         // closed when failure is set
 
 	conns     devmembase.Set[*Conn]
 	listeners devmembase.Set[*Listener]

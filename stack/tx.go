@@ -18,7 +18,7 @@ const (
 // txQueue turns netstack's packets into frames. Whenever it puts a frame on the ring, also for a
 // retransmission, it looks up in the flow where the payload is, and whether the peer still needs it.
 //
-// Its lock is taken below netstack's locks and above a flow's.
+// A goroutine takes mu after netstack's locks and before a flow's.
 type txQueue struct {
 	s     *Stack
 	queue int
@@ -271,7 +271,7 @@ func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int)
 		b.pos, b.n = pos, n
 		h.frame(b.header[:], fr, pos, n, total, mss)
 		var ok bool
-		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the bytes are not there
+		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the packet lacks a byte
 			return false
 		}
 		if len(device) > 0 {

@@ -65,7 +65,7 @@ type Device interface {
 	// The Server calls Unmapping before it removes [iova, iova+size) from the space. When it returns,
 	// the device holds no Segment and no Pin in that range, and has stopped the rings in it. Unmapping
 	// must not return inside the epoch of the space (dma.Space.Enter): the Server then waits until all
-	// workers have left it.
+	// goroutines have left it.
 	Unmapping(iova, size uint64)
 	// The Server calls MemoryChanged after each change of the space.
 	MemoryChanged()

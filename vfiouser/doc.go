@@ -4,8 +4,9 @@
 //
 // A Server serves one Device over a connection. It puts the ranges that the client maps for DMA
 // into a dma.Space: a range with a descriptor is memory, a range without one (ROMs) is a reserved
-// address that cannot be used. A range leaves the space, and the client gets its reply, only after
-// the device was called (Unmapping) and every worker inside the space has left.
+// address that cannot be used. The client gets the reply to a request to unmap a range only
+// after the device was called (Device.Unmapping) and every goroutine that was inside the space
+// (dma.Space.Enter) has left it.
 //
 // The client is hostile: each message is checked against the rules in rules.go before a handler
 // sees it. A message whose length cannot be trusted ends the connection; any other message that is

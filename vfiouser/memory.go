@@ -62,8 +62,9 @@ func (s *session) dmaMap(m *message) error {
 }
 
 // dmaUnmap removes ranges from the space. The reply tells the client that the device no longer uses
-// them: dmaUnmap has called the device's Unmapping for each range, and RemoveRange and Replace wait
-// for every worker inside the space, once for all ranges.
+// them: dmaUnmap has called the device's Unmapping for each range, and then RemoveRange or Replace
+// has waited, once for all ranges, until every goroutine inside the space (dma.Space.Enter) had
+// left it.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping".
 // But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by

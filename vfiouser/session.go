@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// session is one connection. Only the goroutine of Serve uses it.
+// session is one connection of a client to the Server. Only the goroutine of Serve uses it.
 type session struct {
 	conn
 	dev   Device

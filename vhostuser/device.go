@@ -16,8 +16,8 @@ type Vring struct {
 	// them when the queue stops or when it gets a replacement.
 	Kick, Call, Err int
 	// Running is set if the queue ran before and the Backend stopped it only to change it (an address,
-	// the kick, the memory behind it). Then the device must process the ring at once, because it has
-	// consumed the first kick before.
+	// the kick, the memory in which the ring lies). Then the device must process the ring at once,
+	// because it has consumed the first kick before.
 	Running bool
 }
 

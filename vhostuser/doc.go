@@ -7,9 +7,9 @@
 // other end, for a Go process.
 //
 // The Backend closes the descriptors that came with a message after it has handled the message,
-// unless the handler keeps them. The session keeps a ring's kick, call and err, and passes
-// duplicates to the device, which owns these. The Backend closes a region's descriptor at once, as
-// its mapping keeps the file open.
+// unless the handler keeps them. The Backend keeps a ring's eventfds (kick, call, err), and
+// passes duplicates to the device, which owns the duplicates. The Backend closes a region's
+// descriptor at once, as the region's mapping keeps the file open.
 //
 // A frontend is not trusted. The Backend checks each message's size and number of descriptors
 // before its content. A breach of the protocol ends the connection with ErrBadMessage or

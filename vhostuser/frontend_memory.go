@@ -13,7 +13,7 @@ import (
 type MemRegion struct {
 	FD     int    // a memfd or a file on tmpfs, open for reading and writing; remains the caller's
 	GPA    uint64 // guest-physical address
-	User   uint64 // address in the frontend, which names rings by it: any unique base, stable for the session
+	User   uint64 // address in the frontend, which names rings by it: any unique base, the same for the whole connection
 	Size   uint64
 	Offset uint64 // of the region in FD, in bytes
 }
@@ -38,8 +38,8 @@ func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	return f.sendTable(append(slices.Clone(f.table), r))
 }
 
-// RemoveMemory stops sharing a region. Once it returns without an error (and with REPLY_ACK) the
-// backend no longer touches the region.
+// RemoveMemory stops sharing a region. If REPLY_ACK was negotiated, the backend no longer
+// touches the region once RemoveMemory has returned without an error.
 func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	r := MemRegion{GPA: gpa, User: user, Size: size}
 	f.mu.Lock()

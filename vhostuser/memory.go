@@ -149,9 +149,10 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap changes the regions to next by calling apply. It stops the rings that will not stay in the
-// same bytes of the same files before, and starts them after it if their memory is mapped then:
-// QEMU removes a region and adds its parts again one by one.
+// remap changes the regions to next by calling apply. Before that it stops the rings that will not
+// stay in the same bytes of the same files. After it, it starts each complete ring whose memory is
+// mapped then; a ring may wait for a later message, because QEMU removes a region and adds its
+// parts again one by one.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

@@ -24,8 +24,8 @@ const (
 	// MaxTableRegions is how many regions a SET_MEM_TABLE holds: "Multiple Memory regions
 	// description", where region7 is the last. ADD_MEM_REG allows more.
 	MaxTableRegions = 8
-	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions a session holds: as many
-	// as libvhost-user (VHOST_USER_MAX_RAM_SLOTS), with which QEMU is tested.
+	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions the Backend accepts on a
+	// connection: as many as libvhost-user (VHOST_USER_MAX_RAM_SLOTS), with which QEMU is tested.
 	MaxMemSlots = 509
 	// MaxConfig is the largest configuration space (QEMU VHOST_USER_MAX_CONFIG_SIZE).
 	MaxConfig = 256

@@ -12,9 +12,9 @@ import (
 // ringLocation is where a ring's parts lie in the guest's memory.
 type ringLocation struct{ desc, avail, used location }
 
-// ring is a virtqueue as the frontend described it. The session owns kick, call and err, -1 for
-// none, and passes duplicates to the device, so it can stop and start a queue again without the
-// frontend.
+// ring is a virtqueue as the frontend described it. The session (a frontend's connection) owns the
+// eventfds kick, call and err, -1 for none, and passes duplicates to the device, so that it can
+// stop and start a queue again without the frontend.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses

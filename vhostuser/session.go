@@ -14,7 +14,7 @@ import (
 // the packed ring, whose base has 32 bits.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
-// session is one connection. Only the goroutine of Serve uses it.
+// session is one connection of a frontend to the Backend. Only the goroutine of Serve uses it.
 type session struct {
 	dev   Device
 	space *dma.Space
@@ -31,7 +31,7 @@ type session struct {
 	unreached  bool             // a request has failed because memory was missing, and the regions have not changed since
 	rings      []ring
 	regions    []region
-	backendReq int // channel for our requests, -1 for none; unused
+	backendReq int // channel for requests of the Backend, which sends none; -1: no channel
 	refusals   peer.Refusals
 }
 

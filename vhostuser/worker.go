@@ -29,9 +29,9 @@ type Worker struct {
 
 // StartWorker starts a Worker for the queue v, which StartQueue received; enabled is the queue's
 // present state. The worker calls kicked at the first kick, or at once if v.Running, and then for
-// each later kick; several kicks may lead to one call. While the queue is disabled, the worker
-// postpones the call. Stop waits for kicked, so kicked must process a bounded part of the ring, and
-// return true if chains are left: then the worker calls it again.
+// each later kick; several kicks may lead to one call of kicked. While the queue is disabled, the
+// worker postpones the call of kicked. Stop waits for kicked, so kicked must process a bounded part
+// of the ring, and return true if chains are left: then the worker calls it again.
 //
 // v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an
 // error: the Worker cannot poll a ring.

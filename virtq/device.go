@@ -278,8 +278,8 @@ func (q *Device) Rewind(n int) {
 	}
 }
 
-// PutBack makes a peeked chain available again, if no chain peeked after it is still taken.
-// Otherwise it returns false, and the chain stays held.
+// PutBack makes a peeked chain available again, if no later chain is peeked or committed. Otherwise
+// it returns false, and the chain stays held.
 func (q *Device) PutBack(head uint16) (ok bool) {
 	if !q.holds(head) {
 		q.misused("put back of head %d, which is not held", int(head))

@@ -5,8 +5,8 @@ package virtq
 type pos uint32
 
 // deviceRing is the memory of a ring in one format, as the device uses it: it finds chains and
-// returns them. The Device tracks which chains are taken, held and staged. The split ring is the
-// only format so far.
+// returns them. The Device tracks which chains its owner has peeked, and which of these are
+// committed but not yet published. The split ring is the only format so far.
 //
 // Any method may fault; the Device's guard turns the fault into an error.
 type deviceRing interface {

@@ -118,7 +118,8 @@ func (r *splitDevice) start(b Base) (first pos, resumed bool) {
 func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
 // available reads avail.idx, once for all chains up to it. It returns an error if avail.idx went
-// back, or went so far that more chains than the ring has heads are available, held or staged.
+// back, or went so far that the available chains and the out chains that the Device has taken and
+// not yet published are more than the ring has heads.
 func (r *splitDevice) available(next pos, out int) (n int, err error) {
 	idx := r.availIdx.load()
 	n = int(idx - uint16(next))

@@ -65,16 +65,16 @@ func (b *binding) close() error {
 	return nil
 }
 
-// Limits of the pause between two checks whether the memory of a closed binding is in use. The device
-// must poll, because the end of the use causes no event.
+// Limits of the pause between two checks whether the memory of a closed binding is in use. A
+// goroutine (watch) must poll, because the end of the use causes no event.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use, or the device gives up. While the
-// memory stays in use, watch calls runQueued at intervals: packets that wait because another process
-// has restarted a queue may hold the memory.
+// watch waits until the closed binding's memory is no longer in use, or Device.Close ends the wait
+// after closeTime. While the memory stays in use, watch calls runQueued at intervals: packets that
+// wait because another process has restarted a queue may hold the memory.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())

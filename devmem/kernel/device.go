@@ -45,7 +45,7 @@ type Device struct {
 	work     sync.WaitGroup // goroutines that watch bindings, or keep the sockets of connections that linger
 	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // makes the interface drop these packets
+	flush    func() error   // makes the interface drop the packets that it has not sent
 	kick     func() (int, error)
 	count    counters
 

@@ -9,11 +9,12 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger), because
-// sends are in progress. If Close closed the descriptor, the kernel would continue the sends, but
-// nothing could abort them, and their memory would be in use for minutes if the peer is gone. Close
-// does not wait in either case. If there is unread data, shouldLinger returns false: the close then
-// resets the connection, as it should.
+// shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger),
+// because sends are in progress. If Close closed the descriptor, the kernel would continue the
+// sends, but nothing could abort them, and their memory would be in use for minutes if the peer is
+// gone. Close does not wait in either case. If there is unread data, shouldLinger returns false:
+// the close then resets the connection, as it should. It also returns false if the
+// user has set a time by SetLinger, which the kernel then obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false

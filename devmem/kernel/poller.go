@@ -56,7 +56,8 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// nil: the socket was closed meanwhile. If another one has its descriptor now, that one tries again in vain.
+			// nil: the socket was closed meanwhile. If another socket has its number now, the calls of that
+			// one try again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}

@@ -114,7 +114,8 @@ func (l *sendLog) underWay() int {
 	return l.open
 }
 
-// abandon stops counting the calls in progress: Binding.Done waits for the kernel itself.
+// abandon stops counting the calls in progress, because nobody will read their completions.
+// Binding.Done does not depend on the count: it waits until the kernel no longer uses the memory.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

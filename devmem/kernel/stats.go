@@ -161,7 +161,7 @@ func (d *Device) Stats() devmem.Stats {
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	sum := d.count.segments // read after All: a connection that ends is counted here before it is removed there
+	sum := d.count.segments // read after All: a connection is counted here before it is removed from conns
 	d.count.mu.Unlock()
 	for _, c := range conns {
 		_ = c.s.on(func(fd int) error {

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxQueued is how many bytes of a connection may be in its queue, read from the socket and not
-	// received: above it the socket is not read, and TCP's window closes.
+	// maxQueued is how many bytes of a connection may be in its queue: read from the socket, and
+	// not yet received by the user. With more, the goroutine read pauses, and TCP's window closes.
 	maxQueued = 1 << 20
 	batch     = 32       // pages that are filled at a time
 	linearMax = 64 << 10 // bytes of host memory that are filled at a time
@@ -56,18 +56,18 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // of the socket, after the queued data; io.EOF: its end
+	err    error         // the socket's error, for receivers after the queued data; io.EOF: the stream's end
 	news   chan struct{} // closed when there is news for receivers; never nil
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
 	tokens []token       // token number i is at i-1
-	low    int           // index of the lowest free number or below
+	low    int           // no index below has a free number
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // one call at a time, Write included
+	sending sync.Mutex // held by SendDevmem and Write: one call at a time
 	sends   sends
 	ended   chan struct{} // closed by Close
 }
@@ -210,7 +210,7 @@ func (c *conn) wrap(op string, err error) error {
 }
 
 // await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
-// EAGAIN, unwrapped, if data is only not there yet.
+// EAGAIN, unwrapped, if no data is there and the connection has not failed or ended.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -357,7 +357,7 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// free takes a token back. Under c.mu.
+// free takes back the token at index i of c.tokens. Under c.mu.
 func (c *conn) free(i int) {
 	t := c.tokens[i]
 	c.tokens[i], c.low = token{}, min(c.low, i)

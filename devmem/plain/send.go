@@ -25,7 +25,8 @@ type sends struct {
 	failed error    // the socket's error
 }
 
-// writable returns the error of a call for the error err of a write to the socket.
+// writable returns the error of a call whose write to the socket returned err: net.ErrClosed after
+// Close, else err.
 func (c *conn) writable(err error) error {
 	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
@@ -46,7 +47,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records how many bytes the socket took.
+// wrote records that the socket took n bytes and returned err; call is set for a call of
+// SendDevmem, not set for Write.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()

@@ -16,8 +16,8 @@ import (
 const defaultHeader = 256
 
 // BindQueue turns on header split for a receive queue without host buffers, and posts pages of a
-// GPU to it. Before it the caller registers the pages' buffer with the NIC; after it the caller
-// steers flows to the queue.
+// GPU to it. The caller registers the pages' buffer with the NIC before BindQueue, and steers
+// flows to the queue after it.
 func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -67,11 +67,11 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	return nil
 }
 
-// UnbindQueue turns header split off and returns the unused pages to their source. The Receiver gets
-// earlier frames first. In a process the device stops the queue meanwhile (GET_VRING_BASE). In a
-// guest it cannot (see pci.negotiate): there the device has to return all chains, with used.len 0,
-// when split is turned off. If a binding of the NIC prevents turning split off, the caller must
-// undo it first.
+// UnbindQueue turns header split off and returns the unused pages to their source. The Receiver
+// gets earlier frames first. A vhost-user backend (Attach) stops the queue meanwhile
+// (GET_VRING_BASE). A PCI device (OpenPCI) cannot (see pci.negotiate): it has to return all chains,
+// with used.len 0, when the driver turns split off. The NIC refuses to turn split off while one of
+// its own bindings has the queue: the caller must undo such a binding before.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()

@@ -47,11 +47,11 @@ func chooseFeatures(offered uint64) (uint64, error) {
 
 // Offloads are the offloads that the driver and the device have negotiated.
 type Offloads struct {
-	TxCsum     bool // TxFrame.NeedsCsum
-	TxTSO4     bool // TxFrame.GSOType, over IPv4
+	TxCsum     bool // the device completes the checksum of a frame with TxFrame.NeedsCsum
+	TxTSO4     bool // the device segments a frame with TxFrame.GSOType, over IPv4
 	TxTSO6     bool
 	TxECN      bool // GSO packets with CWR set
-	RxCsum     bool // RxFrame.CsumGood
+	RxCsum     bool // RxFrame.CsumGood may be set
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool
 	QueueReset bool // UnbindQueue stops the queue; without it, the device must return the chains itself

@@ -17,9 +17,9 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses of a process's NIC. Its memory is at guest-physical address 0. GPUs without an address
-// of their own are far behind it. A user address is a guest-physical address plus userBase: nothing
-// is mapped there.
+// Addresses that a frontend announces to the backend. The driver's memory is at guest-physical
+// address 0. GPUs without an address (FrontendGPU.Addr) are far behind it. A user address is a
+// guest-physical address plus userBase: nothing is mapped there.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
@@ -28,7 +28,8 @@ const (
 	ramExtra   = 256 << 20 // for AllocDMA
 )
 
-// frontend is the transport of a process: a vhost-user frontend with its own memory.
+// frontend is the transport of a NIC that Attach returned: a vhost-user frontend, whose memory
+// plays the role of a guest's.
 type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger

@@ -9,16 +9,17 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The in-band state of a port is lost when the device, or the backend behind it, is reset. The
-// driver detects this by a reply of the control channel with a new generation, or by an unsplit
-// frame on a bound queue. Then it turns the split of the bound queues on again, and leaves the rest
-// to Options.OnGeneration.
+// The device keeps state that the driver and its user have set over the in-band control channel
+// (package control): split, rules, buffers, bindings. This in-band state is lost when the device,
+// or the backend behind it, is reset. The driver detects this by a reply of the control channel
+// with a new generation, or by an unsplit frame on a bound queue. Then it turns the split of the
+// bound queues on again, and leaves the rest to Options.OnGeneration.
 
 // setUpPause limits how often the driver sets up a device that never splits.
 const setUpPause = 100 * time.Millisecond
 
-// onGeneration is called by the control client, on the polling goroutine, when the port has lost
-// its state.
+// The control client calls onGeneration, on the polling goroutine, when the device has lost its
+// in-band state.
 func (n *NIC) onGeneration(old, generation uint32) {
 	n.log.Warn("the network device lost its state", "generation", generation, "before", old)
 	n.lost.Store(true)

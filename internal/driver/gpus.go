@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It gives the GPUs that
-// were found on the PCI bus the NIC's numbers; before, they are numbered by their PCI addresses.
-// The list then has the NIC's order, the nearest first, without GPUs that the NIC does not reach.
-// It must be called before Start.
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. OpenPCI has numbered
+// the GPUs that it found on the PCI bus in the order of their PCI addresses; IdentifyGPUs replaces
+// these numbers by the NIC's. GPUs then returns them in the NIC's order, the nearest first, without
+// GPUs that the NIC does not reach. It must be called before Start.
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
 	n.gpus = gpus
-	n.gpusLost.Store(0) // its bits are of the old numbers
+	n.gpusLost.Store(0) // its bits stand for the old numbers
 	return nil
 }
 

@@ -38,7 +38,7 @@ type NIC struct {
 	receiver atomic.Pointer[Receiver] // set once, by Start
 	poller   poller
 
-	mu     sync.Mutex // orders calls on the polling goroutine, and its end, against do
+	mu     sync.Mutex // protects calls and ended
 	calls  []*call    // calls of do that wait for the polling goroutine; under mu
 	ended  bool       // the polling goroutine takes no more calls; under mu
 	binder sync.Mutex // held by BindQueue and UnbindQueue until they return
@@ -185,7 +185,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames. The NIC drops frames that come before.
+// Start sets the Receiver of the frames. The NIC drops frames that arrive before Start.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")

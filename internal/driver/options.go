@@ -51,7 +51,7 @@ func (o *Options) fill() {
 	if o.RingSize <= 0 {
 		o.RingSize = defaultRing
 	}
-	size := minRing // the largest power of two that is not greater
+	size := minRing // becomes the largest power of two up to o.RingSize and maxRing
 	for 2*size <= min(o.RingSize, maxRing) {
 		size *= 2
 	}

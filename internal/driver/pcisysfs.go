@@ -57,7 +57,7 @@ func (s sysfs) find(id string) ([]pciDev, error) {
 	return devs, nil
 }
 
-// findNIC returns the virtio-net device at addr, or the only one.
+// findNIC returns the virtio-net device at addr; if addr is empty, the only one of the machine.
 func (s sysfs) findNIC(addr string) (pciDev, error) {
 	devs, err := s.find(idVirtioNet)
 	if err != nil {
@@ -174,7 +174,7 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens the uio device, and makes its node if nothing else has.
+// openUIO opens the uio device called name, and makes its node in /dev if there is none.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

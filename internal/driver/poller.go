@@ -150,12 +150,12 @@ func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep asks for calls, polls once more, and sleeps. The order is: arm the device's call, ask for
-// calls on the queues, poll the queues. So anything that comes after the poll makes a call that
-// ends the sleep.
+// sleep asks the device for calls, polls once more, and sleeps. The order is: arm the device's
+// call, ask for calls on the queues, check the queues. So whatever the device returns after the
+// check makes a call that ends the sleep.
 func (n *NIC) sleep() error {
 	p := &n.poller
-	n.sleeping.Store(true) // a goroutine that stores work after this wakes this one
+	n.sleeping.Store(true) // a goroutine that stores work after this wakes the polling goroutine
 	defer n.sleeping.Store(false)
 	changed, err := n.t.arm()
 	if err != nil {
@@ -208,8 +208,8 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure stops the device, returns the cookies of frames in flight, and then runs only calls
-// of do.
+// afterFailure stops the device, passes the cookies of frames in flight to the Receiver, and then,
+// until Close, runs only the functions that do passes.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {
@@ -231,7 +231,7 @@ func (n *NIC) afterFailure() {
 		n.runCalls()
 		if !n.hasCalls.Load() && !n.stop.Load() {
 			if _, err := n.t.sleeper().sleep(); err != nil {
-				n.t.sleeper().rest() // its descriptor is of no more use
+				n.t.sleeper().rest() // sleep has failed on its descriptor: wait without it
 			}
 		}
 	}

@@ -34,7 +34,7 @@ type rxQueue struct {
 	have int          // how many chains used has
 
 	refill atomic.Bool // Refill was called
-	stats  counters    // written by the polling goroutine, except full
+	stats  counters    // written by open, and by the polling goroutine once it runs
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {

@@ -35,9 +35,9 @@ type txQueue struct {
 	free    []uint32 // free chunks
 	slots   []txSlot // frames in flight, by the ring's cookie
 	idle    []uint32 // free slots
-	watched int      // frames in flight with a cookie
+	watched int      // frames in flight whose TxFrame.Cookie is not 0
 	starved bool     // Transmit has returned because the ring was full
-	freed   bool     // the device has returned a frame since
+	freed   bool     // the device has returned a frame since Transmit set starved
 	asleep  bool     // the polling goroutine sleeps, or is about to
 	calls   bool     // askCalls has asked the device for calls
 	done    []uint64 // returned cookies that Completed has not reported

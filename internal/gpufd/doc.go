@@ -14,10 +14,12 @@
 // grow nor seal it, nor run it as a program (MFD_NOEXEC_SEAL, where the kernel has it). Each descriptor is of an open
 // file of its own, with its own flags, position and locks.
 //
-// Costs. One goroutine for each socket serves the peers one after the other, under one lock: a process that connects
-// again and again keeps at most one processor busy, and other peers are still served. The server never waits for a
-// peer. An unreceived descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7),
-// ETOOMANYREFS); so the server keeps a connection until its descriptor was received (SIOCOUTQ), and checks that when
-// the next process connects. It keeps at most 64 of one user and 256 in all, each a descriptor and about 100 bytes;
-// beyond that it sends text. The first refusal of each user is reported, for at most 16 users.
+// Costs. One goroutine for each socket serves the peers one after the other, under one lock: a
+// process that connects again and again keeps at most one processor busy, and other peers are still
+// served. The server never waits for a peer. An unreceived descriptor counts as in flight for
+// vnic's user, who may have RLIMIT_NOFILE of them (unix(7), ETOOMANYREFS); so the server keeps a
+// connection until its descriptor was received (SIOCOUTQ), and checks that when the next process
+// connects. It keeps at most 64 connections of one user and 256 in all, each a descriptor and about
+// 100 bytes; a process that connects beyond that gets a text. The first refusal of each user is
+// reported, for at most 16 users.
 package gpufd

@@ -65,13 +65,13 @@ func inherited(fd int) bool {
 	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
-// Exec replaces this process by a program in which fds have the numbers First and following. It takes the descriptors
-// over. It returns only if it fails; then the process should end.
+// Exec replaces this process by a program in which fds have the numbers First and following. Exec
+// owns fds from the call on. It returns only if it fails; then the process should end.
 func Exec(program string, args []string, fds []int) error {
 	runtime.LockOSThread()
-	// Gives this thread its own descriptor table, so that other threads keep the descriptors that have these numbers,
-	// such as the runtime's epoll. (Linux 5.9; on an older kernel they lose these descriptors for a moment, and might
-	// panic.)
+	// This call gives this thread its own descriptor table, so that other threads keep the descriptors
+	// that have these numbers, such as the runtime's epoll. (Linux 5.9; on an older kernel they lose
+	// these descriptors for a moment, and might panic.)
 	_ = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	for i, fd := range fds {
 		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First+len(fds))

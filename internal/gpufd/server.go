@@ -25,7 +25,8 @@ const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// Note is called with a line for the user. Set it before Serve.
+	// The Server calls Note with a line for vnic's user when it refuses a user for the first time. Set
+	// it before Serve.
 	Note func(format string, args ...any)
 
 	mu       sync.Mutex // held while a peer is served

@@ -59,7 +59,8 @@ func (s *server) serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() { _ = s.l.Close() }()
-	// Not Close, which might still be running when serve has returned. The deadlines are long past.
+	// A deadline in the past ends AcceptUnix, as Close would; but Close in another goroutine might
+	// still be running when serve has returned.
 	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		c, err := s.l.AcceptUnix()
