@@ -87,8 +87,8 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 }
 
 // loadLab reads a lab file for a command, and checks that the machine has as much memory as memory
-// returns. It refuses flags whose values the lab file gives: flags, impairments, flags of NICs and
-// memory, and the flags of the gateway if the file sets it.
+// returns. It refuses flags whose values the lab file gives: the ones in flags, the flags of
+// impairments, of NICs and of memory, and the flags of the gateway if the file sets the gateway.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
 	for _, x := range lab.Impairments() {
