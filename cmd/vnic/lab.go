@@ -80,7 +80,7 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 // readLab reads a lab file. An error in the file is wrong use of the command.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		spare.JobBegins() // a spare process could not read it again
+		spare.JobBegins() // a spare process, which repeats a failed job, could not read a pipe again
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	return l, misuseIf[*labfile.Error](c, err)
@@ -124,7 +124,7 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 	_ = f.Value.Set(l.Accel) // labfile has checked the value
 	if f.Value.String() != "auto" {
-		spare.JobBegins() // no spare process runs it by TCG instead
+		spare.JobBegins() // the lab file chooses the accelerator, so no spare process repeats the job with TCG
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// The files in directory web of which html makes the page, in this order. It joins the modules to
+// The files in directory web from which html makes the page, in this order. It joins the modules to
 // one script, so that a report is one file.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
