@@ -19,7 +19,7 @@ const family = "Liberation Sans"
 //go:embed liberation.json
 var liberation []byte
 
-// fonts are a regular and a bold one.
+// fonts has the regular and the bold font.
 type fonts struct {
 	Regular *face `json:"regular"`
 	Bold    *face `json:"bold"`
