@@ -129,7 +129,7 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 	o, l := &x.options, &x.live
 	o.Command = args
 	if o.End == "" {
-		o.End = "''" // no value either
+		o.End = "''" // the user gave an empty value: Check refuses it as it refuses a wrong word
 	}
 	if x.labName != "" {
 		file, err := loadLab(c, x.labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")

@@ -80,15 +80,15 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 // readLab reads a lab file. An error in the file is wrong use of the command.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		spare.JobBegins() // a spare process could not read it again
+		spare.JobBegins() // a spare process, which repeats a failed job, could not read a pipe again
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
 // loadLab reads a lab file for a command, and checks that the machine has as much memory as memory
-// returns. It refuses flags whose values the lab file gives: flags, impairments, flags of NICs and
-// memory, and the flags of the gateway if the file sets it.
+// returns. It refuses flags whose values the lab file gives: the ones in flags, the flags of
+// impairments, of NICs and of memory, and the flags of the gateway if the file sets the gateway.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
 	for _, x := range lab.Impairments() {
@@ -124,7 +124,7 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 	_ = f.Value.Set(l.Accel) // labfile has checked the value
 	if f.Value.String() != "auto" {
-		spare.JobBegins() // no spare process runs it by TCG instead
+		spare.JobBegins() // the lab file chooses the accelerator, so no spare process repeats the job with TCG
 	}
 }
 

@@ -238,7 +238,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	if o.Half == "" {
 		refused = append(refused, "uplink")
 	} else {
-		spare.JobBegins() // the other host would not repeat its part
+		spare.JobBegins() // no spare process repeats the job: the other host would not repeat its part
 	}
 	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {

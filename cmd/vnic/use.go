@@ -36,7 +36,8 @@ func newUse(command string, o *session.Options, complete func() error) *use {
 		live: live.New(command)}
 }
 
-// flags adds the flags that all uses have, after a command's own.
+// flags adds the flags that all these commands have, after the flags that the command itself has
+// added.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	if len(o.Modes) > 0 {
@@ -64,7 +65,7 @@ func (u *use) flags(c *cobra.Command) {
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
-// check sets the options that depend on several flags, and checks all.
+// check sets the options that depend on several flags, and checks all options.
 func (u *use) check(c *cobra.Command) error {
 	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
@@ -116,7 +117,7 @@ func (u *use) takeLab(c *cobra.Command) error {
 	return nil
 }
 
-// report is the result that a use prints.
+// report is the result that runUse prints.
 type report interface {
 	Table(w io.Writer) error
 	SetCapture(p *pcap.Report)

@@ -50,5 +50,6 @@ var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers"
 	"source": true,
 	"tests":  true}
 
-// values has all of these, for shell completion and for "did you mean".
+// values combines flagValues, openValues and directoryFlags, for shell completion and for "did you
+// mean".
 var values = hints.Values{Words: flagValues, Open: openValues, Directories: directoryFlags}

@@ -369,7 +369,7 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, and checks that DontNeed frees known of them.
+// dontNeed returns tokens, and checks that DontNeed reports known freed tokens.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {

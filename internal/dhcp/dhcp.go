@@ -35,9 +35,9 @@ const minMTU = 68
 // Ask asks on an interface, which must be up and needs no address.
 //
 // Some servers send the answer to the address that they assign, although the client asks for
-// broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the address
-// is ours, so Ask listens on a packet socket (RFC 2131, 4.1). With a kernel without packet sockets
-// it receives only broadcasts.
+// broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the
+// interface has the assigned address, so Ask listens on a packet socket (RFC 2131, 4.1). With a
+// kernel without packet sockets it receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
 	defer func() {
 		if err != nil {

@@ -112,7 +112,7 @@ type udpConn struct {
 	server net.Addr
 }
 
-// listenUDP opens a UDP socket of an interface without an address.
+// listenUDP opens a UDP socket on the interface name, which need not have an IP address.
 func listenUDP(ctx context.Context, name string) (conn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {

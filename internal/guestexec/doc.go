@@ -56,7 +56,7 @@ func (s Status) Exit() int {
 	return s.Code
 }
 
-// ErrFlood is the error for a guest that sent more output than it had room for.
+// ErrFlood is the error for a guest that sent more output than the host had room for.
 var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (

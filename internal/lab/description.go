@@ -136,8 +136,8 @@ type NICOptions struct {
 	XDP bool `yaml:"xdp,omitempty"` // a gVNIC's driver accepts such programs after the commands in GVEBeforeXDP
 }
 
-// GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from
-// the model of the first NIC that may address it (Model.Node).
+// GPU is an emulated GPU: memory apart from the guest's RAM. How the guest sees it follows from the
+// model of the first NIC that may address it (Model.Node).
 type GPU struct {
 	Name   string // "": the name of the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
@@ -186,8 +186,9 @@ type Options struct {
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
 	Storm int
-	// FrontendMemory is the maximum size, in bytes, of the files that a frontend shares, or has shared
-	// in the same connection (Port.Serve); 0: no limit.
+	// FrontendMemory is the maximum size, in bytes, of the files that a frontend (QEMU, or a driver in
+	// another program) shares with its NIC, or has shared earlier in the same connection (Port.Serve);
+	// 0: no limit.
 	FrontendMemory uint64
 	// Sharing replaces dma.SharingOf, which finds out how a frontend has mapped a file
 	// (dma.Space.SetSharing); nil: SharingOf.
@@ -374,8 +375,8 @@ const hugePage = 2 << 20
 // Reaches reports whether the NIC may address GPU i of its guest.
 func (n *NIC) Reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
 
-// owner returns the first NIC that may address GPU i, which is below the same PCIe switch in a
-// default tree; -1: none.
+// owner returns the index of the first NIC that may address GPU i; -1: none. In a default tree this
+// NIC and the GPU are below the same PCIe switch.
 func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }

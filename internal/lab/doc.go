@@ -3,7 +3,7 @@
 // `boot` and `serve` use it, and so do tests of packages above it.
 //
 // A Description is a plain value, made from flags or by a test. Open makes a Lab from it, and
-// Lab.Close closes the lab without a rest: no goroutine, no descriptor, no memory. A Lab boots no
+// Lab.Close closes the lab and leaves no goroutine, descriptor or memory behind. A Lab boots no
 // guest and starts no QEMU: package internal/machine does that. The caller passes a connection to a
 // QEMU, or to a driver in this process, to Port.Connected or Port.Serve; Port.InProcess makes such
 // a driver. A port serves one connection at a time, and any number one after the other.

@@ -113,7 +113,8 @@ var faults = []Fault{
 	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
 }
 
-// oneOf returns a parser for a value that is one of these words; the change calls do with the word.
+// oneOf returns a parser for a value that must be one of words. The change that the parser returns
+// calls do with the word.
 func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		if !slices.Contains(words, value) {
@@ -123,7 +124,8 @@ func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value st
 	}
 }
 
-// upTo returns a parser for a time of at most most; the change calls do with the time.
+// upTo returns a parser for a time of at most most. The change that the parser returns calls do
+// with the time.
 func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		d, err := ParseTime(value, most)
@@ -379,7 +381,7 @@ func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	return im
 }
 
-// longer returns a time multiplied by scale, wire.MaxDelay at most.
+// longer returns a time multiplied by scale, but at most wire.MaxDelay.
 func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }

@@ -103,7 +103,8 @@ func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Opti
 	return o, nil
 }
 
-// off returns the flag with which the gateway does not lead out, for error messages.
+// off returns the flag by which the user has denied guests this machine's network, for error
+// messages.
 func (f *GatewayFlags) off() string {
 	if f.NoGateway {
 		return "--no-gateway"

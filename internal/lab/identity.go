@@ -55,7 +55,8 @@ func (a AllowedMACs) String() string {
 }
 
 // Identify allows every port's guest to send from the allowed MACs and from the MAC of its NIC. If
-// learned is set, the source of the guest's first frame after a connect replaces the NIC's MAC.
+// learned is set, the source of the first frame that the guest sends after each connect of its
+// driver or QEMU replaces the NIC's MAC.
 func (d *Description) Identify(a AllowedMACs, learned bool) {
 	for n := range d.AllNICs() {
 		n.Link.Identity = &wire.Identity{Also: a.List, Any: a.Any, Learn: learned}

@@ -29,9 +29,10 @@ func (g *Guest) checkIOMMU() error {
 	return nil
 }
 
-// SetMemory sets the RAM of a guest with an IOMMU for its NICs, by physical address, as commands of
-// its programs use it, until the next call or until the lab is closed. For a guest without an IOMMU
-// it does nothing: its QEMU reports the memory to the NICs. The caller keeps the maps' descriptors.
+// SetMemory maps the RAM of a guest with an IOMMU, by physical address, for its NICs, until the
+// next call or until the lab is closed: the guest's programs use physical addresses in commands to
+// a NIC, and the IOMMU does not translate these. For a guest without an IOMMU it does nothing: its
+// QEMU reports the memory to the NICs. The caller keeps the maps' descriptors.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {
@@ -42,9 +43,9 @@ func (m *Machine) SetMemory(maps []dma.Map) error {
 	return errors.Join(errs...)
 }
 
-// Translated reports whether the guest's IOMMU translates the NIC's addresses: there are maps, and none at address 0.
-// Without translation QEMU maps all of RAM, from 0 on; Linux gives a device no address in the first page
-// (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
+// Translated reports whether the guest's IOMMU translates the NIC's addresses: its Space has
+// regions, and none begins at address 0. Without translation QEMU maps all of RAM, from 0 on; Linux
+// gives a device no address in the first page (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
 func (p *Port) Translated() bool {
 	regions := p.Space().Regions()
 	return len(regions) > 0 && regions[0].IOVA != 0

@@ -34,9 +34,9 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 }
 
 // SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. No port
-// redirects. The kernel knows by the CPU whether host bridges forward, and QEMU's default CPU is
-// none that does. With the driver DriverVNICGPU, if some host bridge of t forwards, QEMU emulates a
-// CPU whose host bridges all forward.
+// redirects requests. The kernel decides by the CPU's family whether host bridges forward requests;
+// for QEMU's default CPU it decides that they do not. With the driver DriverVNICGPU, if some host
+// bridge of t forwards, QEMU emulates a CPU whose host bridges all forward.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting

@@ -33,7 +33,8 @@ const (
 	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
 
-// Model is the properties by which the two device models differ on the host, besides the device itself.
+// Model has the properties in which the two device models differ: the guest's driver, how the guest
+// sees GPU memory, the transport, defaults and bounds, and the function that makes the device.
 type Model struct {
 	Name       string // Virtio or GVE
 	Kernel     bool   // the guest's kernel has the driver and TCP; else vnic's guest program has them

@@ -217,8 +217,9 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until no connection is served any more. Connections have a while to end by
-// themselves, as the end of a QEMU may be seen a moment later; then it ends them.
+// endServing waits until no connection is served any more. Connections have the time
+// Options.Farewell to end by themselves, because this process may notice the end of a QEMU a moment
+// later; then endServing ends them.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

@@ -11,12 +11,12 @@ import (
 )
 
 // GuestFaults are functions that apply faults to a machine's guest, and not to its NICs. The lab
-// calls one at a time; a function asks the guest and does not wait until the guest has done it.
-// nil: the guest does not support it.
+// calls one at a time; a function sends the request to the guest and returns before the guest has
+// carried it out. A nil function: the guest does not support the fault.
 type GuestFaults struct {
 	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs.
 	// Without an error the channel receives the result: nil when the device has been removed. If the
-	// guest ends before, the channel is closed.
+	// guest ends before the removal has succeeded or failed, the channel is closed.
 	RemoveNIC, RemoveGPU func(i int) (<-chan error, error)
 	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens so much later; 0: at once.
 	LateTokens func(i int, late time.Duration) error

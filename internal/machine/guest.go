@@ -133,16 +133,16 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// several reports whether the kernel may have several interfaces: a gVNIC, and a NIC of any model.
-// Each of several interfaces on one switch must answer only for its own addresses (Linux:
-// Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+// several reports whether the guest's kernel may have several interfaces: the guest has at least
+// two NICs, one of them a gVNIC. Each of several interfaces on one switch must answer only for its
+// own addresses (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
 // Gone returns the error of a guest that has ended, or whose agent has; nil: it is running. This
-// error explains others that follow from it, and Close does not return it again. while says what
-// the run was doing, for the error of a guest that has powered itself off.
+// error explains others that follow from it, and Close does not return it again. while names what
+// the run was doing, which the error of a guest that has powered itself off contains.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil

@@ -1,3 +1,4 @@
-// Package memavail reports how much memory is available on this machine: the kernel's value, or the
-// rest of the limits of this process's control groups, of either version.
+// Package memavail reports how much memory is available on this machine: the smallest of the
+// kernel's estimate (MemAvailable) and of what each memory limit of this process's control groups,
+// version 1 or 2, leaves unused.
 package memavail

@@ -22,8 +22,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how much memory is available, and the file with the limit. A limit that cannot
-// be read is ignored.
+// Available returns how much memory is available, in bytes, and the name of the file whose value is
+// the smallest. It ignores limits that it cannot read.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")
@@ -47,7 +47,8 @@ func Available(root string) (avail uint64, where string) {
 // cgroup has the files of a control group's memory limit.
 type cgroup struct{ dir, limit, used, cache string }
 
-// cgroups returns this process's groups, up to the root, of both versions.
+// cgroups returns this process's control groups of version 1 and 2, and the groups above them up to
+// the root.
 func cgroups(root string) (all []cgroup) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {

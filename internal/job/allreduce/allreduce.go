@@ -162,8 +162,8 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 }
 
 // all calls f for all ranks at the same time. A rank that fails does not cancel the others, because
-// they find the failure themselves and return errors that describe it. But all cancels them if they
-// do not return within a time.
+// they find the failure themselves and return errors that describe it. But all cancels the others
+// if they do not return within the time late.
 func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -12,7 +12,8 @@ import (
 // passt.
 const HostPorts = "all"
 
-// openPorts notes that guests reach all ports of this machine, if that is the default.
+// openPorts tells the user that guests reach all ports of this machine, if the user has not set
+// --host-ports.
 func (o *Options) openPorts() {
 	if g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts); err == nil && g.NAT && o.HostPorts == "" {
 		o.Note("guests reach all ports of this machine, loopback too, by the name gateway; --host-ports LIST or none: fewer")

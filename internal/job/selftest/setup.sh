@@ -1,13 +1,13 @@
-# Run in the guest, in the root of the tests, before each program: brings both interfaces to the state in which their
-# driver leaves them, and gives them their addresses, the second one in a network namespace of its own. What the program
-# before left behind, in the driver or in the stack, is gone with the devices.
+# vnic selftest runs this script in the guest, in the root of the tests, before each program. It brings both interfaces
+# to the state in which their driver leaves a new device, and sets their addresses; the second interface is in a network
+# namespace of its own. It removes what the previous program left in the driver or in the stack, with the devices.
 #
-#   MAC0 MAC1     of the interface that is tested, and of the remote one
-#   LOCAL_V4 ...  as the tests have them (tools/testing/selftests/drivers/net/README.rst)
+#   MAC0 MAC1     MAC addresses of the tested interface, and of the remote one
+#   LOCAL_V4 ...  the addresses, as the tests get them (tools/testing/selftests/drivers/net/README.rst)
 #   PREFIX        length of the addresses' networks, IPv4's and IPv6's
-#   NTUPLE        on: flow rules are switched on, which the driver has off
-#   MTU           of both
-#   FAULTY        on: the NIC was made to do wrong, and the tests are to find it, not this script
+#   NTUPLE        on: the script switches flow rules on, which the driver leaves off
+#   MTU           the MTU of both interfaces
+#   FAULTY        on: the tested NIC has a fault (--sabotage), which the tests should find, not this script
 set -eu
 fail() { echo "setup: $*" >&2; exit 1; }
 
@@ -26,7 +26,7 @@ for dev in $(ls -d /sys/bus/pci/drivers/*/0000:* 2> /dev/null); do
 done
 [ -n "$drivers" ] || fail "the guest's kernel drives no NIC"
 # fq_codel, which many kernels have by default, drops frames that waited for 5 ms, and changes the order of flows: on an
-# emulated processor they wait so long, and tests take it for the NIC's fault.
+# emulated processor frames wait that long, and tests would report the drops as the NIC's fault.
 echo pfifo_fast > /proc/sys/net/core/default_qdisc
 for dev in $drivers; do echo "${dev##*/}" > "${dev%/*}/unbind"; done
 for dev in $drivers; do echo "${dev##*/}" > "${dev%/*}/bind" || fail "the driver does not take ${dev##*/} again"; done
@@ -44,7 +44,7 @@ named() { # MAC NAME
   done
   fail "no interface has the MAC $1"
 }
-# One of them may have the other's name.
+# An interface may have the name that the other one should get.
 for d in /sys/class/net/eth*; do [ ! -e "$d" ] || ip link set "${d##*/}" name "old${d##*/eth}"; done
 named "$MAC0" eth0
 named "$MAC1" eth1
@@ -57,7 +57,7 @@ ip link set eth0 mtu "$MTU"
 ip addr add "$LOCAL_V4/$1" dev eth0
 ip addr add "$LOCAL_V6/$2" dev eth0 nodad
 ip link set eth0 up
-# From several queues frames of one program would leave in any order, which tests take for the NIC's fault.
+# From several queues a program's frames would leave in any order, which tests would report as the NIC's fault.
 ip netns exec remote ethtool -L eth1 tx 1 > /dev/null 2>&1 || true
 ip -n remote link set lo up
 ip -n remote link set eth1 mtu "$MTU"

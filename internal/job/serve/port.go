@@ -57,7 +57,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // within milliseconds it declines again, or accepts
+	if p.declining == pid && p.times > 0 { // it declines again, or accepts, within milliseconds
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()

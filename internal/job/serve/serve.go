@@ -33,7 +33,7 @@ func Do(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // told to end before it had begun
+			err = nil // ctx ended while o.open waited: that is no error
 		}
 	}()
 	if err != nil {
@@ -44,8 +44,9 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	before := resident()
-	var ports uint64 // what they have added
-	// Ports are measured by themselves: what else is on the switch comes after them.
+	var ports uint64 // bytes of memory that the lab's ports have added
+	// measure is the first service: lab.Open calls it after it has made the ports, and before the
+	// services that add more to the switch. So ports has the memory of the ports alone.
 	measure := func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)

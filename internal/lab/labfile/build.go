@@ -74,7 +74,7 @@ const (
 	maxMemory  = 1 << 42 // maximum memory of a GPU
 	defaultGPU = 64 << 20
 	maxNICs    = 64 // maximum NICs of a guest: each has a subnet
-	maxBare    = 24 // maximum NICs and GPUs of a guest without sockets: so many slots of the root complex are free
+	maxBare    = 24 // maximum NICs and GPUs of a guest without sockets: the number of free slots of the root complex
 )
 
 // builder makes a Lab from a file.

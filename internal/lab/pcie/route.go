@@ -88,7 +88,8 @@ func (t *Tree) place(name string) *node {
 	return n
 }
 
-// climb returns the edges from a node up to one above it; descend those back down.
+// climb returns the edges from a node up to top, which is above it; descend returns the edges from
+// top down to a node below it.
 func climb(n, top *node) (edges []Edge) {
 	for ; n != top; n = n.above {
 		edges = append(edges, Edge{Kind: Up, Node: n.Name})

@@ -151,7 +151,7 @@ func (t *Tree) settle(n *node) string {
 // Nodes returns all nodes, in the order in which New got them.
 func (t *Tree) Nodes() []Node { return slices.Clone(t.nodes) }
 
-// Children returns the nodes directly below a node, in that order; for "", the sockets.
+// Children returns the nodes directly below a node, in the order of Nodes; for "", the sockets.
 func (t *Tree) Children(name string) (list []Node) {
 	for _, n := range t.nodes {
 		if n.Below == name {

@@ -186,7 +186,8 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes the entries of a directory of the cache that were not used for a time, except one name.
+// Prune removes the entries of a directory of the cache that no process has used for the time
+// unused, except the entry with the name except.
 func Prune(dir string, unused time.Duration, except string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -279,8 +279,8 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// After the rename new processes do not find it, and earlier ones hold it: so no process uses a
-	// tree that is being removed.
+	// holdAlone has shown that no process holds the tree, and after the rename new processes do not
+	// find it: so no process uses a tree that is being removed.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))

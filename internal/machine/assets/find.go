@@ -149,7 +149,7 @@ func givenKernel(o *Options) (k Kernel, err error) {
 		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel),
 			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
 	}
-	return k, nil // all drivers may be built in
+	return k, nil // without a module directory: all drivers may be built in
 }
 
 // builtImage is the bzImage's path in a kernel's build tree.

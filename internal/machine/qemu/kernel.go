@@ -18,8 +18,8 @@ import (
 const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 " +
 	"are tested), or none, and one is fetched"
 
-// KernelFit says what a kernel can be used for, judged by its files before it boots. A nil error
-// means: nothing speaks against it.
+// KernelFit reports what a kernel can be used for, judged by its files before it boots. An error is
+// nil if the files show no reason against that use.
 type KernelFit struct {
 	Boot   error // a guest can boot it
 	NIC    error // its driver supports the NIC
@@ -35,7 +35,7 @@ type driverOf struct {
 	needs, devmemNeeds string
 	old, devmemOld     string // what a driver without them lacks
 	oldest             string // the oldest usable kernel release, for built-in drivers, which vnic cannot examine
-	programs           string // another module that programs need; "": none
+	programs           string // another module that devmem programs need; "": none
 	options            []string
 }
 

@@ -13,18 +13,20 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
-// Bounds of what is kept.
+// Bounds of what Convert keeps of the output.
 const (
 	MaxCases  = 4096     // of a guest
-	MaxOutput = 64 << 10 // bytes of a case's output: the last ones
+	MaxOutput = 64 << 10 // bytes of a case's output; the bytes before the last MaxOutput are dropped
 	MaxGuests = 64
-	maxLine   = 1 << 20 // bytes; what is behind them is left out
+	maxLine   = 1 << 20 // bytes of a line; the rest of a longer line is left out
 )
 
-// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot prints for several
-// guests, are a suite for each N. What begins with a line of `go test -json` is read as that, all else as TAP or KTAP;
-// a program that prints neither is one case. name is the program's; status its exit status: a program that says nothing
-// of a failure and ends with another status than 0 has failed.
+// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot
+// prints for several guests, belong to guest N; each guest's lines are read separately. If a
+// guest's first line is one of `go test -json`, Convert reads all of its lines in that format, else
+// as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
+// and status its exit status: if status is not 0 and the output shows no failure, Convert adds a
+// failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	c := converter{name: name, guests: map[string]*guest{}}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -44,7 +46,7 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 			all.Add(s)
 		}
 	}
-	if len(all.Suites) == 0 { // it has printed nothing
+	if len(all.Suites) == 0 { // the program has printed nothing
 		all.Add(Suite{Name: name, Cases: []Case{whole(name, status, "")}})
 	}
 	if status != 0 && all.Failures+all.Errors == 0 {
@@ -53,7 +55,7 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	return all, nil
 }
 
-// readLine gives a line without its end, cut at maxLine.
+// readLine returns a line without its newline, cut at maxLine.
 func readLine(in *bufio.Reader) (line []byte, err error) {
 	for {
 		part, more, err := in.ReadLine()
@@ -69,7 +71,7 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// whole is a program that is one case.
+// whole returns the one case of a program whose output has no results.
 func whole(name string, status int, output string) Case {
 	c := Case{Name: name, Class: name, SystemOut: output}
 	if status != 0 {
@@ -87,7 +89,7 @@ type converter struct {
 	order  []*guest
 }
 
-// line takes a line of the output.
+// line passes a line of the output to the guest that its prefix names.
 func (c *converter) line(line []byte) {
 	who := ""
 	if parts := ofGuest.FindSubmatch(line); parts != nil {
@@ -108,15 +110,15 @@ func (c *converter) line(line []byte) {
 	g.line(line)
 }
 
-// guest is what one of them has printed.
+// guest has the results that one guest has printed.
 type guest struct {
 	name   string
 	begun  bool
-	golang *goTest      // nil: it is TAP
-	tap    *ktap.Parser // nil: it is not
+	golang *goTest      // nil: the output is not of `go test -json`
+	tap    *ktap.Parser // nil: the output is of `go test -json`
 	cases  []Case
-	plain  bool   // it has printed no results
-	tail   []byte // of all output
+	plain  bool   // the output has no results
+	tail   []byte // the last bytes of the guest's output
 }
 
 func (g *guest) line(line []byte) {
@@ -140,7 +142,7 @@ func (g *guest) line(line []byte) {
 	_, _ = g.tap.Write(append(line, '\n'))
 }
 
-// keepTail keeps the last bytes of an output.
+// keepTail shortens an output of more than 2*MaxOutput bytes to its last MaxOutput bytes.
 func keepTail(b []byte) []byte {
 	if len(b) > 2*MaxOutput {
 		b = append(b[:0], b[len(b)-MaxOutput:]...)
@@ -148,14 +150,14 @@ func keepTail(b []byte) []byte {
 	return b
 }
 
-// event takes a case of TAP.
+// event adds a case that the TAP parser reports as ended.
 func (g *guest) event(e ktap.Event) {
 	if e.Kind != ktap.Ended || len(g.cases) >= MaxCases {
 		return
 	}
 	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
-	if e.Case.Name == ktap.Whole { // whose status means other things to the kernel's tests than to programs
+	if e.Case.Name == ktap.Whole { // the output has no results; ktap derives this case's result from the exit status as for the kernel's tests
 		g.plain = true
 		return
 	}
@@ -173,7 +175,8 @@ func (g *guest) event(e ktap.Event) {
 	g.cases = append(g.cases, c)
 }
 
-// suites gives what has come of it.
+// suites returns the guest's suites after the end of the output. status is the program's exit
+// status.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
 		return g.golang.suites(g.name)

@@ -21,15 +21,15 @@ type goTest struct {
 	results  map[[2]string]*goResult // by package and test
 	packages []*goResult
 	cases    int
-	build    map[string][]byte // what a compiler said, by import path
+	build    map[string][]byte // output of failed builds, by import path
 }
 
 // goResult is the result of a test, or of a package with all of its tests.
 type goResult struct {
 	name    string
-	action  string // that ended it; "": nothing did
+	action  string // the action that ended it: pass, fail or skip; "": it has not ended
 	seconds float64
-	built   string // the build that failed
+	built   string // import path of the build that failed; "": none
 	output  []byte
 	tests   []*goResult
 }
@@ -38,7 +38,7 @@ func newGoTest() *goTest {
 	return &goTest{results: map[[2]string]*goResult{}, build: map[string][]byte{}}
 }
 
-// line takes one. Text that is no such line is left out.
+// line adds the result or the output in one line of `go test -json`. It ignores other lines.
 func (g *goTest) line(b []byte) {
 	var e goEvent
 	if json.Unmarshal(b, &e) != nil {
@@ -60,7 +60,8 @@ func (g *goTest) line(b []byte) {
 	}
 }
 
-// result is the result of a test, or of a package if test is "". It is nil if there are too many.
+// result returns the result of a test, or of a package if test is "", and adds it if it is new;
+// nil: there are already MaxCases.
 func (g *goTest) result(pkg, test string) *goResult {
 	key := [2]string{pkg, test}
 	if r := g.results[key]; r != nil {
@@ -84,7 +85,8 @@ func (g *goTest) result(pkg, test string) *goResult {
 	return g.results[key]
 }
 
-// suites gives one for each package. guest is the name of the guest that ran them, if there are several.
+// suites returns a suite for each package. guest is the name of the guest that ran them, if there
+// are several.
 func (g *goTest) suites(guest string) (list []Suite) {
 	for _, p := range g.packages {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
@@ -118,7 +120,8 @@ func (g *goTest) suites(guest string) (list []Suite) {
 	return list
 }
 
-// reason is the first line of an output that says something.
+// reason returns the first line of an output that is not empty and no heading of go test or of the
+// compiler, or "failed".
 func reason(output []byte) string {
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimSpace(line)

@@ -1,9 +1,9 @@
 // Package junit writes the XML by which CI shows results of tests, and makes it of what programs print: TAP, the
 // kernel's KTAP, or `go test -json`.
 //
-// What is read may come from a guest, which may print anything. Nothing of it makes Convert fail but a reader's error,
-// and it keeps no more than its bounds: MaxCases cases of MaxOutput bytes each, of MaxGuests guests. Text is made valid
-// XML by encoding/xml.
+// The output may come from a guest, which may print anything. Convert fails only if its reader
+// returns an error, and bounds what it keeps: MaxCases cases of a guest, some MaxOutput bytes of
+// each, and MaxGuests guests. Package encoding/xml makes text valid XML.
 package junit
 
 import (
@@ -14,17 +14,17 @@ import (
 
 // The elements that Jenkins' schema (junit-10.xsd of its xUnit plugin) and GitLab's reader have in common.
 type (
-	// Suites is all of a run.
+	// Suites has all suites of a run.
 	Suites struct {
 		XMLName  xml.Name `xml:"testsuites"`
 		Name     string   `xml:"name,attr"`
 		Tests    int      `xml:"tests,attr"`
 		Failures int      `xml:"failures,attr"`
 		Errors   int      `xml:"errors,attr"`
-		Time     Seconds  `xml:"time,attr"` // of all suites
+		Time     Seconds  `xml:"time,attr"` // sum of the suites' times
 		Suites   []Suite  `xml:"testsuite"`
 	}
-	// Suite is a program's.
+	// Suite has the cases of a program or of a package of Go.
 	Suite struct {
 		Name       string     `xml:"name,attr"`
 		Tests      int        `xml:"tests,attr"`
@@ -36,7 +36,7 @@ type (
 		Cases      []Case     `xml:"testcase"`
 		SystemOut  string     `xml:"system-out,omitempty"`
 	}
-	// Property is something that holds for a suite.
+	// Property is a name and a value that describe a suite.
 	Property struct {
 		Name  string `xml:"name,attr"`
 		Value string `xml:"value,attr"`
@@ -65,7 +65,7 @@ type Seconds float64
 // MarshalText writes the seconds.
 func (s Seconds) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(s)), nil }
 
-// Add adds a suite, whose numbers it counts by its cases.
+// Add adds a suite. It counts the suite's tests, failures, errors and skips from the suite's cases.
 func (a *Suites) Add(s Suite) {
 	s.Tests = len(s.Cases)
 	for i := range s.Cases {

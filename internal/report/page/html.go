@@ -13,7 +13,8 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// What the page is made of, in this order. The modules become one script, so that a report is one file.
+// The files in directory web from which html makes the page, in this order. It joins the modules to
+// one script, so that a report is one file.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
@@ -21,7 +22,7 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// Lines of modules that a script of all of them has no use for.
+// These match the parts of modules that html removes because it joins all modules to one script.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
@@ -31,12 +32,13 @@ var (
 func file(name string) string {
 	b, err := web.ReadFile("web/" + name)
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // an embedded file can always be read
 	}
 	return string(b)
 }
 
-// join makes one script of modules: what they have of each other is in the same scope.
+// join makes one script of modules, without imports and exports, because all names are then in one
+// scope.
 func join(names []string) string {
 	var b strings.Builder
 	for _, n := range names {
@@ -48,8 +50,8 @@ func join(names []string) string {
 
 // assembled is the page without its data.
 type assembled struct {
-	before, after string // the data stands between them
-	policy        string // for where it is served
+	before, after string // the page's text before and after the data
+	policy        string // the Content-Security-Policy header of a served page
 }
 
 var assemble = sync.OnceValue(func() assembled {
@@ -75,7 +77,8 @@ var assemble = sync.OnceValue(func() assembled {
 	return assembled{before, after, policy + "; frame-ancestors 'none'"}
 })
 
-// html is the page with its data, JSON; nil: it is to fetch them.
+// html returns the page with its data, which is JSON; nil: the page fetches the data from its
+// server.
 func html(data []byte) []byte {
 	a := assemble()
 	if data == nil {

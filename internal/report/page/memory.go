@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Bounds of what is shown of GPUs' memory.
+// Bounds of the maps of GPUs' memory.
 const (
-	maxCells  = 8192 // of all GPUs
-	gpuCells  = 1024 // of one
-	leastCell = 4096 // bytes
-	maxUses   = 1024 // of all; of one GPU the smaller ones become one
-	gpuUses   = 64   // of one
+	maxCells  = 8192 // cells of all GPUs' maps together
+	gpuCells  = 1024 // cells of one GPU's map
+	leastCell = 4096 // minimum size of a cell, in bytes
+	maxUses   = 1024 // uses of all GPUs together; orderUses merges a GPU's smallest uses into one
+	gpuUses   = 64   // uses of one GPU, without the merged one
 )
 
 // Memory is a map of a GPU's memory, drawn as equal cells.
@@ -23,19 +23,20 @@ type Memory struct {
 	Bytes     uint64   `json:"bytes"`
 	CellBytes uint64   `json:"cell_bytes"`
 	Uses      []Use    `json:"uses"` // the largest first
-	Runs      [][3]int `json:"runs"` // first cell, how many, index in Uses; what is in none is free
+	Runs      [][3]int `json:"runs"` // runs of equal cells: first cell, number of cells, index in Uses; cells in no run are free
 }
 
-// Use is what ranges of memory are used for, with their size, exact.
+// Use is a use of memory, with the exact size of all ranges that have this use.
 type Use struct {
-	State   string `json:"state"` // as in stat.MemoryRange; "other": uses that were too many
+	State   string `json:"state"` // as in stat.MemoryRange; "other": all uses beyond the bound, merged
 	Port    string `json:"port,omitempty"`
 	Queue   int    `json:"queue"`
 	Binding uint32 `json:"binding,omitempty"`
 	Bytes   uint64 `json:"bytes"`
 }
 
-// memoryMaps draws all GPUs' maps. A cell shows what most of it is used for, and is free only if all of it is.
+// memoryMaps draws the maps of all GPUs. A cell shows the use that has the most bytes in the cell;
+// a cell is free only if all of its bytes are free.
 func memoryMaps(list []stat.GPUMap) []Memory {
 	out := make([]Memory, 0, len(list))
 	for i := range list {
@@ -49,7 +50,7 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	m := Memory{GPU: g.GPU, Bytes: g.Bytes, Uses: []Use{}, Runs: [][3]int{}}
 	m.CellBytes = max(leastCell, (g.Bytes+uint64(cells)-1)/uint64(cells))
 	index := map[Use]int{}
-	var places []int // of each range, in Uses
+	var places []int // for each range the index of its use in Uses
 	for _, r := range g.Ranges {
 		u := Use{State: r.State, Port: r.Port, Queue: r.Queue, Binding: r.Binding}
 		n, ok := index[u]
@@ -70,7 +71,8 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses sorts uses, the largest first, and merges all beyond most into one. It returns the new place of each.
+// orderUses sorts the uses, the largest first, and merges all uses after the first most ones into
+// one. to has the new index of each use.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {
@@ -94,11 +96,11 @@ func (m *Memory) orderUses(most int) (to []int) {
 	return to
 }
 
-// drawing makes runs of cells from ranges, which come by offset.
+// drawing makes runs of cells from ranges, which the caller adds in the order of their offsets.
 type drawing struct {
 	m    *Memory
-	cell int            // that is being looked at
-	in   map[int]uint64 // bytes of it, by use
+	cell int            // the current cell; -1: none
+	in   map[int]uint64 // used bytes of the current cell, by use
 }
 
 func (d *drawing) add(off, n uint64, use int) {
@@ -123,7 +125,7 @@ func (d *drawing) add(off, n uint64, use int) {
 	}
 }
 
-// flush draws the cell that has been looked at.
+// flush draws the current cell, if it has used bytes.
 func (d *drawing) flush() {
 	if len(d.in) == 0 {
 		return

@@ -9,15 +9,15 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// liveEvery is how many looks at the counters make a second.
+// liveEvery is the number of ticks of a Recorder in a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// pause is how many times as long as its last look a Recorder waits at least: a look takes at most that part of a
-// processor, however many flows guests make.
+// pause is how many times as long as the last read of the counters took a Recorder waits before the
+// next read: so reading takes at most a tenth of a processor, however many flows guests make.
 const pause = 10
 
-// Recorder looks at counters from Record on, until Close: once a second, and four times while a page is open, as long
-// as a look takes a tenth of that.
+// Recorder reads counters from Record on until Close: once a second, and four times a second while
+// a page is open, or less often if a read takes more than a tenth of that interval.
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time
@@ -29,16 +29,16 @@ type Recorder struct {
 	looks   int           // ticks so far, skipped ones included
 	live    bool          // the next look makes a state
 	due     bool          // the next look also keeps a sample
-	resume  time.Duration // the next look is not before this time
+	resume  time.Duration // the Recorder does not read the counters before this time
 	pages   int           // how many pages are open
 	every   int           // a sample is kept every so many ticks
 	samples []sample
-	page    *stat.Page    // read in the last second
-	used    []stat.GPUMap // GPUs' memory when NICs last used any; nil: they have not
+	page    *stat.Page    // the counters of the last read for a state
+	used    []stat.GPUMap // the GPUs' memory when NICs last used any of it; nil: NICs have used none so far
 	usedAt  time.Duration
-	now     sample        // the same moment's
+	now     sample        // the sample of the same read as page
 	state   []byte        // page and now as JSON; nil: not made yet
-	next    chan struct{} // closed when there is another state
+	next    chan struct{} // closed when there is a newer state
 }
 
 // Record starts a Recorder. One goroutine at a time calls read, until Close; read returns the counters.
@@ -81,14 +81,15 @@ func (r *Recorder) run(ctx context.Context) {
 	}
 }
 
-// Close takes a last look at the counters and ends the Recorder.
+// Close ends the Recorder, after a last read of the counters.
 func (r *Recorder) Close() {
 	r.stop()
 	r.wg.Wait()
 	r.look(true)
 }
 
-// look reads the counters where it is time to, and keeps what is due; last: all.
+// look reads the counters if a state or a sample is due, then makes the state and keeps the sample
+// that are due. With last it does all of this at once.
 func (r *Recorder) look(last bool) {
 	begin := r.clock()
 	r.mu.Lock()
@@ -142,7 +143,7 @@ func thinned(list []sample) []sample {
 	return out
 }
 
-// State gives the last second's state as JSON, and what is closed when there is another.
+// State returns the latest state as JSON, and a channel that is closed when there is a newer state.
 func (r *Recorder) State() ([]byte, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +166,7 @@ func (r *Recorder) copy() []sample {
 	return slices.Clone(r.samples)
 }
 
-// Seen reports whether there has been anything to record.
+// Seen reports whether there is any sample: there is none if no read returned a port.
 func (r *Recorder) Seen() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Bounds of what is kept of a run.
+// Bounds of the samples of a run, and the interval of a Recorder's ticks.
 const (
 	maxSamples    = 300
 	sampledLinks  = 64
@@ -18,7 +18,8 @@ const (
 	firstInterval = 250 * time.Millisecond
 )
 
-// Recording is how counters have been over time. Names stand once, samples have their indices.
+// Recording has counters over time. Links and Flows have the names; samples refer to a name by its
+// index.
 type Recording struct {
 	Links   []string     `json:"links"`
 	Flows   []string     `json:"flows"` // "tcp 10.0.0.1:5 > 10.0.0.2:6"
@@ -28,8 +29,8 @@ type Recording struct {
 // sampleJSON is a sample: seconds since vnic began to record, and counters.
 type sampleJSON struct {
 	At    float64      `json:"t"`
-	Links [][3]float64 `json:"l"` // index, bytes, seconds taken
-	Flows [][9]any     `json:"f"` // index, and what flowSample.json gives
+	Links [][3]float64 `json:"l"` // index in Recording.Links, bytes, seconds for which the link was busy
+	Flows [][9]any     `json:"f"` // index in Recording.Flows, and the other values of flowSample.json
 }
 
 type sample struct {
@@ -47,7 +48,7 @@ type linkSample struct {
 type flowSample struct {
 	name                         string
 	sent, gpu, host, again, lost uint64
-	inFlight                     *uint64 // nil: nobody knows
+	inFlight                     *uint64 // nil: unknown
 	window                       *uint16
 	state                        string
 }
@@ -56,7 +57,7 @@ func (f *flowSample) json(i int) [9]any {
 	return [9]any{i, f.sent, f.gpu, f.host, f.again, f.lost, f.inFlight, f.window, f.state}
 }
 
-// take makes a sample of what there is.
+// take makes a sample of the counters of p, which were read at the time when.
 func take(p *stat.Page, when time.Duration) sample {
 	s := sample{when: when}
 	for i := range p.Links {
@@ -65,7 +66,7 @@ func take(p *stat.Page, when time.Duration) sample {
 			s.links = append(s.links, linkSample{l.Name, l.Bytes, l.Busy})
 		}
 	}
-	if p.Links == nil { // nobody has said what links there are: the wires
+	if p.Links == nil { // the lab describes no links: the sample has the wires
 		for i := range p.Ports {
 			w := &p.Ports[i]
 			s.links = append(s.links, linkSample{w.Name + " out", w.Link.SentBytes, 0},
@@ -79,7 +80,7 @@ func take(p *stat.Page, when time.Duration) sample {
 	if p.Flows == nil {
 		return s
 	}
-	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // the largest come first
+	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // List begins with the largest flows
 		s.flows = append(s.flows, sampleFlow(&p.Flows.List[i]))
 	}
 	return s
@@ -113,7 +114,8 @@ func drops(s *stat.FlowSide) (n uint64) {
 	return n
 }
 
-// record is that of samples: of all that they have, the links and flows that were largest at their last.
+// record returns the Recording of samples, with only the sampledLinks links and sampledFlows flows
+// whose counters reach the largest values.
 func record(samples []sample) Recording {
 	r := Recording{Samples: make([]sampleJSON, 0, len(samples))}
 	links, flows := map[string]float64{}, map[string]float64{}
@@ -148,7 +150,7 @@ func record(samples []sample) Recording {
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// largest gives the names with the largest values, and their places.
+// largest returns the n names with the largest values, and the index of each name.
 func largest(values map[string]float64, n int) (names []string, index map[string]int) {
 	names = make([]string, 0, len(values))
 	for name := range values {

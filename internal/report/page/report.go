@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// maxReport is what a report is smaller than, in bytes.
+// maxReport is the size, in bytes, that a report must stay below.
 const maxReport = 2_000_000
 
-// Report gives what has been recorded as one HTML file, which needs no network and is below 2 MB.
+// Report returns the recorded counters as one HTML file, which needs no network and is below 2 MB.
 func (r *Recorder) Report() ([]byte, error) {
 	r.mu.Lock()
 	s := State{Page: bounded(r.page, reportFlows), Report: true}
-	if r.used != nil { // at the end of a run all is free
+	if r.used != nil { // at the end of a run all GPU memory is free
 		when := round(r.usedAt.Seconds())
 		s.Page.Memory, s.Page.MemoryAt = memoryMaps(r.used), &when
 	}

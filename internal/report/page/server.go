@@ -10,28 +10,29 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Bounds of what clients can make a server hold.
+// Bounds of the connections that clients can open.
 const (
 	maxConns = 64
-	maxPages = 32 // that listen to events
+	maxPages = 32 // connections that receive events
 )
 
 // flagName is the flag of the address.
 const flagName = "--http"
 
-// CheckAddr says what is wrong with an address, as a user gave it; "" is none.
+// CheckAddr returns an error if a user's address for the page is invalid; "" is valid: no address.
 func CheckAddr(addr string) error { return httpserver.CheckAddr(flagName, addr, "localhost:8080") }
 
 // Server is an HTTP server of the page.
 type Server struct {
 	recorder *Recorder
 	http     *httpserver.Server
-	patience time.Duration // limits.LocalClient, but for tests
-	pages    chan struct{} // an element for each page that is open
-	ending   chan struct{} // is closed when the server ends
+	patience time.Duration // limits.LocalClient, unless a test sets another time
+	pages    chan struct{} // has an element for each connection that receives events
+	ending   chan struct{} // closed when the server ends
 }
 
-// Serve serves what r records at an address, until Close. localhost is 127.0.0.1 and ::1. log may be nil.
+// Serve serves the page with the counters that r records, at an address, until Close. localhost is
+// 127.0.0.1 and ::1. log may be nil.
 func Serve(addr string, r *Recorder, log *slog.Logger) (*Server, error) {
 	return serve(addr, r, log, limits.LocalClient.Here())
 }
@@ -56,10 +57,11 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 	return s, nil
 }
 
-// URL is where the page is.
+// URL returns the URL of the page.
 func (s *Server) URL() string { return s.http.URL() }
 
-// Close tells pages that it ends, and leaves nothing of itself. It takes half a second at most. It may be called again.
+// Close sends open pages the event "end", and ends the server and its goroutines, within half a
+// second. It may be called again.
 func (s *Server) Close() {
 	if s.http.End() {
 		close(s.ending)
@@ -78,7 +80,8 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// events sends what has been, then a state a second: server-sent events (HTML, 9.2). The last one is "end".
+// events sends the history, then a state each time there is a newer one, as server-sent events
+// (HTML, 9.2). The last event is "end".
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.pages <- struct{}{}:

@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	shownFlows  = 128 // of a state
+	shownFlows  = 128 // flows in a live state
 	reportFlows = 32
-	maxText     = 400 // runes of an event's
+	maxText     = 400 // runes of an event's text
 )
 
-// State is what a page is given: what there is, and what has been.
+// State is the data of a page: the counters of one moment, and their history.
 type State struct {
 	Page      *Page     `json:"page,omitempty"`
-	Recording Recording `json:"recording"`        // live: of this moment alone
-	Report    bool      `json:"report,omitempty"` // it is all there will be
+	Recording Recording `json:"recording"`        // in a live state: only the sample of this moment
+	Report    bool      `json:"report,omitempty"` // the page is a report: no newer state follows
 }
 
-// Page is stat's, within bounds.
+// Page is stat.Page within the bounds of what a page shows.
 type Page struct {
 	*stat.Page
 	Memory    []Memory `json:"memory"`
-	MemoryAt  *float64 `json:"memory_at,omitempty"`  // seconds, as samples have them; nil: now
-	MoreFlows int      `json:"more_flows,omitempty"` // that are not in the list
+	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, in seconds as sampleJSON.At; nil: the time of the other counters
+	MoreFlows int      `json:"more_flows,omitempty"` // number of flows that are not in the list
 }
 
-// bounded gives what a page shows of p, with so many flows.
+// bounded returns the part of p that a page shows, with at most this many flows.
 func bounded(p *stat.Page, flows int) *Page {
 	c, s := *p, *p.Snapshot
 	c.Snapshot = &s
@@ -50,11 +50,11 @@ func bounded(p *stat.Page, flows int) *Page {
 	return out
 }
 
-// encode gives JSON that may stand in a script element: encoding/json escapes <, > and &.
+// encode returns JSON that may stand in a script element: encoding/json escapes <, > and &.
 func (s *State) encode() []byte {
 	b, err := json.Marshal(s)
 	if err != nil {
-		return []byte("{}") // not of these types
+		return []byte("{}") // these types can always be encoded
 	}
 	return b
 }

@@ -1,4 +1,5 @@
-// Package pcap is --pcap of the commands that have a lab: what passes its ports, in a file.
+// Package pcap implements --pcap of the commands that have a lab: it writes the packets that pass
+// the lab's ports to a file.
 package pcap
 
 import (
@@ -19,12 +20,12 @@ import (
 // Options are the flags. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
-	Payload int    // bytes of payload of each packet
-	Ends    bool   // a frame between two ports is there twice: as it was sent, and as it came
+	Payload int    // bytes of payload that the file gets of each packet
+	Ends    bool   // the file has a frame between two ports twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }
 
-// Flags adds the flags to a command's.
+// Flags adds the flags to a command's flags.
 func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.File, "pcap", "", "write what passes the ports to this file, as pcapng (-: to stdout): each frame "+
 		"once, with comments of where its payload lay and where it came to")
@@ -33,7 +34,8 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
 }
 
-// Check says what is wrong with the flags. taken says that something else goes to stdout.
+// Check returns an error if the flags are wrong. taken reports that the command writes something
+// else to stdout.
 func (o *Options) Check(taken bool) error {
 	switch {
 	case o.Payload != 0 && o.File == "":
@@ -59,8 +61,8 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file, before there is anything to capture. It gives nil if nothing is to be
-// captured. note tells a user at once that the file cannot be written any more.
+// Start makes the file, before there is anything to capture. It returns nil without a File. It
+// calls note at once when the file cannot be written any more.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
@@ -75,7 +77,8 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
-		// A reader that goes away ends the capture, not the command: without this the runtime has SIGPIPE of stdout kill us.
+		// If the reader of stdout goes away, only the capture ends: without this, Go's runtime would end
+		// the process by SIGPIPE.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		p.c, err = capture.New(o.Stdout, about)
 	} else {
@@ -87,8 +90,9 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is a lab.Service, behind all that have ports of their own: it captures all ports that
-// there are, until the lab is closed. An error of the file is not the lab's: see Report.
+// Service is a lab.Service, which must follow all services that add ports: it captures all ports
+// that exist when the lab calls it, until the lab is closed. It returns no error of the file;
+// Report has that error.
 func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	if p != nil {
 		for _, link := range l.Switch().Links() {
@@ -98,7 +102,7 @@ func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	return p, nil
 }
 
-// Close ends the capture. Report tells how it went.
+// Close ends the capture. It returns nil; Report has the capture's error.
 func (p *Pcap) Close() error {
 	if p != nil {
 		_ = p.c.Close()
@@ -106,7 +110,7 @@ func (p *Pcap) Close() error {
 	return nil
 }
 
-// Report is what there is to say at the end, and its JSON.
+// Report is the result of a capture, and its JSON.
 type Report struct {
 	File string `json:"file"`
 	// packets in the file; with --pcap-ends one between two ports is there twice
@@ -116,7 +120,7 @@ type Report struct {
 	Error  string `json:"error,omitempty"` // why nothing more was written
 }
 
-// Report says how it went, after Close; nil if nothing was captured.
+// Report returns the result of the capture, after Close; nil for a nil Pcap.
 func (p *Pcap) Report() *Report {
 	if p == nil {
 		return nil
@@ -129,7 +133,8 @@ func (p *Pcap) Report() *Report {
 	return r
 }
 
-// String is the report in one line. Why it could not be written was told when that happened.
+// String returns the report in one line. It leaves out the reason of a write error, which Start's
+// note has reported when it happened.
 func (r *Report) String() string {
 	s := fmt.Sprintf("pcap: %s, %d packets, %d not captured", r.File, r.Packets, r.Missed)
 	switch {

@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// point is a place on a canvas: so many points (1/72 inch) right of its left edge, and below its upper edge.
+// point is a place on a canvas: x points (1/72 inch) right of the canvas's left edge, and y points
+// below its upper edge.
 type point struct{ x, y float64 }
 
 // canvas is a sheet to draw on, of one file format. What is drawn later covers what was drawn before. A canvas

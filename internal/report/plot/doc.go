@@ -10,7 +10,7 @@
 // that do not have it. No font of the system is read. The fonts' own files are not embedded: the library that reads
 // them (x/image/font/sfnt) takes 2 CPU seconds to compile.
 //
-// The caller's data costs what it costs to draw: the numbers of panels, series, intervals and bars are not bounded
-// here. A text is: it is cut where no picture has room for it. Text is escaped, and what XML cannot have is left out of
-// it.
+// The package does not bound the numbers of panels, series, intervals and bars: the caller does. It
+// bounds the length of a text: it cuts a text that is longer than any picture has room for. It
+// escapes text, and leaves out characters that XML cannot have.
 package plot

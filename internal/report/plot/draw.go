@@ -27,10 +27,12 @@ func (l *layout) draw() {
 	l.text(note, margin, margin-6, l.f.fit(note, l.Footnote, width-2*margin))
 }
 
-// farthest is how far from the picture's corner anything is drawn: infinite values would have no place in a file.
+// farthest is the maximum distance from the canvas's corner at which anything is drawn: infinite
+// values would have no place in a file.
 const farthest = 1 << 20
 
-// at is where on the canvas a point of the layout is, whose heights are above the lower edge.
+// pointAt returns the place on the canvas of a point of the layout, whose y counts upwards from the
+// lower edge.
 func (l *layout) pointAt(x, y float64) point {
 	bounded := func(v float64) float64 {
 		if math.IsNaN(v) {
@@ -41,7 +43,7 @@ func (l *layout) pointAt(x, y float64) point {
 	return point{bounded(x), bounded(l.height - y)}
 }
 
-// text writes a line, whose middle is at a height.
+// text draws a line of text whose middle is at height y.
 func (l *layout) text(s style, x, y float64, t string) {
 	if t = clean(t); t == "" {
 		return
@@ -49,7 +51,7 @@ func (l *layout) text(s style, x, y float64, t string) {
 	if s.color == (color.NRGBA{}) {
 		s.color = ink
 	}
-	base := 0.36 * s.size // half of what capitals are high
+	base := 0.36 * s.size // half the height of capitals
 	if s.up {
 		l.c.text(s, l.pointAt(x+base, y), t)
 		return
@@ -65,7 +67,7 @@ func (l *layout) rect(c color.NRGBA, x0, y0, x1, y1 float64) {
 	l.c.fill(c, []point{l.pointAt(x0, y0), l.pointAt(x1, y0), l.pointAt(x1, y1), l.pointAt(x0, y1)})
 }
 
-// lineOf is how the line of a number looks.
+// lineOf returns the look of the line of series i.
 func lineOf(i int) stroke {
 	return stroke{lines[i%len(lines)], 1.5, dashes[i/len(lines)%len(dashes)]}
 }
@@ -120,7 +122,8 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	l.pen = under - panelFoot
 }
 
-// points are of a series' line: the middle of each interval, and the ends of what has no gaps.
+// points returns the points of a series' line, a list for each part without gaps: the beginning of
+// the part, the middle of each interval, and the end of the part.
 func (s *Series) points() (parts [][]point) {
 	var part []point
 	for i, v := range s.Intervals {
@@ -135,7 +138,8 @@ func (s *Series) points() (parts [][]point) {
 	return parts
 }
 
-// lostRows draws when packets were lost: a row for each series that has lost any, below the panel.
+// lostRows draws, below the panel, a row for each series that has lost packets, with a bar for each
+// interval with losses. It returns the height of the rows.
 func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (high float64) {
 	n := 0
 	for i := range p.Series {
@@ -158,11 +162,12 @@ func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (hi
 	return strip(n)
 }
 
-// marks draws what happened, texts one below the other where they would overlap.
+// marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the
+// other.
 func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right float64) {
 	const size = 8.5
 	var ends []float64 // of the last text in each row
-	var texts []func() // above all lines
+	var texts []func() // functions that draw the texts after all lines
 	for _, m := range marks {
 		pos, s := x(m.At), style{size: size, color: alarm}
 		l.line(alarm, 1, pos, bottom, pos, top, 2, 2)
@@ -186,7 +191,7 @@ func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right
 	}
 }
 
-// label is a text with nothing behind it.
+// label draws a text on a white rectangle, which hides most of what is behind the text.
 func (l *layout) label(s style, x, y float64, t string) {
 	wide := l.f.width(s, t)
 	from := x + s.x*wide
@@ -194,7 +199,7 @@ func (l *layout) label(s style, x, y float64, t string) {
 	l.text(s, x, y, t)
 }
 
-// names are the legend: a line for each series, with numbers in columns at the right.
+// names draws the legend: a line for each series, with numbers in columns at the right.
 func (l *layout) names(p *Panel, x, top float64) {
 	head, number, name := style{size: 8.5, color: soft, x: -1}, style{size: 9.5, x: -1}, style{size: 9.5}
 	right := width - margin
@@ -224,7 +229,7 @@ func thick(s stroke) stroke {
 	return s
 }
 
-// digits writes a number with three digits that count.
+// digits formats a number with three significant digits.
 func digits(v float64) string {
 	if v <= 0 {
 		return "0"

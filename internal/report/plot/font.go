@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// family is what the embedded fonts are called.
+// family is the name of the embedded fonts.
 const family = "Liberation Sans"
 
-// liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic; font_test.go makes it, of the
-// fonts themselves.
+// liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic;
+// font_test.go makes this file from the fonts' own files.
 //
 // Digitized data copyright (c) 2010 Google Corporation, with Reserved Font Arimo, Tinos and Cousine. Copyright (c) 2012
 // Red Hat, Inc., with Reserved Font Name Liberation. SIL Open Font License 1.1: OFL.txt.
@@ -19,7 +19,7 @@ const family = "Liberation Sans"
 //go:embed liberation.json
 var liberation []byte
 
-// fonts are a regular and a bold one.
+// fonts has the regular and the bold font.
 type fonts struct {
 	Regular *face `json:"regular"`
 	Bold    *face `json:"bold"`
@@ -35,11 +35,11 @@ type face struct {
 
 // glyph is the shape of a character.
 type glyph struct {
-	Advance int     `json:"advance"` // to where the next one begins
+	Advance int     `json:"advance"` // distance to where the next glyph begins
 	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
 }
 
-// op is what a segment of an outline does.
+// op is the kind of a segment of an outline.
 type op int
 
 const (
@@ -48,7 +48,7 @@ const (
 	quadTo // a quadratic Bézier curve, by its control point and its end
 )
 
-// newFonts reads the embedded fonts, once. Nobody changes them.
+// newFonts reads the embedded fonts at its first call. Callers do not change the fonts.
 var newFonts = sync.OnceValues(func() (*fonts, error) {
 	f := new(fonts)
 	if err := json.Unmarshal(liberation, f); err != nil {
@@ -57,7 +57,7 @@ var newFonts = sync.OnceValues(func() (*fonts, error) {
 	return f, nil
 })
 
-// of is a style's font, and what a unit is in points.
+// faceOf returns the font of a style, and the length of the font's unit in points.
 func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	chosen = f.Regular
 	if s.bold {
@@ -72,7 +72,7 @@ type placed struct {
 	x float64
 }
 
-// glyphs has one for each character of a text, and the text's width.
+// glyphs returns a placed glyph for each character of a text, and the text's width in points.
 func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
 	chosen, unit := f.faceOf(s)
 	before := ""

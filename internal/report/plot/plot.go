@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Picture is what is drawn.
+// Picture has the data that Write draws.
 type Picture struct {
 	Title, Subtitle string
 	Panels          []Panel
@@ -18,7 +18,7 @@ type Picture struct {
 // Panel has values over time. All panels of a picture have the same axes.
 type Panel struct {
 	Title  string
-	Unit   string // of values
+	Unit   string // unit of the values
 	Series []Series
 	Marks  []Mark
 	Limit  *Limit // nil: none
@@ -28,7 +28,7 @@ type Panel struct {
 type Series struct {
 	Name      string
 	Intervals []Interval // in order
-	Mean      float64    // is written beside the name
+	Mean      float64    // the number that the legend shows beside the name
 }
 
 // Interval has a value from a time to a time, in seconds. Where the next one begins later, the line has a gap.
@@ -65,7 +65,7 @@ type Column struct {
 	Full   float64 // a line is drawn here; 0: none
 }
 
-// Format says in which format a file's name wants to be written.
+// Format returns the format of a picture file by the end of the file's name.
 func Format(file string) (string, error) {
 	switch ext := strings.ToLower(filepath.Ext(file)); ext {
 	case ".svg", ".png":
@@ -74,10 +74,10 @@ func Format(file string) (string, error) {
 	return "", fmt.Errorf("%s: .svg or .png", file)
 }
 
-// scale is how many pixels a PNG has for a point: two, for displays that have many.
+// scale is how many pixels a PNG has for a point: two, for displays with many pixels.
 const scale = 2
 
-// Write writes the picture in a format of Format's.
+// Write writes the picture in a format that Format has returned.
 func (p *Picture) Write(w io.Writer, format string) error {
 	f, err := newFonts()
 	if err != nil {
@@ -93,7 +93,7 @@ func (p *Picture) Write(w io.Writer, format string) error {
 	return l.c.encode(w)
 }
 
-// Size is that of a PNG in pixels.
+// Size returns the size of the picture as a PNG, in pixels.
 func (p *Picture) Size() (w, h int, err error) {
 	f, err := newFonts()
 	if err != nil {

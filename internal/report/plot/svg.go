@@ -63,7 +63,7 @@ func (s *svg) text(t style, base point, words string) {
 	s.elements.WriteString("\">" + escape.Replace(words) + "</text>\n")
 }
 
-// path begins a path element, up to what is in its style.
+// path writes a path element up to the beginning of its style's text.
 func (s *svg) path(points []point, end string) {
 	s.elements.WriteString(`<path d="`)
 	for i, p := range points {
@@ -72,7 +72,7 @@ func (s *svg) path(points []point, end string) {
 	s.elements.WriteString(end + `" style="`)
 }
 
-// style writes what a colour is of, and the colour.
+// style writes a property, such as fill, with a colour.
 func (s *svg) style(property string, c color.NRGBA) {
 	fmt.Fprintf(&s.elements, "%s:#%02x%02x%02x", property, c.R, c.G, c.B)
 	if c.A != 0xff {
@@ -86,8 +86,8 @@ func (s *svg) encode(w io.Writer) error {
 	return err
 }
 
-// escape makes a text one that XML 1.0 has in elements and in attributes (2.4). The characters that XML cannot have at
-// all were left out before, by clean.
+// escape replaces the characters that XML 1.0 allows only as references in elements and in
+// attributes (2.4). clean has already removed the characters that XML does not allow at all.
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
 
 // decimal writes a number with at most two decimals: a hundredth of a point is less than what a screen shows.

@@ -6,17 +6,17 @@ import (
 	"unicode"
 )
 
-// longest is how many characters a text may have: more than the picture's width has room for. So that the time for a
-// text, and its part of an SVG, are bounded whatever a name is.
+// longest is the maximum number of characters of a text, more than the picture's width has room
+// for. It bounds the time for a text, and the text's part of an SVG, however long a name is.
 const longest = 600
 
-// style is how a text looks, and where from its point it is.
+// style has the look of a text, and the text's position relative to its point.
 type style struct {
 	size  float64
 	bold  bool
 	color color.NRGBA // zero: ink
 	x     float64     // 0: right of the point; -1: left of it; -0.5: in the middle
-	up    bool        // it is read upwards
+	up    bool        // the text runs upwards
 }
 
 func (f *fonts) width(s style, t string) float64 {
@@ -40,7 +40,8 @@ func (f *fonts) fit(s style, t string, most float64) string {
 	return string([]rune(t)[:max(n, 1)]) + dots
 }
 
-// clean leaves out what XML cannot have, and lines, and what is after the longest text.
+// clean leaves out newlines and other characters that are not printable, and all characters after
+// the first longest ones.
 func clean(t string) string {
 	var b strings.Builder
 	n := 0

@@ -106,7 +106,7 @@ func probeAll(name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	first := boots == 1
-	if first { // All three are silent at the same time.
+	if first { // The processes of all three gateways measure the silence at the same time.
 		if err := p.report("silence", p.silence); err != nil {
 			return err
 		}

@@ -1,9 +1,10 @@
-// Command gatewayrows measures what three gateways of one guest do: vnic's, QEMU's slirp and passt. 55-gateway.sh runs
-// it on both sides, and writes docs/gateway.md with it.
+// Command gatewayrows measures what three gateways of one guest do: vnic's, QEMU's slirp and passt.
+// test/55-gateway.sh runs it in the guest and on this machine, and writes docs/gateway.md with it.
+// The world is a network namespace that stands for the Internet behind this machine.
 //
 //	gatewayrows serve NETNS   runs the world's servers in that network namespace, and this machine's servers in the
 //	                          current one: it prints each row that the guest has measured as a line of JSON
-//	gatewayrows guest         in the guest: measures all rows, restarts the guest, and measures the last row
+//	gatewayrows guest         runs in the guest: measures all rows but reset, restarts the guest, measures reset
 //	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: if in a
 //	                          row other than the rates both other gateways are better than vnic
 package main

@@ -47,7 +47,8 @@ func (p *prober) rows() error {
 	return nil
 }
 
-// report measures a row and sends the result. If the measurement fails, the row's verdict is "no".
+// report measures a row and sends the result. If the measurement fails, the row's verdict is "no";
+// a rate's row then has no verdict, and the text "not measured".
 func (p *prober) report(name string, f func() (verdict, text string, err error)) error {
 	r := row{Gateway: p.name, Name: name}
 	var err error
@@ -107,7 +108,7 @@ func (p *prober) url(path string) string {
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// control does something with a socket's file descriptor.
+// control calls f with the file descriptor of a socket, and returns f's error.
 func control(c *net.UDPConn, f func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -127,7 +128,7 @@ func (p *prober) dialUDP(port int) (*net.UDPConn, error) {
 	return c.(*net.UDPConn), nil
 }
 
-// exchange sends until there is an answer, three times at most.
+// exchange sends question until an answer comes, three times at most.
 func exchange(c net.Conn, question, answer []byte) (n int, err error) {
 	for range 3 {
 		if _, err = c.Write(question); err != nil {

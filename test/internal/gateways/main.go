@@ -1,5 +1,5 @@
-// Command gateways compares TCP through several gateways of one guest with this machine. 25-gateways.sh runs it on
-// both.
+// Command gateways compares TCP through several gateways of one guest with this machine.
+// test/25-gateways.sh runs it in the guest and on this machine.
 //
 //	gateways serve                            serves streams on a port of 127.0.0.1, which it prints
 //	gateways ROUNDS BYTES NAME=HOST:PORT...   moves bytes to and from each in turn; compares the first with the others

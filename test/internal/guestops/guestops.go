@@ -46,7 +46,7 @@ var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kerne
 	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|` +
 	`Unrecoverable platform error`)
 
-// Link changes an interface; what says how.
+// Link changes an interface by change. what names the change in an error.
 func Link(name, what string, change func(link.Link) error) error {
 	l, err := link.LinkByName(name)
 	if err == nil {

@@ -22,16 +22,16 @@ const module = "gve"
 
 // Operations of the guest. The streams run during each of them.
 const (
-	OpSetup       = "lab.setup"       // links up, streams started
-	OpTraffic     = "lab.traffic"     // Bytes more of each stream
-	OpCycles      = "lab.cycles"      // bind and unbind, Times times
-	OpBind        = "lab.bind"        // leave queue 3 bound
+	OpSetup       = "lab.setup"       // bring the links up, and start the streams
+	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
+	OpCycles      = "lab.cycles"      // bind and unbind queues, Times times
+	OpBind        = "lab.bind"        // bind queue 3, and leave it bound
 	OpUnbind      = "lab.unbind"      //
-	OpFlap        = "lab.flap"        // Name down and up, Times times
-	OpCarrier     = "lab.carrier"     // wait until the carrier of Name is as Up says
+	OpFlap        = "lab.flap"        // take interface Name down and up, Times times
+	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, with Up, or has none
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
 	OpReload      = "lab.reload"      // unload and load the module, Times times
-	OpRemove      = "lab.remove"      // eth0's device, by sysfs, while its queue 3 is bound if it is Up
+	OpRemove      = "lab.remove"      // remove eth0's device by sysfs; with Up while queue 3 is bound
 	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
 	OpLog         = "lab.log"         // return the kernel's log, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
@@ -122,7 +122,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// traffic waits until each stream has gone on.
+// traffic waits until a.Bytes more bytes of each stream have arrived; 0: flowing.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {
@@ -290,8 +290,8 @@ func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// away removes the interface under test during traffic, by calling take, while a queue is bound for
-// receive or none is.
+// away calls take, which removes the interface under test, during traffic. With bound a queue is
+// bound for receive meanwhile, else none is.
 func (g *guest) away(ctx context.Context, bound bool, take func() error) (err error) {
 	if bound {
 		if _, err = g.bind(ctx, nil); err == nil {

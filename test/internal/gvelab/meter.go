@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// meter counts bytes that have arrived as they were sent.
+// meter counts the received bytes of a stream, which its receiver has compared with the sent ones.
 type meter struct {
 	name string
 	n    atomic.Uint64

@@ -13,10 +13,10 @@ import (
 // seed is the seed of all streams' pattern. Bytes that are shifted, repeated or from another packet differ from it.
 const seed = 1
 
-// chunk is what a stream sends at a time.
+// chunk is the number of bytes that a stream sends in one write.
 const chunk = 32 << 10
 
-// compare checks the bytes received at an offset.
+// compare returns an error if the bytes received at offset o of the stream differ from the pattern.
 func compare(o uint64, got []byte) error {
 	n := gpumem.MatchAt(got, seed, o)
 	if n == len(got) {

@@ -16,7 +16,7 @@ type Seen struct {
 	NUMA  []int             // numbers of NUMA nodes
 }
 
-// Port is what sysfs says of a port's link, as 16.0 GT/s PCIe x16.
+// Port has the speed and width of a port's link as sysfs shows them, as 16.0 GT/s PCIe x16.
 type Port struct {
 	Current string // negotiated by port and device
 	Max     string // the port's maximum

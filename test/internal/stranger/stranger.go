@@ -105,7 +105,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	}
 }
 
-// words returns the end of a file, 4 KiB at most.
+// words returns the last 4 KiB of a file, or all of a shorter file.
 func words(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b[max(0, len(b)-4<<10):]

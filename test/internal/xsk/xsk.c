@@ -1,10 +1,11 @@
 /*
- * xsk opens an AF_XDP socket on a queue of a NIC, in zero-copy mode, receives, closes it under traffic, and again:
+ * xsk opens an AF_XDP socket on a queue of a NIC, in zero-copy mode, receives, closes the socket while packets arrive,
+ * and repeats this:
  *
  *	xsk INTERFACE QUEUE ROUNDS	(30 ms a round)
- *	xsk flood ADDRESS SECONDS	the traffic, of another guest: UDP from changing ports
+ *	xsk flood ADDRESS SECONDS	sends the traffic, in another guest: UDP from changing ports
  *
- * It needs root, and no library: build it static. On a gVNIC, Linux 7.2.12 ends by it (docs/found.md, "a zero-copy
+ * It needs root, and no library: build it static. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy
  * socket that is closed under traffic"). Documentation/networking/af_xdp.rst has the interface.
  */
 #define _GNU_SOURCE
@@ -47,7 +48,8 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* redirect gives a map of sockets by queue, and attaches a program that leads to them until this process ends. */
+/* redirect attaches an XDP program that redirects each queue's packets to the queue's socket, until this process ends.
+ * It returns the map of sockets by queue. */
 static int redirect(int interface)
 {
 	union bpf_attr map = { .map_type = BPF_MAP_TYPE_XSKMAP, .key_size = 4, .value_size = 4, .max_entries = 64 };
@@ -74,7 +76,7 @@ static int redirect(int interface)
 	return sockets;
 }
 
-/* ring is one of a socket's: indices in shared memory, and what they count. */
+/* ring is a ring of a socket: indices in memory shared with the kernel, and the entries that they count. */
 struct ring {
 	uint32_t *producer, *consumer;
 	void *entries;
@@ -94,7 +96,7 @@ static struct ring map_ring(int s, const struct xdp_ring_offset *at, size_t entr
 	return r;
 }
 
-/* round_of receives for ROUND_MS on a socket of its own, and gives how many packets came; -1: it was not bound. */
+/* round_of receives for ROUND_MS on a new socket, and returns how many packets came; -1: the socket was not bound. */
 static long round_of(int interface, uint32_t queue, int sockets)
 {
 	size_t length = (size_t)FRAMES * FRAME;
@@ -121,7 +123,7 @@ static long round_of(int interface, uint32_t queue, int sockets)
 	struct sockaddr_xdp address = { .sxdp_family = AF_XDP, .sxdp_flags = XDP_ZEROCOPY | XDP_USE_NEED_WAKEUP,
 					.sxdp_ifindex = (uint32_t)interface, .sxdp_queue_id = queue };
 	int bound = -1;
-	for (int i = 0; i < BIND_TRIES && bound < 0; i++) { /* the socket before may still be going */
+	for (int i = 0; i < BIND_TRIES && bound < 0; i++) { /* the kernel may not yet have released the previous socket */
 		bound = bind(s, (struct sockaddr *)&address, sizeof address);
 		if (bound < 0)
 			usleep(BIND_WAIT_US);
@@ -143,7 +145,7 @@ static long round_of(int interface, uint32_t queue, int sockets)
 		__atomic_store_n(rx.consumer, consumer, __ATOMIC_RELEASE);
 		__atomic_store_n(fill.producer, producer, __ATOMIC_RELEASE);
 	}
-	close(s); /* under traffic */
+	close(s); /* while the queue still receives packets */
 	munmap(fill.memory, fill.length);
 	munmap(rx.memory, rx.length);
 	munmap(area, length);

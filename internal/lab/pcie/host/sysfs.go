@@ -31,7 +31,8 @@ type device struct {
 
 	class, vendor, device uint32
 
-	// Not every device has these; they are -1, 0 and 0 if sysfs does not know them.
+	// Not every device has the three properties below; they are -1, 0 and 0 if sysfs does not show
+	// them.
 	numa  int
 	speed float64 // current speed of the link, in GT/s
 	width int64   // current width of the link, in lanes

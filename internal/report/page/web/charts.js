@@ -6,7 +6,7 @@ const height = 170;
 const busiest = 6;
 const dashes = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 4], [14, 4]];
 
-// Chart draws lines, {name, values}, over times, once one of them has two points; show gives a value's text.
+// Chart draws lines, {name, values}, over times, or nothing if no line has two values yet; show formats a value.
 function Chart(props) {
   return props.lines.some((l) => l.values.filter((v) => v !== null).length > 1) ? html`<${Plot} ...${props} />` : null;
 }
@@ -69,7 +69,7 @@ function most(line, show) {
   return show(Math.max(0, ...line.values.filter((v) => v !== null)));
 }
 
-// over gives a value for each sample but the first.
+// over returns of(i) for the index i of each sample but the first.
 function over(series, of) {
   return series.samples.map((s, i) => of(i)).slice(1);
 }

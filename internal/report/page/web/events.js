@@ -1,4 +1,4 @@
-// What has happened, the last first.
+// The list of the lab's events, the latest first.
 import { html } from "./libraries.js";
 
 export function Events({ list: all }) {

@@ -17,7 +17,7 @@ const columns = [
   { id: "state", name: "State", text: true, of: (r) => r.flow.state ?? "", show: (r) => r.flow.state ?? "" },
 ];
 
-// ofPrograms says whether a flow is what somebody looks for: not what hosts say to find each other.
+// ofPrograms reports whether a flow belongs to programs: it leaves out frames by which hosts find each other.
 function ofPrograms(r) {
   return r.flow.proto === "tcp" || r.flow.proto === "udp" || r.payload > 0 && r.flow.proto !== "other";
 }

@@ -1,14 +1,15 @@
-// Where things are in the picture of the lab: machines side by side, in each its PCIe tree, below them the switch, and
-// below that what leads out. Units are those of the SVG.
-const wide = 96; // of a leaf
-const narrow = 72; // the same, in a lab of many
+// Positions in the picture of the lab: machines side by side, each with its PCIe tree; below them the switch; below it
+// the ports that are no guests'. Lengths are in units of the SVG.
+const wide = 96; // width of a leaf of a tree
+const narrow = 72; // width of a leaf in a lab with more than many leaves
 const many = 9;
 const nodeHeight = 36;
 const level = 76;
 const pad = 16;
 const titleHeight = 26;
 
-// layout gives nodes by their id, edges, machines' frames and the size. An edge's links are names of page.links.
+// layout returns the nodes by their id, the edges, a frame for each machine, and the size. An edge's links are names of
+// page.links.
 export function layout(page) {
   const out = { nodes: new Map(), edges: [], frames: [], width: 0, height: 0 };
   const trees = page.machines.map((m) => tree(m));
@@ -27,7 +28,7 @@ export function layout(page) {
   return out;
 }
 
-// tree makes a machine's tree; one of which nobody has said what is in it has a host with all below.
+// tree makes a machine's tree. If the lab describes no tree, all devices are below a node "host".
 function tree(machine) {
   const nodes = new Map();
   const add = (id, kind, label, below) => nodes.set(id, { id, kind, label, below, children: [], machine });
@@ -62,7 +63,7 @@ function tree(machine) {
   return { machine, roots, leaves: roots.reduce((sum, r) => sum + leaves(r), 0), depth: Math.max(...roots.map(deep)) };
 }
 
-// place gives nodes their places: leaves at the bottom, others in the middle above theirs.
+// place sets the nodes' positions: leaves at the bottom, each other node centred above its children.
 function place(out, t, x, y, depth, leafWidth) {
   const put = (n, deep) => {
     const at = x;
@@ -93,7 +94,7 @@ function place(out, t, x, y, depth, leafWidth) {
   });
 }
 
-// elbow is the line from a node to one below it.
+// elbow returns the points of the line from a node to its child.
 function elbow(above, below) {
   const middle = above.y + above.height + 12;
   const [x, to] = [center(above), center(below)];
@@ -104,7 +105,7 @@ export function center(n) {
   return n.x + n.width / 2;
 }
 
-// outside adds the switch, and the ports of it that are no guests'.
+// outside adds the switch, and its ports that are no guests'.
 function outside(out, page, width, bottom) {
   const y = bottom + 68;
   const sw = { id: "switch", kind: "bridge", label: "switch", x: pad, y, width: width - 2 * pad, height: 30 };
@@ -131,7 +132,7 @@ function outside(out, page, width, bottom) {
   out.height = y + 30 + (others.length ? 56 + nodeHeight : 0) + pad;
 }
 
-// route is the line from a node to another of the same tree, by way of what is above both.
+// route returns the points of the line between two nodes of a tree, by way of the lowest node above both.
 export function route(out, from, to) {
   const above = (n) => {
     const list = [n];

@@ -7,7 +7,7 @@ const cell = 7; // pixels
 const words = { posted: "posted: the NIC may write it", held: "held: it was posted, and is not now",
   send: "bound for transmit", other: "other uses" };
 
-// Memory shows the maps; at is when they were so, in seconds; undefined: now.
+// Memory shows the maps. at is the time of the maps, in seconds; undefined: now.
 export function Memory({ maps, at }) {
   const used = maps.filter((m) => m.uses.length > 0);
   const free = maps.filter((m) => m.uses.length === 0);

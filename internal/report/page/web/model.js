@@ -1,11 +1,11 @@
-// What the state says of flows, NICs and GPUs.
+// Functions that find flows, NICs and GPUs in the page's state.
 
-// flowKey is a flow's name in recordings.
+// flowKey returns a flow's name in recordings.
 export function flowKey(f) {
   return `${f.proto} ${f.from} > ${f.to}`;
 }
 
-// total adds up the sides of a flow.
+// total adds up the counters that several NICs have of a flow.
 export function total(sides) {
   const t = { payload: 0, gpu: 0, host: 0, header: 0, again: 0, bounced: 0, lost: 0, packets: 0, drops: {} };
   for (const s of sides ?? []) {
@@ -24,7 +24,7 @@ export function total(sides) {
   return t;
 }
 
-// row is what the table has of a flow.
+// row returns the values that the table of flows shows for a flow.
 export function row(f) {
   const tx = total(f.tx);
   const rx = total(f.rx);
@@ -42,7 +42,7 @@ export function row(f) {
   };
 }
 
-// nicOf finds a port's machine and NIC; null: it is no guest's.
+// nicOf finds a port's machine and NIC; null: the port is no guest's.
 export function nicOf(page, port) {
   for (const machine of page.machines) {
     const nic = machine.nics.find((n) => n.name === port);
@@ -53,8 +53,8 @@ export function nicOf(page, port) {
   return null;
 }
 
-// gpuOf finds the GPU that a port's payload is likely to lie in: whose memory the port uses, or in which its guest has
-// registered most, or the nearest one.
+// gpuOf finds the GPU in whose memory a port's payload probably lies: a GPU whose memory the port uses, else the GPU
+// with the most registered bytes, else the nearest one.
 export function gpuOf(page, port) {
   const at = nicOf(page, port);
   if (!at || at.machine.gpus.length === 0) {
@@ -71,18 +71,19 @@ export function gpuOf(page, port) {
   return at.machine.gpus.find((g) => g.id === registered?.id) ?? named(at.nic.paths[0]?.gpu) ?? at.machine.gpus[0];
 }
 
-// direct says whether a port reaches a GPU without a way through host memory.
+// direct reports whether a port's payload reaches a GPU without a copy in host memory.
 export function direct(page, port, gpu) {
   return nicOf(page, port)?.nic.paths.find((p) => p.gpu === gpu.name)?.direct ?? false;
 }
 
-// hintsOf are the sentences about a flow, without its name.
+// hintsOf returns the hints about a flow, without the flow's name.
 export function hintsOf(page, f) {
   const start = `${f.from} > ${f.to}: `;
   return (page.flows?.hints ?? []).filter((h) => h.startsWith(start)).map((h) => h.slice(start.length));
 }
 
-// buffers is what a receive queue has of GPU memory, in bytes; null: there is no map of it.
+// buffers returns how many bytes of GPU memory receive queues of a port have posted, and how many are held; null: the
+// maps show none.
 export function buffers(page, port, queues) {
   const uses = page.memory.flatMap((m) => m.uses).filter((u) => u.port === port && queues.includes(u.queue));
   const sum = (state) => uses.filter((u) => u.state === state).reduce((n, u) => n + u.bytes, 0);

@@ -1,4 +1,4 @@
-// The page: where its state comes from, and what is shown of it.
+// The page: it gets the state, from the server or from the report itself, and shows it.
 import { html, render, useEffect, useState } from "./libraries.js";
 import { seconds } from "./units.js";
 import { Series } from "./series.js";
@@ -12,7 +12,7 @@ import { Events } from "./events.js";
 
 const retry = 2000; // milliseconds
 
-// live listens to the server for as long as the page is open.
+// live receives the server's events as long as the page is open.
 function live(show) {
   let series = new Series();
   let ended = false;
@@ -97,7 +97,7 @@ function Head({ page, status, lost }) {
   </header>`;
 }
 
-// Slider chooses a moment of a report. Its right end is the run as a whole.
+// Slider selects a moment of a report. At its right end it selects the whole run.
 function Slider({ series, at, set }) {
   if (series.last < 1) {
     return null;

@@ -4,14 +4,15 @@ import { bits, bytes, percent } from "./units.js";
 import { layout } from "./layout.js";
 import { lines } from "./way.js";
 
-// To what the picture shrinks; below, it is scrolled. On a small screen all is small already.
+// smallest returns the smallest scale of the picture; if the picture is still too wide, the user scrolls. On a narrow
+// screen the scale is larger, because everything is small there already.
 const smallest = (width) => (width > 900 ? 0.55 : 0.72);
 
 function path(points, shift = 0) {
   return points.map(([x, y], i) => `${i ? "L" : "M"}${x + shift} ${y + shift}`).join("");
 }
 
-// shape of the hardware: the layout is made anew only when this changes.
+// shape returns a text that describes the hardware: the layout is made anew only when the text changes.
 function shape(page) {
   return JSON.stringify([page.machines.map((m) => [m.name, m.tree, m.nics.map((n) => [n.name, n.place]), m.gpus]),
     page.ports.map((p) => [p.name, p.kind])]);
@@ -50,14 +51,14 @@ export function Picture({ page, loads, flow }) {
   </div>`;
 }
 
-// said is the picture in words.
+// said returns a description of the picture in words.
 function said(page) {
   const names = (items) => items.map((x) => x.name).join(", ") || "none";
   const machines = page.machines.map((m) => `${m.name}, its NICs: ${names(m.nics)}, its GPUs: ${names(m.gpus)}`);
   return `The lab: ${machines.join("; ")}; on one switch.`;
 }
 
-// loaded is a class by how busy a link is.
+// loaded returns a link's CSS class, by how busy the link is.
 function loaded(l) {
   return ["idle", "low", "middle", "high"][!l || l.rate <= 0 ? 0 : l.busy < 0.5 ? 1 : l.busy < 0.85 ? 2 : 3];
 }
@@ -74,7 +75,7 @@ function Edge({ edge, loads }) {
   </g>`;
 }
 
-// Rates are in words beside a link: by which way, how much.
+// Rates writes the rates of both directions beside a link.
 function Rates({ edge, of }) {
   const n = edge.leaf;
   const text = (l, arrow) => `${arrow}${bits(l.rate).replace("bit/s", "b/s")}`;
@@ -111,7 +112,7 @@ function Node({ node }) {
   </g>`;
 }
 
-// Notes say at nodes what happens there to a flow.
+// Notes writes at each node what happens there to the selected flow.
 function Notes({ way }) {
   return html`<g id="drawn">
     ${way.notes.map(({ node, text }, i) => html`<g key=${`note ${i}`} class="note">

@@ -1,4 +1,4 @@
-// Counters over time. A counter that goes back was begun anew, by another lab: no rate is made of that.
+// Counters over time. A counter that is smaller than before belongs to a new lab: it has no rate at that sample.
 const kept = 600;
 
 export class Series {
@@ -6,7 +6,7 @@ export class Series {
     this.samples = []; // {t, links: Map of name to {bytes, busy}, flows: Map of key to {...}}
   }
 
-  // add takes a recording of package page's.
+  // add adds the samples of a Recording of package page that are later than the last one.
   add(recording) {
     for (const s of recording.samples) {
       const last = this.samples[this.samples.length - 1];
@@ -28,7 +28,7 @@ export class Series {
     return this.samples.length - 1;
   }
 
-  // rate is how much a counter grew a second before sample i; null: nobody knows.
+  // rate returns a counter's growth per second between samples i-1 and i; null: unknown.
   rate(i, read) {
     if (i < 1 || i > this.last) {
       return null;
@@ -41,7 +41,7 @@ export class Series {
     return (is - was) / (this.samples[i].t - this.samples[i - 1].t);
   }
 
-  // mean is how much it grew a second from the first sample to the last one.
+  // mean returns a counter's growth per second between the first and the last sample.
   mean(read) {
     let sum = 0;
     for (let i = 1; i <= this.last; i++) {
@@ -50,8 +50,8 @@ export class Series {
     return this.last < 1 ? null : sum / (this.samples[this.last].t - this.samples[0].t);
   }
 
-  // loads gives what each link carried, in bytes a second, and what part of the time it was taken: before sample
-  // i; null: on the whole.
+  // loads returns each link's rate, in bytes a second, and the part of the time for which the link was busy, between
+  // samples i-1 and i; i null: over all samples.
   loads(i) {
     const out = new Map();
     const names = this.samples[i ?? this.last]?.links.keys() ?? [];
@@ -66,7 +66,7 @@ export class Series {
     return out;
   }
 
-  // flowRate is the payload that a flow moved a second, likewise.
+  // flowRate returns a flow's payload a second, between the same samples as loads.
   flowRate(key, i) {
     const read = (s) => {
       const f = s.flows.get(key);

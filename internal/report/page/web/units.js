@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Functions that format numbers for people.
 const binary = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const decimal = ["", "k", "M", "G", "T", "P"];
 
@@ -11,12 +11,12 @@ function scaled(n, by, names) {
   return [i === 0 || n >= 100 ? Math.round(n).toString() : n.toFixed(1), names[i]];
 }
 
-// bytes is an amount, in powers of 1024.
+// bytes formats a number of bytes, in powers of 1024.
 export function bytes(n) {
   return scaled(n, 1024, binary).join(" ");
 }
 
-// bits is a rate, of bytes a second, in bits a second.
+// bits formats a rate in bytes a second as bits a second.
 export function bits(n) {
   const [text, unit] = scaled(n * 8, 1000, decimal);
   return `${text} ${unit}bit/s`;

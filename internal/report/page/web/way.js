@@ -1,10 +1,10 @@
-// A packet's way: the lines that are drawn of a flow, and the sentences that say what was decided, and why.
+// The way of a flow's packets: the lines of the picture, and sentences about what was decided for the flow, and why.
 import { html } from "./libraries.js";
 import { bytes, count, list, plural } from "./units.js";
 import { buffers, direct, flowKey, gpuOf, hintsOf, nicOf, total } from "./model.js";
 import { center, middle, route } from "./layout.js";
 
-// lines gives what is to be drawn of a flow: lines {kind: "payload" or "header", points}, notes at nodes, and drops.
+// lines returns what Picture draws of a flow: lines {kind: "payload" or "header", points}, notes at nodes, and drops.
 export function lines(page, places, f) {
   const out = { lines: [], notes: [], drops: [] };
   for (const s of f.tx ?? []) {
@@ -49,7 +49,7 @@ function side(out, page, places, s, way) {
   out.notes.push({ node: nic, text: `queue ${s.queues[0]}${rule}` }); // the busiest
 }
 
-// hostMemory is that of a node's socket.
+// hostMemory returns the node of the memory of a node's socket.
 function hostMemory(places, node) {
   let at = node;
   while (at && at.kind !== "socket") {
@@ -58,7 +58,7 @@ function hostMemory(places, node) {
   return at && places.nodes.get(`${at.id} memory`);
 }
 
-// cross draws the way over the switch, and where packets were dropped on it.
+// cross draws a flow's way over the switch, and the places where packets were dropped on that way.
 function cross(out, places, f) {
   const sw = places.nodes.get("switch");
   const down = (n) => [middle(n), [center(n), sw.y + sw.height / 2]];
@@ -90,7 +90,7 @@ function cross(out, places, f) {
   }
 }
 
-// Reasons of drops that are a sender's link's; others are the receiver's, or on the way to it.
+// atSender matches the reasons of drops at the sender's link. All other drops are at the receiver or on the way to it.
 const atSender = /^link-/;
 
 function drop(out, places, node, reason, n) {
@@ -102,7 +102,7 @@ function drop(out, places, node, reason, n) {
     text: `${plural(n, "packet", "packets")} dropped: ${reason}` });
 }
 
-// steps says what was decided of a flow, in order.
+// steps returns sentences about what was decided for a flow, from the sender to the receiver.
 export function steps(page, f) {
   const open = f.state === "open";
   return [...(f.tx ?? []).map((s) => sent(page, s)), ...between(f),
