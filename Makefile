@@ -121,7 +121,7 @@ CHANGED = $(or $(sort $(patsubst %/,./%,$(dir $(wildcard $(filter-out tools/%,$(
 # Linter and tests build on the same compiled packages. Then the linter takes the processor time that the tests leave.
 check: $(GUEST)
 	@$(HASTE) $(WITH) go list -p $(CPUS) -test -export ./... > /dev/null
-	@tools/beside '$(MAKE) --no-print-directory lint LINT="$(CHANGED)"' '$(MAKE) --no-print-directory short'
+	@tools/beside '$(MAKE) --no-print-directory lint LINTED="$(CHANGED)"' '$(MAKE) --no-print-directory short'
 
 # Guests boot when nothing else runs: they emulate two processors on two.
 test: build
@@ -141,13 +141,13 @@ parts:
 	@tools/parts list
 
 # The linter runs for half a minute, and takes two to compile. go vet is one of the linter's.
-LINT ?= ./...
+LINTED ?= ./...
 lint:
 	$(WITH) go mod tidy -diff
 	$(WITH) go vet -C tools ./...
 	$(HASTE) $(WITH) go build -C tools -p $(CPUS) -ldflags='-s -w' -o ../bin/ \
 		github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	$(WITH) bin/golangci-lint run --allow-parallel-runners $(LINT)
+	$(WITH) bin/golangci-lint run --allow-parallel-runners $(LINTED)
 	tools/apidiff
 
 # lint has vetted what is tested, and without debug information it links faster.
