@@ -12,8 +12,8 @@ import (
 // passt.
 const HostPorts = "all"
 
-// openPorts tells the user that guests reach all ports of this machine, if the user has not set
-// --host-ports.
+// openPorts tells the user that guests reach all ports of this machine, if the gateway leads to
+// this machine's network and the user has not set --host-ports.
 func (o *Options) openPorts() {
 	if g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts); err == nil && g.NAT && o.HostPorts == "" {
 		o.Note("guests reach all ports of this machine, loopback too, by the name gateway; --host-ports LIST or none: fewer")
