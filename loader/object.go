@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	redirects = 10 // the most redirects that Open follows
+	redirects = 10 // the most requests that Open makes for one file, redirected ones included
 	addresses = 16 // the most addresses of a host that dial tries
 )
 
@@ -84,7 +84,7 @@ type Stats struct {
 	Looks       uint64 // the calls of Look that read them
 	Requests    uint64 // requests of ranges by Fetch; a repeated request counts again
 	Connections uint64 // connections that Fetch made
-	Resumed     uint64 // connections that ended before all their responses, and were replaced
+	Resumed     uint64 // connections that failed in or before a response, or on which the server refused for now
 }
 
 type counters struct {
@@ -109,9 +109,11 @@ func (o *Object) ETag() string { return o.version.etag }
 func (o *Object) URL() string { return o.url.String() }
 
 // Open asks a server for the first byte of a file, follows redirects, and binds the pool. If the
-// server answers 408, 429 or 5xx, Open asks again for Config.Retry. Errors: EINVAL (the URL, or the
-// Config), EOPNOTSUPP (https, a server that serves no ranges or codes its bodies), ENODATA (an
-// empty file), *StatusError, ErrProtocol, and the errors of Device.Dial and Device.BindRX.
+// server answers 408, 429 or 5xx (but not 501 or 505), Open asks again for Config.Retry. Errors:
+// EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP (https, a server that
+// serves no ranges or codes its bodies), ENODATA (an empty file), EADDRNOTAVAIL (no address of
+// Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve, Device.Dial and
+// Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {

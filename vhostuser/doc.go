@@ -13,8 +13,9 @@
 //
 // A frontend is not trusted. The Backend checks each message's size and number of descriptors
 // before its content. A breach of the protocol ends the connection with ErrBadMessage or
-// ErrUnsupported; a valid request that cannot be fulfilled is refused by REPLY_ACK. When a
-// connection ends, the device is stopped and the memory unmapped, and the next connection finds the
+// ErrUnsupported; a valid request that cannot be fulfilled is refused by REPLY_ACK if
+// the frontend asked for an acknowledgement; else it is logged, or ends the connection if both ends
+// would disagree from then on (features, memory). When a connection ends, the device is stopped and the memory unmapped, and the next connection finds the
 // Backend in its initial state.
 //
 // A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions, so a range
@@ -23,7 +24,7 @@
 // and starting the rings that move.
 //
 // Memory that the frontend has mapped privately is accepted but not used (dma.ErrNotShared). The
-// Backend logs each such region, in at most 16 lines a connection.
+// Backend logs each such file, with the first region of it, in at most 16 lines a connection.
 //
 // Not implemented: migration (dirty logs, device state, postcopy), IOTLB, packed rings, inflight
 // tracking, in-band notifications, and requests from the backend (their channel is accepted and
