@@ -25,7 +25,7 @@ func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	if !slices.IsSortedFunc(list, func(a, b Event) int { return int(a.Seq) - int(b.Seq) }) {
 		t.Error("not in order")
 	}
-	for p := range 100 { // more ports than read can show
+	for p := range 100 { // more events than read can show
 		for i := range p * 10 {
 			e.add(Event{Port: fmt.Sprint("port", p), Text: fmt.Sprint(i)})
 		}
@@ -44,8 +44,8 @@ func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	}
 }
 
-// added finds the rules that a port's driver has added by looking at each rule at most three times,
-// however many there are.
+// added finds the rules that a port's driver has added with at most three looks for each rule on
+// average, however many there are.
 func TestChangesAreFoundInOneWalk(t *testing.T) {
 	looks := 0
 	id := func(r *control.FlowRule) uint32 { looks++; return r.ID }
