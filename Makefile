@@ -5,8 +5,8 @@
 #
 # for those who work on it (CONTRIBUTING.md):
 #
-#   make check      before every commit: lint of what differs from HEAD, and the tests that take no seconds
-#   make race       all tests that boot nothing, with the race detector
+#   make check      before every commit: lint of what differs from HEAD, and tests that boot nothing but the slow ones
+#   make race       all tests that boot nothing, the slow ones too, with the race detector
 #   make test-all   every script, tests in their long form, new inputs for fuzz targets: hours; PART=3 is one part of it
 #   make parts      the parts of test-all, at most 25 minutes each
 #   make test-speed scripts that judge speed: on a machine with nothing else to do

@@ -10,6 +10,7 @@
 package guestroot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, strings.Join(disks, ", "),
+			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, cmp.Or(strings.Join(disks, ", "), "none"),
 				unix.ENODEV, ctx.Err())
 		case <-time.After(10 * time.Millisecond): // sysfs sends no events
 		}

@@ -192,7 +192,8 @@ func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Option
 		}
 		return nil
 	}
-	r.ours, r.counted, r.atLeast = transfer(send, receive), func() uint64 { return counters(l.Port(1)).Rx.DeviceBytes }, true
+	r.ours, r.atLeast = transfer(send, receive), true
+	r.counted = func() uint64 { return counters(l.Port(1)).Rx.DeviceBytes }
 	return nil
 }
 

@@ -42,7 +42,8 @@ type BuildOptions struct {
 // Build writes the directory of an image, and prints to out how to use it.
 func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	o.Dir = filepath.Clean(o.Dir)
-	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil { // fails before NewImage fetches anything
+	// This check comes before NewImage fetches anything.
+	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil {
 		return err
 	}
 	img, err := boot.NewImage(ctx, o.Guest)

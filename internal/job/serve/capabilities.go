@@ -33,6 +33,6 @@ const BackendName = "vhost-user-vnic"
 // PrintDescription writes a description of the program at binary, for a file in the directory
 // vhost-user.
 func PrintDescription(w io.Writer, binary string) error {
-	return report.Encoder(w).Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU", Type: "net",
-		Binary: binary})
+	return report.Encoder(w).Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU",
+		Type: "net", Binary: binary})
 }

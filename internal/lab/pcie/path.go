@@ -10,7 +10,7 @@ type PathKind uint8
 
 // Kinds of paths (drivers/pci/p2pdma.c: enum pci_p2pdma_map_type).
 const (
-	NoPath     PathKind = iota // requests do not reach it: payload is bounced through host memory (PCI_P2PDMA_MAP_NOT_SUPPORTED)
+	NoPath     PathKind = iota // no request reaches it: host memory bounces payload (PCI_P2PDMA_MAP_NOT_SUPPORTED)
 	Bus                        // below a common switch (PCI_P2PDMA_MAP_BUS_ADDR)
 	HostBridge                 // through host bridges that forward requests (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
 )

@@ -157,7 +157,7 @@ func (g *guest) event(e ktap.Event) {
 	}
 	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
-	if e.Case.Name == ktap.Whole { // the output has no results; ktap derives this case's result from the exit status as for the kernel's tests
+	if e.Case.Name == ktap.Whole { // without results in the output, ktap derives one from the exit status
 		g.plain = true
 		return
 	}

@@ -23,7 +23,7 @@ type Memory struct {
 	Bytes     uint64   `json:"bytes"`
 	CellBytes uint64   `json:"cell_bytes"`
 	Uses      []Use    `json:"uses"` // the largest first
-	Runs      [][3]int `json:"runs"` // runs of equal cells: first cell, number of cells, index in Uses; cells in no run are free
+	Runs      [][3]int `json:"runs"` // equal cells: the first, how many, index in Uses; cells in no run are free
 }
 
 // Use is a use of memory, with the exact size of all ranges that have this use.

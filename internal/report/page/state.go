@@ -23,7 +23,7 @@ type State struct {
 type Page struct {
 	*stat.Page
 	Memory    []Memory `json:"memory"`
-	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, in seconds as sampleJSON.At; nil: the time of the other counters
+	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, in seconds as sampleJSON.At; nil: that of the counters
 	MoreFlows int      `json:"more_flows,omitempty"` // number of flows that are not in the list
 }
 

@@ -132,7 +132,7 @@ var List = []Mistake{
 		}
 		return nil
 	}},
-	{Name: "one side never connects", A: waits, B: waits}, // both sides wait, so that neither begins the next mistake of the list before the other
+	{Name: "one side never connects", A: waits, B: waits}, // both wait, so that neither goes on alone
 	{Name: "nobody listens", A: func(ctx context.Context, s *Side, port uint16) error {
 		c, err := s.Connect(ctx, port) // now the peer listens
 		if err != nil {
