@@ -179,8 +179,8 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	return n.checkWindow(ctx)
 }
 
-// checkWindow makes an engine write to both ends of each extent, and checks that the CPU reads the
-// written bytes.
+// checkWindow makes an engine write to the first and the last page of each extent, and checks that the
+// CPU reads the written bytes. If it does, checkWindow clears the page.
 func (n *NIC) checkWindow(ctx context.Context) error {
 	for i, e := range n.window.extents {
 		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {
@@ -203,10 +203,12 @@ func (n *NIC) mark(ctx context.Context, off uint64, mark byte) error {
 	if err := errors.Join(err, n.unregister(ids)); err != nil {
 		return err
 	}
-	if got := n.window.page(off)[:devmem.PageSize]; !bytes.Equal(got, bytes.Repeat([]byte{mark}, devmem.PageSize)) {
-		return fmt.Errorf("the GPU's memory is not where the NIC reports it: %#x, %#x expected: %w", got[:8], mark,
+	page := n.window.page(off)[:devmem.PageSize]
+	if !bytes.Equal(page, bytes.Repeat([]byte{mark}, devmem.PageSize)) {
+		return fmt.Errorf("the GPU's memory is not where the NIC reports it: %#x, %#x expected: %w", page[:8], mark,
 			unix.EIO)
 	}
+	clear(page)
 	return nil
 }
 

@@ -1,0 +1,70 @@
+package kernelnic
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// nicOfBuffers is a NIC's control channel that registers and unregisters buffers.
+type nicOfBuffers struct {
+	control.Handler
+	client     *control.Client
+	dispatcher *control.Dispatcher
+	registered int
+}
+
+func (h *nicOfBuffers) Generation() uint32 { return 1 }
+func (h *nicOfBuffers) RegisterBuffer(control.Buffer) (uint32, error) {
+	h.registered++
+	return 1, nil
+}
+
+func (h *nicOfBuffers) UnregisterBuffer(uint32) error {
+	h.registered--
+	return nil
+}
+
+// Send implements control.Sender: the reply arrives before Send returns.
+func (h *nicOfBuffers) Send(frame []byte) error {
+	h.client.Receive(h.dispatcher.Handle(frame, make([]byte, control.MaxFrame)))
+	return nil
+}
+
+// poisoner is a GPU that poisons the CPU's mapping of a window, displaced by wrong bytes.
+type poisoner struct {
+	w     *Window
+	wrong uint64
+}
+
+func (p *poisoner) RunJob(_ context.Context, j control.Job) (control.JobStatus, error) {
+	for _, e := range p.w.extents {
+		if j.Off >= e.GPUOff && j.Off < e.GPUOff+e.Size {
+			off := e.Off + j.Off - e.GPUOff + p.wrong
+			copy(p.w.page(off), bytes.Repeat([]byte{byte(j.Seed)}, int(j.Len)))
+		}
+	}
+	return control.JobStatus{State: control.JobDone}, nil
+}
+
+// The check of a window finds memory that is not where the NIC reports it, and leaves no mark in memory that is:
+// programs get it zeroed (package gpusocket).
+func TestCheckOfAWindowClearsItsMarks(t *testing.T) {
+	h := &nicOfBuffers{}
+	h.client, h.dispatcher = control.NewClient(h, control.ClientOptions{}), control.NewDispatcher(h)
+	defer h.client.Close()
+	gpu := &poisoner{w: scattered(t)}
+	n := &NIC{window: gpu.w, gpu: control.GPUInfo{ID: 2}, channel: &channel{ctl: h.client},
+		engine: newEngine(gpu, gpu.w, ram())}
+	testkit.OK(t, n.checkWindow(t.Context()))
+	if i := bytes.IndexFunc(gpu.w.mem, func(r rune) bool { return r != 0 }); i >= 0 || h.registered != 0 {
+		t.Errorf("byte %d of the window is %#x, %d buffers are registered", i, gpu.w.mem[i], h.registered)
+	}
+	gpu.wrong = 1
+	testkit.ErrorIs(t, n.checkWindow(t.Context()), unix.EIO)
+}
