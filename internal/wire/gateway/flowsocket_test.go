@@ -30,6 +30,7 @@ func TestTooLongIsToldOnce(t *testing.T) {
 	send(65489) // with headers one byte more than lo's MTU
 	b := r.await("packet too big", isTooBig)
 	testkit.Equal(t, "MTU", binary.BigEndian.Uint32(b[58:]), 65536)
+	testkit.Equal(t, "bytes of the error, with its Ethernet header", len(b), 14+1280) // RFC 4443, 2.4 c
 	testkit.Equal(t, "quoted port", binary.BigEndian.Uint16(b[104:]), portOf(l))
 	send(100)
 	testkit.Equal(t, "bytes that arrive", len(readFrom(t, l)), 100)

@@ -27,7 +27,7 @@ type trouble struct {
 // accepts: 576 bytes (RFC 1812, 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
 const (
 	quoted4 = 576 - header.IPv4MinimumSize - icmpHeaderLen
-	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - icmpHeaderLen - 4
+	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - icmpHeaderLen
 )
 
 // icmpHeaderLen is the length of the header of errors and echoes, in ICMP and in ICMPv6.
