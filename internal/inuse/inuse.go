@@ -1,9 +1,9 @@
-// Package inuse lets only one program at a time use a device. Another program gets an error that
-// names the process that uses the device.
+// Package inuse lets only one process at a time use a device. Another process gets an error that
+// names the first one.
 //
 // A program that uses a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
 // name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
-// namespace, as interfaces do. With a kernel without Unix sockets, any number of programs may use a device.
+// namespace, as interfaces do. If the kernel makes no Unix socket, any number of processes may use a device.
 package inuse
 
 import (
@@ -79,7 +79,7 @@ func holder(addr unix.Sockaddr) string {
 	return who
 }
 
-// program returns the name by which a process's program was started, or "".
+// program returns the file name in a process's first argument, or "".
 func program(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	first, _, _ := bytes.Cut(b, []byte{0})

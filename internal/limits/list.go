@@ -35,8 +35,8 @@ const (
 	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
 	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
-	// GuestEnd is how long it may take to notice the end of a connection to a QEMU or a guest that
-	// has ended.
+	// GuestEnd is how long this process may take to notice the end of a connection to a QEMU or a
+	// guest that has ended.
 	GuestEnd = Limit(2 * time.Second)
 	// PowerOff is how long a guest with a kept console may take to power off.
 	PowerOff = Limit(10 * time.Second)
@@ -49,8 +49,8 @@ const (
 	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU reports
 	// both after the driver has started.
 	ResultsPort = Limit(3 * time.Second)
-	// LastOutput is how long the streams of an agent, or of its program, may stay open after its
-	// end: its children may hold them open.
+	// LastOutput is how long the output streams of a program may stay open after its end: its
+	// children may hold them open.
 	LastOutput = Limit(time.Second)
 	// SessionOutput is the silence after which the output of an ended program counts as complete.
 	SessionOutput = Limit(500 * time.Millisecond)
@@ -185,8 +185,8 @@ const (
 	// acknowledgment is late because a guest did not run, and a retransmission would spoil the
 	// counts.
 	LossFreeRTO = Limit(3 * time.Second)
-	// MinRTO and MinRTORACK are the minima of our stack, without and with RACK. The gateway uses
-	// the latter too.
+	// MinRTO and MinRTORACK are the minimum retransmission timeouts of our stack, without and with
+	// RACK. The gateway uses MinRTORACK too.
 	MinRTO     = Limit(time.Second)
 	MinRTORACK = Limit(200 * time.Millisecond)
 )

@@ -23,7 +23,7 @@ func Enough(size uint64, root string) error {
 }
 
 // Available returns how much memory is available, in bytes, and the name of the file whose value is
-// the smallest. It ignores limits that it cannot read.
+// the smallest. It ignores values that it cannot read; if there is no other, avail is math.MaxUint64.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")

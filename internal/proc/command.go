@@ -37,7 +37,8 @@ func (e *ToolError) Error() string {
 	return s
 }
 
-// Words returns the tool's error message, on one line.
+// Words returns the tool's error message, on one line: the first line of standard error that begins with "E: " (apt),
+// or else the last line.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -50,7 +51,7 @@ func (e *ToolError) Words() string {
 // Unwrap returns exec's error, or a context's.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// How much of a tool's standard error is kept, in bytes.
+// stderrKept is how many bytes of a tool's standard error are kept: the last ones.
 const (
 	stderrKept = 8 << 10
 )
@@ -90,8 +91,8 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 	return out.Bytes(), nil
 }
 
-// LastLines returns up to n last lines of a program's output, made safe for a terminal: a guest's
-// output is not trusted.
+// LastLines returns up to n last lines of a program's output that are not blank, made safe for a
+// terminal, because a guest's output is not trusted.
 func LastLines(output []byte, n int) []string {
 	var lines []string
 	for l := range strings.SplitSeq(string(output), "\n") {
@@ -102,7 +103,7 @@ func LastLines(output []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// lineFunc passes whole lines to f.
+// lineFunc passes whole lines, which end in \r or \n, to f.
 type lineFunc struct {
 	f   func(string)
 	buf []byte

@@ -1,5 +1,6 @@
 // Package version has the version of vnic that this program belongs to, and refuses peers that use
-// another version of a protocol. Each end of a protocol sends both versions in its first message.
+// another version of a protocol. Each end of a protocol sends the protocol's and vnic's version in its
+// first message.
 package version
 
 import (
