@@ -48,8 +48,8 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs no more than its row says, has the answer that its row says, and leaves the process and its
-// other guests as they were.
+// Every bad input costs no more than its row says, and leaves the process and its other guests as they were. The rows'
+// inputs check the answers.
 //
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
@@ -65,7 +65,7 @@ func TestBadInputs(t *testing.T) {
 const tick = 10 * time.Millisecond
 
 // innocent is the processor time that an innocent frame takes on a machine that does nothing else.
-// If it takes more, the rows' limits are longer.
+// If it takes more, the rows' limits of processor time are higher by the same factor.
 const innocent = 50 * time.Microsecond
 
 // try runs the rows of one device model.

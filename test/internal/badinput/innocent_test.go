@@ -70,7 +70,7 @@ func (g *guest) receive(frame []byte) {
 	}
 	select {
 	case g.came <- want:
-	default: // a broadcast, which meet sends until one arrives
+	default: // came is full: meet sends its broadcast until one arrives
 	}
 }
 

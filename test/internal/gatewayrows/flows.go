@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// thousand opens 1,000 TCP connections and 1,000 UDP flows, and sends a request on each when all
-// are open. The connections stay open.
+// thousand opens 1,000 TCP connections, and then 1,000 UDP flows, and sends a request on each
+// when all of its kind are open. The TCP connections stay open.
 func (p *prober) thousand() (string, string, error) {
 	tcp, conns := p.open("tcp")
 	p.kept = conns

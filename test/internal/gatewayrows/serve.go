@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serve runs the servers until it is killed.
+// serve runs the servers until it is killed, or one of them fails.
 func serve(netns string) error {
 	failed := make(chan error)
 	go func() { // The thread in the world's namespace ends with this goroutine, and nothing else runs on it.
@@ -118,7 +118,8 @@ func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 // talk does what a datagram's first byte says:
 //
 //	w  sends the datagram's source port to its source at once, and again after the silence
-//	c  counts the datagram; q returns the count and its nanoseconds, and restarts the count
+//	c  counts the datagram
+//	q  returns the count and the nanoseconds from the first to the last counted datagram, and restarts the count
 //	s  sends the number of datagrams of a rate measurement
 func talk(c *net.UDPConn) error {
 	b := make([]byte, 64<<10)
@@ -207,8 +208,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// burst sends the datagrams of a burst to a port of this machine's loopback, and counts what comes back until nothing
-// has for three seconds.
+// burst sends the datagrams of a burst to a port of this machine's loopback, and counts the datagrams that come back.
 func burst(port int) (int, error) {
 	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
@@ -236,8 +236,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts the datagrams of a burst, and returns their source. The first one may take long: a guest
-// receives all before it sends its own.
+// receiveBurst counts the datagrams of a burst until all have come or none has for three seconds, and returns their
+// source. It waits 20 s for the first one, because a guest receives all before it sends its own.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

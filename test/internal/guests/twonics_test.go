@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// side is a NIC of the guest with two, its GPU and the stream that goes over it.
+// side is a NIC of the gve guest, the NIC's GPU, and the stream that goes over the NIC.
 type side struct {
 	device  string // for devmem -f
 	pattern int    // for devmem -v: each side has another pattern

@@ -40,7 +40,7 @@ func (b *bench) do(what, op string, a Args) {
 	b.ok("%s", what)
 }
 
-// churn runs all steps. Each ends with traffic on all streams.
+// churn runs all steps, with traffic on all streams between them.
 func (b *bench) churn(cycles, flaps, reloads int) {
 	b.Helper()
 	b.do("links are up, streams run", OpSetup, Args{})
@@ -61,7 +61,8 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down, waits until the guest has seen it, and brings the link up again.
+// carrier takes a link of the device down and up again. After each it waits until the guest's interface has the same
+// state.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {

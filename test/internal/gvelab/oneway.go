@@ -156,7 +156,7 @@ func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	}
 }
 
-// flow waits until each connection has sent more bytes.
+// flow waits until the bytes of two more sends of each connection have arrived.
 func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()

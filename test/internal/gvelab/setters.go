@@ -243,7 +243,7 @@ func stamp(oob []byte) (time.Duration, error) {
 
 // setters changes each setting under traffic, checks that traffic goes on, and sets it back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
-	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
+	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
 	}
 	g.dut = nil

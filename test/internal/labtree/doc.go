@@ -4,7 +4,7 @@ package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is the size of the numbered pages.
+// PageSize is the size of the pages of GPU memory at whose beginning the test writes the GPU's number.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.

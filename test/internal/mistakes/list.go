@@ -27,7 +27,7 @@ var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, fa
 // side waits for the whole time.
 const hang = 3
 
-// List is the eleven mistakes.
+// List has the mistakes of docs/mistakes.md.
 var List = []Mistake{
 	{Name: "queue 0", A: func(_ context.Context, s *Side, _ uint16) error {
 		buf, err := s.Register(s.GPU, 0, poolSize)
@@ -205,8 +205,8 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding and its buffer while sends from it are in progress. All sent bytes arrive
-// unchanged.
+// freed closes a binding, and tries to close its buffer, while sends from it are in progress. All sent bytes
+// arrive unchanged.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {

@@ -124,9 +124,9 @@ type ran struct {
 	took  time.Duration
 }
 
-// beside runs a program in the guest and peer at the same time. peer's context ends when the
-// program has failed, or, if last is set, when the program has ended. An error contains the
-// program's output, if that could be fetched.
+// beside runs a program in the guest, and do in this process, at the same time. do's context ends when the
+// program has failed, or, if last is set, when the program has ended. x has the program's standard
+// error, also after an error, if beside could fetch it.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
