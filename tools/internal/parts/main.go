@@ -229,7 +229,7 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines returns the lines of a script's output with the reason why it failed.
+// lastLines returns the last line of a script's output that begins with FAIL, or else the last line.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {
