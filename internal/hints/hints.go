@@ -40,7 +40,7 @@ func (v *Values) Complete(c *cobra.Command) {
 			}
 		case f.Value.Type() == "string" && v.Directories[f.Name]:
 			complete = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
-		case f.Value.Type() == "string" || strings.HasPrefix(f.Value.Type(), "string"):
+		case strings.HasPrefix(f.Value.Type(), "string"):
 			return // a file: shells complete its name by themselves
 		default: // a number, a time: no file
 			complete = cobra.NoFileCompletions

@@ -17,6 +17,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/sockfile"
 )
 
 // nameLen is the maximum length of an abstract name in bytes: the length of sockaddr_un.sun_path,
@@ -46,7 +48,7 @@ func Claim(device string) (io.Closer, error) {
 		return nil, fmt.Errorf("%s: %w", device, os.NewSyscallError("bind", err))
 	}
 	return nil, fmt.Errorf("in use: %s has it, and a device is one program's: end it, or wait for its end: %w",
-		holder(addr), unix.EBUSY)
+		holder(addr.Name), unix.EBUSY)
 }
 
 // closer is a claim: the function that releases it.
@@ -54,26 +56,17 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// holder describes the process that listens at an address.
-func holder(addr unix.Sockaddr) string {
-	const unknown = "another process"
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return unknown
+// holder describes the process that listens at an abstract address.
+func holder(name string) string {
+	pid, err := sockfile.Listening(name)
+	if err != nil || pid <= 0 { // for example, the listener's backlog is full, or the listener has just ended
+		return "another process"
 	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, addr); err != nil { // the listener's backlog is full, or it has just ended
-		return unknown
-	}
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil || cred.Pid <= 0 {
-		return unknown
-	}
-	who := fmt.Sprintf("process %d", cred.Pid)
-	if int(cred.Pid) == os.Getpid() {
+	who := fmt.Sprintf("process %d", pid)
+	if pid == os.Getpid() {
 		who = "this " + who
 	}
-	if name := program(int(cred.Pid)); name != "" {
+	if name := program(pid); name != "" {
 		who += " (" + name + ")"
 	}
 	return who

@@ -3,6 +3,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -116,10 +117,7 @@ func (g *Guests) Still() string {
 			parts = append(parts, And(names)+" still "+state)
 		}
 	}
-	still := strings.Join(parts, ", ")
-	if still == "" {
-		still = "no guest ran"
-	}
+	still := cmp.Or(strings.Join(parts, ", "), "no guest ran")
 	if g == nil {
 		return still
 	}

@@ -107,11 +107,8 @@ func Parse(s string) (float64, error) {
 
 // Check returns an error if Env has a bad value.
 func Check() error {
-	s, there := os.LookupEnv(Env)
-	if !there || s == "" {
-		return nil
-	}
-	if _, err := Parse(s); err != nil {
+	s := os.Getenv(Env)
+	if _, err := Parse(s); s != "" && err != nil {
 		return fmt.Errorf("$%s %w", Env, err)
 	}
 	return nil

@@ -2,7 +2,6 @@
 package manual
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"syscall"
@@ -97,5 +96,5 @@ func Finish(c *cobra.Command, page string) string {
 	if more {
 		after = ".SH SEE ALSO" + after
 	}
-	return cmp.Or(before, page) + manSections(c) + after
+	return before + manSections(c) + after
 }

@@ -52,9 +52,7 @@ func (e *ToolError) Words() string {
 func (e *ToolError) Unwrap() error { return e.Err }
 
 // stderrKept is how many bytes of a tool's standard error are kept: the last ones.
-const (
-	stderrKept = 8 << 10
-)
+const stderrKept = 8 << 10
 
 // Run runs a tool to its end and returns its standard output, or passes it line by line to
 // c.Stdout. When ctx ends, the tool's whole process group is killed.
