@@ -129,7 +129,7 @@ const maxTold = 16
 // time.
 type Told struct{ users map[uint32]bool }
 
-// First reports whether to log a user: true at the user's first call, for the first maxTold users.
+// First reports whether to log a user: true at the first call with each of the first maxTold users.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

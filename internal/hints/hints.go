@@ -27,7 +27,7 @@ func (v *Values) Complete(c *cobra.Command) {
 		}
 		var complete cobra.CompletionFunc
 		switch words, known := v.Words[f.Name]; {
-		case f.Name == "lab": // or a file
+		case f.Name == "lab": // --lab also accepts a file
 			complete = cobra.FixedCompletions(words, cobra.ShellCompDirectiveDefault)
 		case known:
 			complete = func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -42,7 +42,7 @@ func (v *Values) Complete(c *cobra.Command) {
 			complete = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
 		case strings.HasPrefix(f.Value.Type(), "string"):
 			return // a file: shells complete its name by themselves
-		default: // a number, a time: no file
+		default: // a number or a time, for example
 			complete = cobra.NoFileCompletions
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, complete)
@@ -71,7 +71,7 @@ func alike(prefix, s string, words []string) (best string) {
 // --mtuu").
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
-	if !ok { // "unknown shorthand flag: 'n' in -nic": one hyphen, as QEMU's
+	if !ok { // "unknown shorthand flag: 'n' in -nic": the user has written one hyphen, as for QEMU
 		_, name, ok = strings.Cut(err.Error(), " in -")
 		ok = ok && len(name) > 1 && strings.HasPrefix(err.Error(), "unknown shorthand flag")
 	}

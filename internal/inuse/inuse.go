@@ -35,7 +35,7 @@ func Claim(device string) (io.Closer, error) {
 	addr := &unix.SockaddrUnix{Name: "@" + name}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return closer(func() error { return nil }), nil //nolint:nilerr // the kernel has no such sockets
+		return closer(func() error { return nil }), nil //nolint:nilerr // for example, the kernel has no such sockets
 	}
 	if err = unix.Bind(fd, addr); err == nil {
 		err = unix.Listen(fd, 16)

@@ -89,12 +89,12 @@ const (
 	BackendStop = Limit(5 * time.Second)
 	// Control is how long an in-band command to a NIC may take if its caller sets no limit.
 	Control = Limit(10 * time.Second)
-	// GVECommand is how long a gVNIC may take for a command to the kernel's driver.
+	// GVECommand is how long a gVNIC with the kernel's driver may take for in-band commands.
 	GVECommand = Limit(10 * time.Second)
 	// Unbind is how long a closed binding may take until its memory is unused.
 	Unbind = Limit(10 * time.Second)
-	// Flush is how long memory may stay in use before the program looks for packets that are stuck
-	// in the interface.
+	// Flush is how long memory of a closed binding may stay in use before the device makes the
+	// interface send packets that are stuck there.
 	Flush = Limit(500 * time.Millisecond)
 	// DeadProcess is how long the network may keep using memory of a killed process.
 	DeadProcess = Limit(20 * time.Second)

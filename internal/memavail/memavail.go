@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// Enough returns an error if size bytes of memory are not available: the kernel does not refuse an
-// allocation beyond a limit but kills some process. root is "/", or a copy of /proc and /sys.
+// Enough returns an error (ENOSPC) if size bytes of memory are not available. Callers need it because the
+// kernel does not refuse an allocation beyond a limit but kills some process. root is "/", or a
+// directory with copies of proc and sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {

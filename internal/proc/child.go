@@ -13,7 +13,7 @@ import (
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed after Wait
-	err  error         // Wait's; set before done is closed
+	err  error         // result of cmd.Wait; set before done is closed
 
 	send  func(syscall.Signal) error // signal, or SignalBy's function
 	group bool                       // the child leads a process group
@@ -23,8 +23,8 @@ type Child struct {
 // set. Of cmd.SysProcAttr it uses only Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
 
-// StartBeside is StartChild, but the child stays in this process's group, so that it has the
-// terminal too.
+// StartBeside is StartChild, but the child stays in this process's group, so that it can use this
+// process's terminal.
 func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
 
 func start(cmd *exec.Cmd, group bool) (*Child, error) {

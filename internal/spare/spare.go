@@ -66,7 +66,7 @@ func Keep() error {
 func Take() *Spare { return standby.Swap(nil) }
 
 // JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if the
-// job reads its input once or another host takes part.
+// job can read its input only once or another host takes part.
 func JobBegins() {
 	Take().Dismiss()
 }

@@ -17,8 +17,8 @@ import (
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
 // MayClone returns an error if this process cannot start another with these namespace flags. Call it
-// before a start with maps of users: if such a start fails, Go leaves two descriptors of a pipe
-// open (syscall, forkAndExecInChild).
+// before a start with UidMappings or GidMappings: if such a start fails, Go leaves two descriptors of a
+// pipe open (syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}

@@ -32,7 +32,7 @@ var String = sync.OnceValue(func() string {
 	return version + revision
 })
 
-// Hello has the versions that an end sends. Vnics up to 780d5150 send none, or Protocol alone.
+// Hello has the versions that an end sends. A vnic up to commit 780d5150 sends none, or Protocol alone.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Vnic     string `json:"vnic"`

@@ -65,7 +65,7 @@ var guestTable = []row{
 			s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
 		}
 		s.flush(r)
-		// 1,024 flows of two sockets. They end when the guest hangs up.
+		// There are 1,024 flows with two sockets each. The flows end when the guest hangs up.
 		testkit.Eventually(w.t, "the flows are open", func() bool { return w.s.cost().files >= w.before.files+2*1024 })
 		w.settle()
 	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 10 * few.cpu, lines: few.lines, files: 2*1024 + 8, stall: few.stall}},

@@ -62,7 +62,7 @@ type gveClient struct {
 	mem   *vfiotest.Memory
 	next  uint64
 	aq    uint64
-	count uint32 // commands so far
+	count uint32 // commands since start
 	here  uint64 // address to which the NIC writes indices of doorbells
 }
 

@@ -271,7 +271,7 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 			back[i] = e.look()
 			n += back[i]
 		}
-		for _, e := range a.rx { // before frames for these buffers arrive
+		for _, e := range a.rx { // post buffers before more frames are sent
 			e.show(e.look())
 		}
 		for i, e := range a.tx {

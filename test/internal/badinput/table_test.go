@@ -252,7 +252,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 		if i == n-1 {
 			next, more = 0, 0
 		}
-		// Half of a page and half of the one behind it.
+		// The second half of a page, and the first half of the next page.
 		a.put(tables+16*i, high+(i%(pages-1))<<12+2048, 4096, flags|more, next)
 	}
 	for i := range uint64(64) {

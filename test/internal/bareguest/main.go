@@ -1,4 +1,4 @@
-// Command bareguest makes a minimal guest like a user's own, whose only file of vnic is the given
+// Command bareguest makes a minimal guest like a user's own, whose only program of vnic is the given
 // tool. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz

@@ -98,7 +98,7 @@ func (p *prober) df() (string, string, error) {
 	return "yes", fmt.Sprintf("the guest's path has %d", mtu), nil
 }
 
-// same6 measures over IPv6 what the rows TFTP, unreachable and DF measure over IPv4, and cut.
+// same6 runs tftp, unreachable and df, which the rows run over IPv4, and cut, over IPv6.
 func (p *prober) same6() (string, string, error) {
 	if err := p.await6(); err != nil {
 		return "", "", err

@@ -26,7 +26,7 @@ func (p *prober) afterReset() (string, string, error) {
 }
 
 // open opens a thousand flows, and counts the answers when all are open. It uses the same ports
-// each time, outside of this machine's range of ephemeral ports.
+// each time, outside of the kernel's usual range of ephemeral ports.
 func (p *prober) open(network string) (answers int, conns []net.Conn) {
 	var mu sync.Mutex
 	each := func(n int, f func(i int)) {

@@ -75,7 +75,7 @@ func (p *prober) ping() (string, string, error) {
 	return "yes", "answered by the host itself", p.pinged(p.world, false)
 }
 
-// pingRefused pings while this machine allows no sockets for pings. It runs before the first ping.
+// pingRefused pings while the host allows no sockets for pings. It runs before ping, which makes the host allow them.
 func (p *prober) pingRefused() (string, string, error) {
 	from, m, err := p.echo(p.world, false)
 	if err != nil {

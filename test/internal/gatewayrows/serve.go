@@ -171,7 +171,7 @@ func controls() http.Handler {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	// Returns how many times the guest has booted.
+	// Counts a boot of the guest, and returns the number of boots.
 	handle("POST /boot/{name}", func(r *http.Request) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -187,7 +187,8 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Allows the gateways sockets for pings, which this namespace first forbids. Its only group is root's.
+	// Allows sockets for pings to group 0, the only group in this namespace. Before, the namespace allows them to no
+	// group.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})

@@ -28,11 +28,11 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots of invalidations that it has not answered while it was dead
+	unfreed []int // slots of given-up invalidations that it has not freed while its mode was Dead
 	log     []mailbox.Request
 	logged  uint64 // all requests, also those for which the log has no room
 
-	// Counting up, while region is not 0.
+	// State of count, valid while region is not 0.
 	region  uint32
 	table   []entry
 	counted []uint32
@@ -84,7 +84,7 @@ func serve(t *testing.T, g *guest) {
 
 // step does all work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // read before the log, so that the log is complete
+	commanded := n.control.Commanded() // before the mailbox, so that the log has all requests from before the command
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Main registers operations, whose arguments are JSON of an A, runs vnic's guest program, and exits.
+// Main registers operations, whose arguments are JSON values of type A, runs vnic's guest program, and exits.
 func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	for name, op := range ops {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {

@@ -245,7 +245,7 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 			return r.AllReduce(ctx, devmem.Int32, data, 0, sums)
 		}()
 	}()
-	defer func() { // runs also if run ends the test
+	defer func() { // also if job ends the test
 		cancel()
 		<-ended
 	}()

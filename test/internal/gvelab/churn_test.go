@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP
+// Queues are bound and unbound, interfaces taken down, and the driver is reconfigured and reloaded while TCP
 // streams run between its NICs, ordinary and of device memory. After each step all streams go on,
 // every byte compared; at the end the kernel's log has no complaint. Then the test provokes the one
 // warning that docs/specs/gve.md (11) explains, to show that complaints would be found.

@@ -230,7 +230,7 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
 // lost takes an interface down whose device is gone, because the driver may notice the loss late, and waits for
-// the driver's last log line. lost does not bring the interface up again: Linux 7.2's gve_open would then
+// a log line with a.Name in it. lost does not bring the interface up again: Linux 7.2's gve_open would then
 // dereference a NULL pointer (gve_tx_add_to_block).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()

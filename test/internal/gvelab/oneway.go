@@ -25,14 +25,14 @@ const (
 	oneWaySize = 16 << 10 // bytes of a send
 )
 
-// oneWay is one such connection.
+// oneWay is a connection that only sends.
 type oneWay struct {
 	conn devmem.Conn
 	far  net.Conn
 	out  *meter
 }
 
-// oneWayDevice is the interface under test with such connections.
+// oneWayDevice is the interface under test with connections that only send.
 type oneWayDevice struct {
 	dev    *kernel.Device
 	rxBuf  devmem.Buffer

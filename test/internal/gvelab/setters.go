@@ -179,7 +179,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// stamps receives datagrams from the peer, and checks that each has a time from the NIC that is later than the former.
+// stamps receives datagrams from the peer, and checks that each has a time from the NIC, later than the previous one's.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels
-// find with the descriptions. Its program in the guest is in guest.
+// find with the descriptions. The guests' program is in the folder guest.
 package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"

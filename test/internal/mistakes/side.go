@@ -27,7 +27,7 @@ type Side struct {
 	Size          uint64 // bytes of the GPU's memory that the program has
 	Memory        devmem.Memory
 
-	// Connect dials the peer until it listens.
+	// Connect waits until the peer listens on port, and dials it.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
 	// Second opens the same device from a second program, and returns the error of that.
 	Second func() error

@@ -148,7 +148,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // the error with the program's output is more precise
+		return nil // the caller reports the program's status and output, which are more precise
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)

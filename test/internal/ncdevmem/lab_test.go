@@ -46,7 +46,7 @@ type bench struct {
 	ports   uint16 // the last port used by an ordinary connection
 }
 
-// buildTools builds the kernel's program and the programs that it calls in the guest, and returns their folder.
+// buildTools builds ncdevmem and the other programs that the guest needs, and returns their folder.
 func buildTools(t *testing.T) string {
 	t.Helper()
 	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")

@@ -171,7 +171,7 @@ func (l *stockLab) vlan(ctx context.Context) {
 	}
 }
 
-// restart kills vnic while the QEMUs run. They connect to the next vnic by themselves.
+// restart kills vnic while the QEMUs run. The QEMUs connect to the next vnic by themselves.
 func (l *stockLab) restart(ctx context.Context) {
 	l.server = l.again(ctx)
 	for _, p := range l.rep.Ports {
