@@ -8,16 +8,16 @@
 // second column, or "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M number queue pairs
 // and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
 //
-//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the path's, that the port has
+//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one
 //   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits 5 s for one
-//   qp Q FAMILY PSN                        qp QPN PSN GID                         a new one, in INIT; an old one goes
+//   qp Q FAMILY PSN                        qp QPN PSN GID                         makes it, in INIT; destroys an old Q
 //   connect Q QPN PSN GID MTU TIMEOUT RETRY RNR_RETRY RNR_TIMER    ok             to RTR and RTS; resolves by ARP or ND
 //   state Q                                state STATE RQ_PSN SQ_PSN
-//   fail Q | drop Q                        ok                                     to the state ERROR; destroyed
-//   mr M SIZE ACCESS                       mr LKEY RKEY VA                        ACCESS: of lwra, or -; a new one
+//   fail Q | drop Q                        ok                                     to the state ERROR; destroys it
+//   mr M SIZE ACCESS                       mr LKEY RKEY VA                        ACCESS: of lwra, or -; replaces M
 //   dereg M                                ok
 //   fill M OFF LEN SEED AT                 ok
-//   check M OFF LEN SEED AT                check WRONG FIRST                      how many bytes; FIRST: -1 if none
+//   check M OFF LEN SEED AT                check WRONG FIRST                      WRONG: bytes; FIRST: -1 if none
 //   poison M OFF LEN BYTE | flip M OFF     ok
 //   same M OFF LEN BYTE                    check WRONG FIRST
 //   sum M OFF LEN                          sum CRC                                CRC-32 (IEEE)

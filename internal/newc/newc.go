@@ -81,8 +81,8 @@ func (f *File) check() error {
 }
 
 // Write writes an archive of files, and before each file the directories of its path that the
-// archive does not have. It returns the number of bytes written. A second file with the same name
-// is fs.ErrExist. After an error the output is useless.
+// archive does not have. It returns the number of bytes written. A file whose name the archive already
+// has is fs.ErrExist. After an error the output is useless.
 func Write(w io.Writer, files []File) (int64, error) {
 	a := writer{w: w, names: map[string]bool{}}
 	for i, f := range files {

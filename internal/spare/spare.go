@@ -40,7 +40,7 @@ var taken bool
 // Taken reports whether this process is a spare that does the job: its guests run by TCG, whatever its arguments are.
 func Taken() bool { return taken }
 
-// Keep starts a spare if KVM may run the guests of this process, which must be a vnic and no spare.
+// Keep starts a spare if this process is a vnic, and no spare, and KVM may run its guests.
 func Keep() error {
 	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil

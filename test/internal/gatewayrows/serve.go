@@ -187,8 +187,8 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Allows sockets for pings to group 0, the only group in this namespace. Before, the namespace allows them to no
-	// group.
+	// Allows sockets for pings to group 0, the only group in this user namespace. A new network namespace allows them
+	// to no group.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})

@@ -39,7 +39,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 			for i := range d.Guests[0].NICs {
 				d.Guests[0].NICs[i].Model, d.Guests[0].NICs[i].QueuePairs = model, 1
 			}
-			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and the default of a slot without a link in the file
+			slow := &d.Guests[0].NICs[3].Slot.Link // then unlike the links of the others, and unlike the default of a slot
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
 			if model == lab.Virtio { // the file gives these slots links of gen4x16
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true

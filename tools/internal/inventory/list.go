@@ -168,7 +168,7 @@ func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofRun makes an entry of an event that says that a test, a benchmark or a part of one has begun.
+// ofRun makes an entry of an event for the start of a test, a benchmark or a part of one.
 func ofRun(e event) (entry.Entry, bool) {
 	found := entry.Entry{Package: strings.TrimPrefix(e.Package, tree.Module+"/"), Name: e.Test}
 	part := strings.Contains(e.Test, "/")
