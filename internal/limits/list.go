@@ -18,7 +18,7 @@ const (
 	// GuestSilence is how long other guests with KVM may print nothing, if the user has not requested
 	// KVM. Their kernels print little, so it covers the whole boot.
 	GuestSilence = Limit(time.Minute)
-	// Boot is how long a guest may take until its init reports: it takes seconds, but the machine
+	// Boot is how long a guest may take until its init reports. A boot takes seconds, but the machine
 	// may be small and busy.
 	Boot = Limit(3 * time.Minute)
 	// Machine is how long a guest may run if nobody sets a time.
@@ -40,7 +40,7 @@ const (
 	GuestEnd = Limit(2 * time.Second)
 	// PowerOff is how long a guest with a kept console may take to power off.
 	PowerOff = Limit(10 * time.Second)
-	// Unplug is how long a guest may take to release a device: it takes six seconds.
+	// Unplug is how long a guest may take to release a device. Linux takes six seconds.
 	Unplug = Limit(2 * time.Minute)
 )
 
@@ -146,8 +146,8 @@ const (
 	LocalClient = Limit(5 * time.Second)
 	// PageEnd is how long the page waits for its clients when it ends.
 	PageEnd = Limit(500 * time.Millisecond)
-	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a
-	// millisecond.
+	// Directory is how long another process may hold the lock of a socket's directory. A vnic holds
+	// it for a millisecond.
 	Directory = Limit(2 * time.Second)
 	// Dial is how long the host's network may take for a guest's connection, and then the guest to
 	// confirm it; Resolver is how long one of the host's resolvers may take.

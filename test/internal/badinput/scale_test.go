@@ -224,7 +224,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// scaleFrame is a frame of a flow from a port to another, whose checksum is left to the device.
+// scaleFrame is a TCP frame of a flow from a port to another port. The device has to complete its TCP checksum.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))

@@ -61,8 +61,8 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down and up again. After each it waits until the guest's interface has the same
-// state.
+// carrier takes a link of the device down and up again. After each change it waits until the guest's interface has the
+// same state.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {
