@@ -4,7 +4,8 @@
 // of a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy
 // would move the program's socket buffers as well.
 //
-// GPU: what it takes for a dma-buf of /dev/udmabuf's is one of this device's, as vnicgpu.ko has them.
+// GPU: where ncdevmem creates a dma-buf by /dev/udmabuf, it gets a dma-buf of this device instead, which is one of
+// vnicgpu.ko.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/udmabuf.h>
@@ -47,7 +48,7 @@ static int gpu_buffer(const char *device, unsigned long size)
 {
 	struct vnicgpu_alloc alloc = { .size = size };
 	struct vnicgpu_export export = { .size = size };
-	int fd = open(device, O_RDWR | O_CLOEXEC); // the dma-buf keeps what it has
+	int fd = open(device, O_RDWR | O_CLOEXEC); // the dma-buf keeps its memory after close
 
 	if (fd < 0 || __real_ioctl(fd, VNICGPU_ALLOC, &alloc)) {
 		perror(device);

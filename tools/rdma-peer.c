@@ -4,20 +4,20 @@
 //   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT; when it listens, it
 //                                                prints "listening" on stdout
 //
-// It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer, whose first word
-// is the request's, "ok", or "error": "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M
-// number queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
+// It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer: the one in the
+// second column, or "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M number queue pairs
+// and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
 //
-//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the path's, that the port has
+//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one
 //   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits 5 s for one
-//   qp Q FAMILY PSN                        qp QPN PSN GID                         a new one, in INIT; an old one goes
+//   qp Q FAMILY PSN                        qp QPN PSN GID                         makes it, in INIT; destroys an old Q
 //   connect Q QPN PSN GID MTU TIMEOUT RETRY RNR_RETRY RNR_TIMER    ok             to RTR and RTS; resolves by ARP or ND
 //   state Q                                state STATE RQ_PSN SQ_PSN
-//   fail Q | drop Q                        ok                                     to the state ERROR; destroyed
-//   mr M SIZE ACCESS                       mr LKEY RKEY VA                        ACCESS: of lwra, or -; a new one
+//   fail Q | drop Q                        ok                                     to the state ERROR; destroys it
+//   mr M SIZE ACCESS                       mr LKEY RKEY VA                        ACCESS: of lwra, or -; replaces M
 //   dereg M                                ok
 //   fill M OFF LEN SEED AT                 ok
-//   check M OFF LEN SEED AT                check WRONG FIRST                      how many bytes; FIRST: -1 if none
+//   check M OFF LEN SEED AT                check WRONG FIRST                      WRONG: bytes; FIRST: -1 if none
 //   poison M OFF LEN BYTE | flip M OFF     ok
 //   same M OFF LEN BYTE                    check WRONG FIRST
 //   sum M OFF LEN                          sum CRC                                CRC-32 (IEEE)
@@ -29,7 +29,7 @@
 //   counters                               counters NAME=VALUE ...                of the device
 //   quit                                   ok
 //
-// No request takes longer than a minute. The offsets of posted requests are not checked here: the
+// No request waits longer than a minute. The offsets of posted requests are not checked here: the
 // device has to check them.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -56,8 +56,8 @@
 #define MANY 64
 #define DEPTH 256            // requests of a queue
 #define LONGEST 60000        // ms that a request waits
-#define GID_WAIT 5000        // ms: gids come from a work queue of the kernel's
-#define ACCEPT 600000        // ms that it listens
+#define GID_WAIT 5000        // ms; a work queue of the kernel adds the GIDs
+#define ACCEPT 600000        // ms to wait for the TCP connection
 #define LARGEST (1UL << 32)  // bytes of a region
 
 static struct ibv_context *ctx;
@@ -69,7 +69,7 @@ static struct queue {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
-	int gid; // its index
+	int gid; // index of its GID
 	uint32_t psn;
 } queues[MANY];
 
@@ -102,7 +102,7 @@ static void fault(const char *what, int e)
 	say("error %s: %d %s", what, e, strerror(e));
 }
 
-// done answers with success, or an error.
+// done answers "ok" if e is 0, else with an error.
 static void done(const char *what, int e)
 {
 	if (e)
@@ -143,7 +143,7 @@ static void put(struct nlmsghdr *h, int type, const char *s)
 	h->nlmsg_len = NLMSG_ALIGN(h->nlmsg_len) + NLA_ALIGN(a->nla_len);
 }
 
-// make_device is `rdma link add DEVICE type rxe netdev NETDEV`; it gives an errno.
+// make_device does what `rdma link add DEVICE type rxe netdev NETDEV` does. It returns an errno, 0 if DEVICE exists.
 static int make_device(void)
 {
 	union {
@@ -195,7 +195,7 @@ static void open_device(void)
 	ibv_free_device_list(list);
 }
 
-// find_gid gives the index of the first gid of a family, -1 if there is none; of IPv6's it takes no link-local one.
+// find_gid waits up to GID_WAIT for a GID of a family, not a link-local one, and returns its index; -1: there is none.
 static int find_gid(int family, union ibv_gid *g)
 {
 	static const unsigned char mapped[12] = { [10] = 0xff, 0xff };
@@ -234,7 +234,7 @@ static int unhex(const char *text, union ibv_gid *g)
 	return 0;
 }
 
-// read_line gives the first line of a file of sysfs.
+// read_line reads the first line of a file into b, and returns b; "" if it cannot.
 static char *read_line(const char *path, char *b, size_t n)
 {
 	FILE *f = fopen(path, "re");
@@ -316,7 +316,7 @@ static void qp(struct queue *q)
 	say("qp %u %u %s", q->qp->qp_num, q->psn, hex(&g));
 }
 
-// mtu_of gives the number that verbs have for bytes; 0: they have none.
+// mtu_of returns the enum ibv_mtu of a number of bytes; 0: there is none.
 static int mtu_of(uint64_t bytes)
 {
 	for (int m = IBV_MTU_256; m <= IBV_MTU_4096; m++)
@@ -416,7 +416,8 @@ static unsigned char pattern(uint64_t seed, uint64_t i)
 	return word >> 8 * (i % 8);
 }
 
-// part gives the bytes of a region that words 2 and 3 name, their place and length; NULL: they are not in it.
+// part returns the part of a region whose offset is word 2, and whose length, word 3, it stores in len. If it is not
+// within the region, part answers with an error and returns NULL.
 static unsigned char *part(struct region *r, size_t *len)
 {
 	size_t off = num(2);
@@ -500,7 +501,7 @@ static void sum(struct region *r)
 	say("sum %u", ~crc);
 }
 
-// piece is the scatter element of words i to i+2: region, place, length.
+// piece makes the scatter element of words i to i+2: region, offset, length. It returns an errno.
 static int piece(int i, struct ibv_sge *s)
 {
 	uint64_t m = num(i), off = num(i + 1), len = num(i + 2);
@@ -542,7 +543,7 @@ static void post(struct queue *q)
 	done("ibv_post_send", ibv_post_send(q->qp, &w, &which));
 }
 
-// wait_for waits until a file can be read, for ms at most.
+// wait_for waits until a file can be read, for ms at most, and returns whether it can.
 static int wait_for(int fd, int64_t ms)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -563,7 +564,7 @@ static void completion(struct queue *q)
 	void *arg;
 	int n;
 
-	// What comes between a look and the request for an event is seen by the next look.
+	// A completion that comes between ibv_poll_cq and ibv_req_notify_cq makes no event: the second ibv_poll_cq finds it.
 	while (!(n = ibv_poll_cq(q->cq, 1, &wc))) {
 		int e = ibv_req_notify_cq(q->cq, 0);
 
@@ -578,7 +579,7 @@ static void completion(struct queue *q)
 	}
 	if (n < 0)
 		return fault("ibv_poll_cq", EIO);
-	if (wc.status) // of all else nothing is said
+	if (wc.status) // the other fields are then undefined
 		return say("wc %" PRIu64 " %d -1 0 -1 %s", wc.wr_id, wc.status, ibv_wc_status_str(wc.status));
 	say("wc %" PRIu64 " 0 %d %u %" PRId64 " %s", wc.wr_id, wc.opcode, wc.byte_len,
 	    wc.wc_flags & IBV_WC_WITH_IMM ? (int64_t)ntohl(wc.imm_data) : -1, ibv_wc_status_str(wc.status));
@@ -664,11 +665,11 @@ static void with_region(struct region *r)
 		sum(r);
 }
 
-// What there is: a name, how many words it has with its name, and what its first argument is.
+// A request's name, its number of words with the name, and the kind of its first argument.
 static const struct {
 	const char *name;
 	int words;
-	char of; // 'q', 'm', or 0
+	char of; // 'q': a queue pair; 'm': a memory region; 0: neither
 } requests[] = {
 	{ "hello", 1, 0 }, { "gid", 2, 0 }, { "async", 2, 0 }, { "counters", 1, 0 }, { "quit", 1, 0 },
 	{ "qp", 4, 'q' }, { "connect", 10, 'q' }, { "state", 2, 'q' }, { "fail", 2, 'q' }, { "drop", 2, 'q' },
@@ -720,7 +721,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-// reach gives the first connection to a port.
+// reach listens on a TCP port, and returns the first connection. It ends the program on an error.
 static int reach(int port)
 {
 	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
@@ -766,7 +767,7 @@ int main(int argc, char **argv)
 		if (!in || !out)
 			die("fdopen");
 	}
-	// Half a line, or one that is too long, is no request.
+	// A line without an end, or a line that is too long, is no request: it ends the program.
 	while (fgets(line, sizeof(line), in) && strchr(line, '\n') && obey(line))
 		;
 	return 0;

@@ -3,13 +3,13 @@
 // vnic's user and root may use it, and members of the group that owns the socket's file. When a process connects, the
 // kernel checks the mode and the group of that file (connect(2) needs the right to write; unix(7)), and knows all
 // groups of the process. The package does not check these groups again (SO_PEERGROUPS): the result would be the same.
-// For each peer it checks whether the file still has its group and a mode that admits nobody else: if somebody has
-// changed them by chmod or chgrp, nobody of the group may use the socket. An access control list, on the file or as
-// the default of its directory, admits the users that its writer names.
+// For each peer that is neither vnic's user nor root, it checks that the file still has its group and a mode that
+// gives other users no right: if chmod or chgrp has changed this, nobody of the group may use the socket. An access
+// control list, on the file or as the default of its directory, admits the users that its writer names.
 //
 // A member may pass a connected socket on to other processes.
 //
-// A check costs three system calls. A refusal is noted once for each user, for at most 16 users of a socket.
+// A check costs at most three system calls. With Told a caller logs one refusal for each user, of at most 16 users.
 package access
 
 import (
@@ -75,13 +75,13 @@ func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	return peer, r.changed()
 }
 
-// retry is how long Accept waits after an error, for example when this process has no descriptors
-// left.
+// retry is how long Accept waits after an error that may pass, for example when this process has no
+// descriptors left.
 const retry = time.Second
 
 // Accept calls serve for each connection to l, until ctx ends or l is closed. serve takes the connection over.
 func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn)) {
-	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // in the past: accepts fail
+	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // a past deadline makes AcceptUnix fail
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -101,7 +101,8 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed returns what somebody has changed of the socket's file; "": nothing.
+// changed describes how the file now admits others than the group of the rule; "": it does not. A mode with fewer
+// rights than GroupMode is no change.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -121,14 +122,14 @@ func (r Rule) changed() string {
 
 func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
-// maxTold is how many users First allows to be logged, each once: a process can connect for ever.
+// maxTold is how many users First allows to be logged, because a process can connect any number of times.
 const maxTold = 16
 
 // Told remembers which users, or processes, were logged. Its methods must not be called at the same
 // time.
 type Told struct{ users map[uint32]bool }
 
-// First reports whether to log a user: true at the user's first call, for the first maxTold users.
+// First reports whether to log a user: true at the first call with each of the first maxTold users.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

@@ -17,7 +17,8 @@ func TestWhoMayConnect(t *testing.T) {
 	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 }
 
-// ForGroup recognizes a group's socket by its file, also after a rename, and by its current mode.
+// ForGroup refuses a file that is no socket, or has another group or mode. The Rule checks the same file after a
+// rename.
 // TestSocketGroup of internal/job/serve tests what other users may do with it.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)

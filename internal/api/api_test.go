@@ -83,7 +83,7 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 	}
 }
 
-// offences finds each way in which a module exports types that are not API: the module in testdata has all.
+// offences finds the marked lines of testdata/m/api/api.go, which export types that are not API, and no other lines.
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
 	c := testkit.Must(load(t.Context(), "testdata/m", module, []string{"api", "api/more"}))(t)

@@ -35,8 +35,8 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// Each package is API, or its documentation says that it is not. Commands, internal packages and tests
-// need not say so.
+// The documentation of an API package says that it is API. That of another package, or of its parent, says that it is
+// not; commands and packages below a folder called internal need not say so.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
@@ -62,7 +62,7 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	}
 }
 
-// README.md names the packages under "Stability".
+// The first paragraph under "Stability" in README.md names the API packages, and no others.
 func TestReadmeNamesTheAPI(t *testing.T) {
 	b := testkit.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	_, section, ok := strings.Cut(string(b), "\n## Stability\n")
@@ -85,7 +85,8 @@ func TestReadmeNamesTheAPI(t *testing.T) {
 // notAPIButVisible lists the program, and packages that other modules can import although they are not API.
 var notAPIButVisible = []string{"cmd/vnic", "gpumem", "guest-images", "stack"}
 
-// Other modules can import only the packages that README.md names: all others are below a folder called internal.
+// Other modules can import only API packages and notAPIButVisible: all others are below a folder called internal, or
+// in test, tools and docs.
 func TestNothingElseCanBeImported(t *testing.T) {
 	list := exec.Command("go", "list", "./...")
 	list.Dir = root

@@ -20,13 +20,13 @@ func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.owner, o.typ)
 }
 
-// offences lists the types that an importer of the checkout's packages can reach, although they are in
-// other packages of module.
+// offences lists the uses of types that an importer of the checkout's packages can reach, although the types
+// are in other packages of module.
 //
 // It follows everything that an importer can reach: types of constants, variables, parameters and
 // results; exported fields and methods, also of unexported types that an exported identifier
 // returns or embeds; type arguments and constraints; the types behind aliases. It ignores
-// unexported fields.
+// unexported fields that are not embedded.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {
@@ -90,7 +90,8 @@ func (p place) declared(t *types.Named) {
 	}
 }
 
-// named judges the use of a type by its name.
+// named walks the type arguments of a named type, and records an offence if the type's package is one of the module's,
+// but not API.
 func (p place) named(o *types.TypeName, args *types.TypeList) {
 	for a := range args.Types() {
 		p.typ(a)

@@ -1,6 +1,5 @@
-// Package atexit runs what must be done even when the process ends in a hurry, at a second signal, and no
-// deferred function is called: a terminal set back, a socket's file removed. It is for the process as a
-// whole, as its end is.
+// Package atexit runs cleanup functions when the process exits without calling deferred functions, for example at a
+// second signal: they set a terminal back, or remove a socket's file. A process has one list of these functions.
 package atexit
 
 import "sync"
@@ -11,8 +10,8 @@ var (
 	all  = map[int]func(){}
 )
 
-// Register has f called by Run, until done is called. f must be quick, wait for nobody, and may be
-// called at any moment.
+// Register makes Run call f, unless done is called first. f must return soon, must not wait for other goroutines, and
+// must not call this package. Run may call it at any moment.
 func Register(f func()) (done func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -26,7 +25,7 @@ func Register(f func()) (done func()) {
 	}
 }
 
-// Run calls all functions, each once.
+// Run calls each registered function, and removes it from the list.
 func Run() {
 	mu.Lock()
 	defer mu.Unlock()

@@ -24,7 +24,7 @@ var (
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
-// tracked returns the tree's files that match patterns, without vendored ones.
+// tracked returns the tree's files that match patterns, without vendored and ignored ones.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	list := exec.Command("git", append([]string{"ls-files", "-co", "--exclude-standard"}, patterns...)...)
@@ -36,8 +36,9 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
 }
 
-// Links and names of files in Markdown lead to existing files, relative to the root, to internal/ or to the page's
-// folder.
+// Links and names of files in Markdown pages, except CHANGELOG.md, lead to existing files: a link relative to the
+// page's folder, a path in back-quotes relative to this folder, to the root or to internal/. A .go name without a
+// folder is the name of any Go file.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

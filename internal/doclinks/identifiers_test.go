@@ -17,10 +17,10 @@ var (
 	quoted = regexp.MustCompile("`([^`\n]+)`")
 	// A name of Go, or several with dots, as a value, a pointer, a call or with a name of a subtest.
 	goName = regexp.MustCompile(`^\*?([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)(?:[({/].*)?$`)
-	// Names of other projects (CUDA's, registers of PCI, gVisor's, a folder of Linux), files, keys of JSON.
+	// Names of other projects (CUDA's, registers of PCI, gVisor's, a folder of Linux), files, JSON keys.
 	foreignName = regexp.MustCompile(`^(?:cu(?:da)?[A-Z]\w*|LnkCap|LnkSta|resourceN|Documentation|Buffer\.Merge|vnic\.dev|` +
 		`\w+\.(?:c|cu|go|h|html|json|txt|xml|yaml)|out\.retransmitted|requester\.timeouts)$`)
-	// A word that is none of a shell, of C or of JSON: CamelCase, camelCase, or a capital and small letters.
+	// A word that looks like a name of Go, and not of a shell, C or JSON: CamelCase, camelCase, or Capital.
 	goWord = regexp.MustCompile(`^(?:[a-z]+[A-Z]|[A-Z]\w*[a-z])[A-Za-z0-9]*$`)
 )
 
@@ -28,7 +28,7 @@ var (
 type index struct {
 	packages map[string]map[string]bool // top-level names of each package
 	types    map[string]map[string]bool // fields and methods of each type name, in all packages
-	names    map[string]bool            // all of these
+	names    map[string]bool            // all names of packages and types
 	embedded map[string]map[string]bool // types that each type embeds
 	imports  map[string]bool            // last elements of the import paths of other modules' packages
 }
@@ -81,7 +81,7 @@ func (x *index) add(f *ast.File) {
 	}
 }
 
-// members adds the fields of structs and the methods of interfaces in a type, embedded ones too.
+// members adds the fields and the embedded types of structs and interfaces in a type, and the methods of interfaces.
 func (x *index) members(s *ast.TypeSpec) {
 	ast.Inspect(s.Type, func(n ast.Node) bool {
 		if _, function := n.(*ast.FuncType); function {
@@ -128,8 +128,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// has reports whether the tree declares a name, or the name may belong to another project: no package or type of the
-// tree has the part before the first dot.
+// has reports whether the tree declares a name, or the name may belong to another project or language.
 func (x *index) has(name string) bool {
 	parts := strings.Split(name, ".")
 	first := parts[0]
@@ -151,7 +150,8 @@ func (x *index) has(name string) bool {
 	return typ != nil && x.member(first, parts[1])
 }
 
-// member reports whether a type, or one that is embedded in it, has a field or a method.
+// member reports whether a type, or a type embedded in it, has a field or method called name. above has the types that
+// embed typ and were searched already.
 func (x *index) member(typ, name string, above ...string) bool {
 	if x.types[typ][name] || slices.Contains(above, typ) {
 		return x.types[typ][name]

@@ -1,7 +1,7 @@
 // Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian,
 // as on GPUs, on any machine.
 //
-// Cost: a pass over the shorter array; no memory.
+// Cost: a pass over the shorter array; no allocation.
 //
 // The package is not API (README, Stability).
 package elements

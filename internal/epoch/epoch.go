@@ -6,8 +6,8 @@ import "sync/atomic"
 
 // Epoch lets a writer wait until all readers that were inside have left, as sleepable RCU does
 // (Linux, kernel/rcu/srcutree.c): there are two counters of readers inside, and an index of the
-// counter that new readers use. A waiting writer switches the index, so that the counter it waits
-// for only decreases; readers never wait.
+// counter that new readers use. A waiting writer switches the index, so that new readers do not use
+// the counter it waits for; readers never wait.
 //
 // Why it is correct: a reader counts itself (Enter) before it loads the versioned table, a writer
 // stores the new table before Wait, and all operations are sequentially consistent. If a counter is

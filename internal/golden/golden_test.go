@@ -17,7 +17,7 @@ func TestCompare(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		got  map[string]string
-		want string // of the only error; none if empty
+		want string // part of the only error's text; "": no error
 	}{
 		{"same", files, ""},
 		{"changed", map[string]string{"a": "# one\n3\n", "b": "2\n"},

@@ -1,6 +1,6 @@
 // Package guesttree reads the PCI devices that a guest's kernel sees: the tree above its NICs and
-// GPUs, with the properties that decide about peer to peer. It has both ends: Ops registers the
-// operation "tree" with package agent, and the host calls it by Read.
+// GPUs, with the properties that decide about peer to peer. In the guest, Ops registers the
+// operation "tree" with package agent; on the host, Read calls it.
 //
 // The package is not API (README, Stability).
 package guesttree
@@ -18,7 +18,7 @@ import (
 // Tree is the tree that a guest's kernel sees.
 type Tree struct {
 	*pcie.Tree
-	Ends []string // addresses of NICs and GPUs, as 0000:13:00.0, in the order of buses
+	Ends []string // addresses of NICs and GPUs, as 0000:13:00.0, sorted
 }
 
 // seen is a Tree as the guest sends it.

@@ -27,7 +27,7 @@ func (v *Values) Complete(c *cobra.Command) {
 		}
 		var complete cobra.CompletionFunc
 		switch words, known := v.Words[f.Name]; {
-		case f.Name == "lab": // or a file
+		case f.Name == "lab": // --lab also accepts a file
 			complete = cobra.FixedCompletions(words, cobra.ShellCompDirectiveDefault)
 		case known:
 			complete = func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -40,9 +40,9 @@ func (v *Values) Complete(c *cobra.Command) {
 			}
 		case f.Value.Type() == "string" && v.Directories[f.Name]:
 			complete = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
-		case f.Value.Type() == "string" || strings.HasPrefix(f.Value.Type(), "string"):
+		case strings.HasPrefix(f.Value.Type(), "string"):
 			return // a file: shells complete its name by themselves
-		default: // a number, a time: no file
+		default: // a number or a time, for example
 			complete = cobra.NoFileCompletions
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, complete)
@@ -52,7 +52,8 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike returns prefix and the word that is most like s, or "" if no word is like it.
+// alike returns prefix and the first word that begins with s, or else the word with the least edit distance from s; ""
+// if no word is near.
 func alike(prefix, s string, words []string) (best string) {
 	least := min(max(1, len(s)/3)+1, len(s)) // at most a third of s, or one letter, may be wrong
 	for _, w := range words {
@@ -66,10 +67,11 @@ func alike(prefix, s string, words []string) (best string) {
 	return best
 }
 
-// meantFlag returns the flag that the user meant, for pflag's error about an unknown one ("unknown flag: --mtuu").
+// meantFlag returns the flag that the user meant, or "", for pflag's error about an unknown one ("unknown flag:
+// --mtuu").
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
-	if !ok { // "unknown shorthand flag: 'n' in -nic": one hyphen, as QEMU's
+	if !ok { // "unknown shorthand flag: 'n' in -nic": the user has written one hyphen, as for QEMU
 		_, name, ok = strings.Cut(err.Error(), " in -")
 		ok = ok && len(name) > 1 && strings.HasPrefix(err.Error(), "unknown shorthand flag")
 	}
@@ -82,7 +84,7 @@ func meantFlag(c *cobra.Command, err error) string {
 	return alike("--", strings.TrimSpace(name), names)
 }
 
-// meantCommand returns the command that the user meant, for cobra's error about an unknown one.
+// meantCommand returns the command that the user meant, for cobra's error about an unknown one, or "".
 func meantCommand(c *cobra.Command, err error) string {
 	_, rest, _ := strings.Cut(err.Error(), `unknown command "`)
 	name, _, _ := strings.Cut(rest, `"`)

@@ -37,7 +37,7 @@ type page struct {
 }
 
 // AllocDMA allocates physically contiguous memory, and returns it with its physical address. It
-// rounds size up to whole small pages; at most it is a huge page. The memory remains until Free.
+// rounds size up to whole small pages. A size of 0 or above PageSize is EINVAL. The memory remains until Free.
 func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	return last.b[off:m.used:m.used], last.addr + uint64(off), nil
 }
 
-// Slice returns allocated memory by its physical address.
+// Slice returns the memory at a physical address. A range that is not within one of the huge pages is EFAULT.
 func (m *Memory) Slice(addr, size uint64) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,8 +104,8 @@ func NewPage(pagemap string) (b []byte, addr uint64, err error) {
 	return b, addrs[0], nil
 }
 
-// Physical returns the physical addresses of pages of a mapping: of each step bytes of size. The
-// pages must be present and must not move.
+// Physical returns the physical addresses at every step bytes of the size bytes that are mapped at start. It returns an
+// error if one is not in memory. The pages must not move.
 func Physical(pagemap string, start uintptr, size, step int) (addrs []uint64, err error) {
 	const (
 		entryLen = 8

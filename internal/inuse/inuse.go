@@ -1,9 +1,9 @@
-// Package inuse lets only one program at a time use a device. Another program gets an error that
-// names the process that uses the device.
+// Package inuse lets only one process at a time use a device. Another process gets an error that
+// names the first one.
 //
 // A program that uses a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
 // name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
-// namespace, as interfaces do. With a kernel without Unix sockets, any number of programs may use a device.
+// namespace, as interfaces do. If the kernel makes no Unix socket, any number of processes may use a device.
 package inuse
 
 import (
@@ -17,6 +17,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/sockfile"
 )
 
 // nameLen is the maximum length of an abstract name in bytes: the length of sockaddr_un.sun_path,
@@ -33,7 +35,7 @@ func Claim(device string) (io.Closer, error) {
 	addr := &unix.SockaddrUnix{Name: "@" + name}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return closer(func() error { return nil }), nil //nolint:nilerr // the kernel has no such sockets
+		return closer(func() error { return nil }), nil //nolint:nilerr // for example, the kernel has no such sockets
 	}
 	if err = unix.Bind(fd, addr); err == nil {
 		err = unix.Listen(fd, 16)
@@ -46,7 +48,7 @@ func Claim(device string) (io.Closer, error) {
 		return nil, fmt.Errorf("%s: %w", device, os.NewSyscallError("bind", err))
 	}
 	return nil, fmt.Errorf("in use: %s has it, and a device is one program's: end it, or wait for its end: %w",
-		holder(addr), unix.EBUSY)
+		holder(addr.Name), unix.EBUSY)
 }
 
 // closer is a claim: the function that releases it.
@@ -54,32 +56,23 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// holder describes the process that listens at an address.
-func holder(addr unix.Sockaddr) string {
-	const unknown = "another process"
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return unknown
+// holder describes the process that listens at an abstract address.
+func holder(name string) string {
+	pid, err := sockfile.Listening(name)
+	if err != nil || pid <= 0 { // for example, the listener's backlog is full, or the listener has just ended
+		return "another process"
 	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, addr); err != nil { // the listener's backlog is full, or it has just ended
-		return unknown
-	}
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil || cred.Pid <= 0 {
-		return unknown
-	}
-	who := fmt.Sprintf("process %d", cred.Pid)
-	if int(cred.Pid) == os.Getpid() {
+	who := fmt.Sprintf("process %d", pid)
+	if pid == os.Getpid() {
 		who = "this " + who
 	}
-	if name := program(int(cred.Pid)); name != "" {
+	if name := program(pid); name != "" {
 		who += " (" + name + ")"
 	}
 	return who
 }
 
-// program returns the name by which a process's program was started, or "".
+// program returns the file name in a process's first argument, or "".
 func program(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	first, _, _ := bytes.Cut(b, []byte{0})

@@ -28,8 +28,8 @@ const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest returns the heldBy of the test that runs most often, among the tests of the first sentence of the sorted
-// list.
+// easiest returns the mark, as " (long)", of the test that runs most often among the tests of the first sentence of
+// the sorted list; "" if make test runs it.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {
@@ -47,8 +47,9 @@ func easiest(list []invariant) string {
 // function is a function of a package.
 type function struct{ dir, name string }
 
-// leftOut finds the functions of tests, and of packages for tests, that skip, or whose first statements call a function
-// that does. That function is in their own package, or in a package with the name before the dot of the call.
+// leftOut finds the functions of tests, and of packages for tests, that skip a test, or call a function that does. The
+// called function is in the caller's package, or in a package with the name before the dot of the call. It leaves out
+// the functions of guests.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
 	packages := map[string][]string{} // directories by name
@@ -94,12 +95,13 @@ func leftOut(root string) (map[function]heldBy, error) {
 	return skips, err
 }
 
-// look returns how a function's statements skip, and which functions they call. It ignores function literals and loops.
+// look returns byLong if a function's statements skip the test without VNIC_LONG, and the functions that they call. It
+// ignores function literals and loops.
 func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
-			return false // a skip in a loop or a function concerns only one case
+			return false // a skip in a loop or a function literal concerns only one case
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
 				if slices.Contains(asked, "testkit.Long") {

@@ -51,8 +51,8 @@ func parse(text string) (area, sentence string, err error) {
 	return area, sentence, nil
 }
 
-// comments gives the invariants' texts in a doc comment: each begins a line, and goes on until the
-// next, or an empty line.
+// comments returns the invariants' texts in a doc comment: each begins with the mark at the start of a
+// line, and ends before the next mark or an empty line.
 func comments(doc string) (list []string) {
 	open := false
 	for line := range strings.Lines(doc) {
@@ -133,8 +133,8 @@ func inGo(path, dir string, left map[function]heldBy) (list []invariant, err err
 	return list, nil
 }
 
-// suiteCases finds the cases of the suite that each device model passes (package nictest): {"Name",
-// function} in a table.
+// suiteCases returns, for a file of package nictest, the names of the suite's cases by their functions: the table of
+// cases has {"Name", function}, and each device model passes the suite.
 func suiteCases(f *ast.File) map[string]string {
 	cases := map[string]string{}
 	if f.Name.Name != "nictest" {
@@ -253,7 +253,8 @@ func TestDocumentIsWhatTheTestsSay(t *testing.T) {
 	}
 }
 
-// Each sentence of 780d5150, AREA: SENTENCE a line, still belongs to a test, in the same words or those after an arrow.
+// Each line of testdata/780d5150.txt is an invariant of commit 780d5150, "AREA: SENTENCE". A test still has it, in the
+// same words or in the words after "->".
 func TestNoSentenceIsLost(t *testing.T) {
 	held := map[string]bool{}
 	for _, i := range testkit.Must(collect(root))(t) {

@@ -23,9 +23,9 @@ func openKernelLog() (*kernelLog, error) {
 	return &kernelLog{fd}, nil
 }
 
-// complaints returns the records, logged since the last call, that report a fault of the kernel.
+// complaints returns the records, logged since the last call, with a word that the kernel uses for its faults.
 func (l *kernelLog) complaints() (lines []string) {
-	var b [8192]byte // the kernel writes no longer record
+	var b [8192]byte // no record is longer
 	for {
 		n, err := unix.Read(l.fd, b[:])
 		if err == unix.EPIPE { // records were overwritten before they were read

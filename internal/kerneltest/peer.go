@@ -17,11 +17,11 @@ import (
 // After close the namespace ends, and the kernel moves a physical interface back to the initial namespace.
 type peer struct {
 	addr  netip.Addr
-	calls chan func() // the thread in the namespace runs these
+	calls chan func() // functions that the thread in the namespace calls
 	done  chan struct{}
 }
 
-// newPeer moves an interface to a new namespace, and brings it up with the addresses.
+// newPeer moves an interface to a new namespace, and brings the interface up with addrs, whose first one Addr returns.
 func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error)

@@ -32,7 +32,7 @@ type layer struct {
 	imports, tests []string
 }
 
-// table has the layers: all packages that import others of this module, from the ground up, as
+// table has the layers: the packages that import others of this module, each below the packages that it imports, as
 // "PACKAGE: IMPORTS...", continued on indented lines. After "tests:" it has the packages that the
 // package's tests may import too.
 //
@@ -60,8 +60,8 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign lists packages of other modules that some of this module's may not import, so that the API
-// shows nothing of an implementation.
+// foreign lists packages of this module that may not import packages of another module, whose path begins with not, so
+// that the API shows nothing of an implementation. Their tests may.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"internal/driver", "gvisor.dev/"},
 	{"guest", "gvisor.dev/"},
@@ -69,8 +69,8 @@ var foreign = []struct{ pkg, not string }{
 	{"splitter", "gvisor.dev/"},
 }
 
-// unsafeFiles may import unsafe, each use with its bound check beside it; a name that ends in a
-// slash is a whole package.
+// unsafeFiles lists the files, beside tests, that may import unsafe. A name that ends in a slash is a
+// whole package.
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go", "internal/confine/sys.go",
 	"test/internal/guestops/ioctl.go"}
 
@@ -97,7 +97,7 @@ func packages(t *testing.T) (list []pkg) {
 	}
 }
 
-// broken lists the imports of a package that the table forbids.
+// broken lists the imports of a package that the table and foreign forbid.
 func broken(p *pkg) (list []string) {
 	name := strings.TrimPrefix(p.ImportPath, module)
 	var row layer
@@ -148,7 +148,8 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// The table refuses imports of a higher layer, and all imports of a package that it does not list.
+// broken finds imports of a higher layer or of a forbidden module, and any import of this module's packages by a
+// package that the table does not list.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{
 		"internal/control":      "vhostuser virtq vfiouser",

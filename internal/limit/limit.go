@@ -1,7 +1,9 @@
-// Package limit is --timeout: it ends a command's context after a time, and says what ran then.
+// Package limit implements the flag --timeout: it ends a command's context after a time, with an error that says what
+// still ran.
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -27,7 +29,7 @@ func Check(d time.Duration) error {
 	return nil
 }
 
-// Context returns a context that ends after d, with an Error as its cause; 0: it has no limit. The
+// Context returns a context that ends after d, with an Error as its cause; 0: there is no limit. The
 // Error describes what the guests in g do at that moment. The caller must call cancel.
 func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
@@ -65,7 +67,8 @@ func (g *Guests) Stage(what string) {
 	g.stage = what
 }
 
-// Fetching makes steps of a fetch what the command does, and gives them to next, if that is not nil.
+// Fetching returns a function that records a step of a fetch as the stage, and then calls next with the step; next may
+// be nil.
 func (g *Guests) Fetching(next func(assets.Progress)) func(assets.Progress) {
 	return func(p assets.Progress) {
 		g.Stage(p.String())
@@ -91,7 +94,7 @@ func (g *Guests) Set(name, state string) {
 	g.state[name] = state
 }
 
-// In lists the guests in a state.
+// In lists the guests in a state, in the order of their first Set.
 func (g *Guests) In(state string) (names []string) {
 	if g == nil {
 		return nil
@@ -106,7 +109,7 @@ func (g *Guests) In(state string) (names []string) {
 	return names
 }
 
-// Still describes the guests that have not ended.
+// Still describes the guests that have not ended, and the stage.
 func (g *Guests) Still() string {
 	var parts []string
 	for _, state := range []string{Boots, Runs} {
@@ -114,10 +117,7 @@ func (g *Guests) Still() string {
 			parts = append(parts, And(names)+" still "+state)
 		}
 	}
-	still := strings.Join(parts, ", ")
-	if still == "" {
-		still = "no guest ran"
-	}
+	still := cmp.Or(strings.Join(parts, ", "), "no guest ran")
 	if g == nil {
 		return still
 	}
@@ -129,7 +129,7 @@ func (g *Guests) Still() string {
 	return still
 }
 
-// And lists names.
+// And joins names, as "a, b and c".
 func And(names []string) string {
 	n := len(names)
 	if n < 2 {

@@ -20,7 +20,8 @@ const (
 	functionLines = 80
 )
 
-// notProduct matches tests, tools and test data, and the two packages whose files may be longer.
+// notProduct matches tests, tools and test data, and the files below internal/nic and internal/wire, which may be
+// longer.
 var notProduct = regexp.MustCompile(`_test\.go$|^test/|^tools/|(^|/)testdata/|^internal/(nic|wire)/`)
 
 // cFunction matches a function in C from the line with its name to its closing brace.

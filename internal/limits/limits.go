@@ -3,9 +3,9 @@
 // ample on two processors that emulate the guests. A slow machine is not broken, so each limit is
 // its base times Slow, one factor for all limits of a process.
 //
-// Slow is 1, unless a user sets more (Stretch, by --slow or $VNIC_SLOW), or a guest takes longer to
-// boot than knownBoot (Booted). It never decreases. vnic passes it to its guests, and programs in
-// guests read it from their environment.
+// Slow is 1, unless a user sets more (--slow or $VNIC_SLOW), a guest takes longer to boot than
+// knownBoot (Booted), or QEMU longer to start than knownStart (Started). It never decreases. vnic
+// passes it to its guests, and programs in guests read it from their environment.
 //
 // A limit that a user sets (--timeout, a Config's) is used unchanged, unless it is the default.
 package limits
@@ -49,8 +49,8 @@ func (l Limit) Unless(given time.Duration) time.Duration {
 // slow has the bits of Slow, as a float64.
 var slow atomic.Uint64
 
-// fromEnv reads the environment variable, once. It ignores a value that is no number; commands
-// report it (Check).
+// fromEnv reads the environment variable, once. It ignores a value that Parse refuses; commands
+// report such a value (Check).
 var fromEnv = sync.OnceFunc(func() {
 	if n, err := Parse(os.Getenv(Env)); err == nil {
 		raise(n)
@@ -78,17 +78,17 @@ func raise(n float64) {
 	}
 }
 
-// Booted records how long a guest took to boot: if it was longer than knownBoot, all limits grow.
+// Booted records how long a guest took to boot: it makes Slow at least the ratio of d to knownBoot.
 func Booted(d time.Duration) { Stretch(float64(d) / float64(knownBoot)) }
 
-// Doublings returns how often a time must be doubled to grow at least by Slow: for a protocol whose
-// timeouts are powers of two.
+// Doublings returns how often a time must be doubled to grow at least by the factor Slow, for a protocol
+// whose timeouts are powers of two.
 func Doublings() int { return int(math.Ceil(math.Log2(Slow()))) }
 
 // Started returns the value of Slow that fits the time that a QEMU took to print its version.
 func Started(d time.Duration) float64 { return min(max(1, float64(d)/float64(knownStart)), Max) }
 
-// Environ returns Slow as environment of a process in a guest; nothing if it is 1.
+// Environ returns Slow as an entry of the environment of a process in a guest; nil if Slow is 1.
 func Environ() []string {
 	if n := Slow(); n > 1 {
 		return []string{Env + "=" + strconv.FormatFloat(n, 'g', 4, 64)}
@@ -107,11 +107,8 @@ func Parse(s string) (float64, error) {
 
 // Check returns an error if Env has a bad value.
 func Check() error {
-	s, there := os.LookupEnv(Env)
-	if !there || s == "" {
-		return nil
-	}
-	if _, err := Parse(s); err != nil {
+	s := os.Getenv(Env)
+	if _, err := Parse(s); s != "" && err != nil {
 		return fmt.Errorf("$%s %w", Env, err)
 	}
 	return nil

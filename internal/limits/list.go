@@ -18,7 +18,7 @@ const (
 	// GuestSilence is how long other guests with KVM may print nothing, if the user has not requested
 	// KVM. Their kernels print little, so it covers the whole boot.
 	GuestSilence = Limit(time.Minute)
-	// Boot is how long a guest may take until its init reports: it takes seconds, but the machine
+	// Boot is how long a guest may take until its init reports. A boot takes seconds, but the machine
 	// may be small and busy.
 	Boot = Limit(3 * time.Minute)
 	// Machine is how long a guest may run if nobody sets a time.
@@ -35,12 +35,12 @@ const (
 	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
 	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
-	// GuestEnd is how long it may take to notice the end of a connection to a QEMU or a guest that
-	// has ended.
+	// GuestEnd is how long this process may take to notice the end of a connection to a QEMU or a
+	// guest that has ended.
 	GuestEnd = Limit(2 * time.Second)
 	// PowerOff is how long a guest with a kept console may take to power off.
 	PowerOff = Limit(10 * time.Second)
-	// Unplug is how long a guest may take to release a device: it takes six seconds.
+	// Unplug is how long a guest may take to release a device. Linux takes six seconds.
 	Unplug = Limit(2 * time.Minute)
 )
 
@@ -49,8 +49,8 @@ const (
 	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU reports
 	// both after the driver has started.
 	ResultsPort = Limit(3 * time.Second)
-	// LastOutput is how long the streams of an agent, or of its program, may stay open after its
-	// end: its children may hold them open.
+	// LastOutput is how long the output streams of a program may stay open after its end: its
+	// children may hold them open.
 	LastOutput = Limit(time.Second)
 	// SessionOutput is the silence after which the output of an ended program counts as complete.
 	SessionOutput = Limit(500 * time.Millisecond)
@@ -89,12 +89,12 @@ const (
 	BackendStop = Limit(5 * time.Second)
 	// Control is how long an in-band command to a NIC may take if its caller sets no limit.
 	Control = Limit(10 * time.Second)
-	// GVECommand is how long a gVNIC may take for a command to the kernel's driver.
+	// GVECommand is how long a gVNIC with the kernel's driver may take for in-band commands.
 	GVECommand = Limit(10 * time.Second)
 	// Unbind is how long a closed binding may take until its memory is unused.
 	Unbind = Limit(10 * time.Second)
-	// Flush is how long memory may stay in use before the program looks for packets that are stuck
-	// in the interface.
+	// Flush is how long memory of a closed binding may stay in use before the device makes the
+	// interface send packets that are stuck there.
 	Flush = Limit(500 * time.Millisecond)
 	// DeadProcess is how long the network may keep using memory of a killed process.
 	DeadProcess = Limit(20 * time.Second)
@@ -146,8 +146,8 @@ const (
 	LocalClient = Limit(5 * time.Second)
 	// PageEnd is how long the page waits for its clients when it ends.
 	PageEnd = Limit(500 * time.Millisecond)
-	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a
-	// millisecond.
+	// Directory is how long another process may hold the lock of a socket's directory. A vnic holds
+	// it for a millisecond.
 	Directory = Limit(2 * time.Second)
 	// Dial is how long the host's network may take for a guest's connection, and then the guest to
 	// confirm it; Resolver is how long one of the host's resolvers may take.
@@ -185,8 +185,8 @@ const (
 	// acknowledgment is late because a guest did not run, and a retransmission would spoil the
 	// counts.
 	LossFreeRTO = Limit(3 * time.Second)
-	// MinRTO and MinRTORACK are the minima of our stack, without and with RACK. The gateway uses
-	// the latter too.
+	// MinRTO and MinRTORACK are the minimum retransmission timeouts of our stack, without and with
+	// RACK. The gateway uses MinRTORACK too.
 	MinRTO     = Limit(time.Second)
 	MinRTORACK = Limit(200 * time.Millisecond)
 )

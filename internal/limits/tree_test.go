@@ -169,7 +169,8 @@ func hasUnit(x ast.Expr) (has bool) {
 	return has
 }
 
-// converts reports whether a bare unit is a factor, a divisor, or an argument of rounding.
+// converts reports whether x is a bare unit that is a factor, a divisor or an argument of float64, or is an argument of
+// Round or Truncate.
 func converts(x ast.Expr, above []ast.Node) bool {
 	if len(above) == 0 {
 		return false

@@ -2,7 +2,6 @@
 package manual
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"syscall"
@@ -17,7 +16,7 @@ import (
 // entry is a line of a man page's list.
 type entry struct{ term, text string }
 
-// exitEntries are what a command's status says.
+// exitEntries returns a command's exit statuses, with their meanings.
 func exitEntries(c *cobra.Command) []entry {
 	list := []entry{
 		{"0", "It was done, and all that was to be proved was."},
@@ -36,7 +35,7 @@ func exitEntries(c *cobra.Command) []entry {
 	return append(list, entry{fmt.Sprint(128 + int(syscall.SIGPIPE)), "The reader of its standard output has gone."})
 }
 
-// environment are the variables that commands go by.
+// environment lists the environment variables that commands read.
 var environment = []entry{
 	{assets.EnvCache, "The cache, as --cache says."},
 	{assets.EnvQEMU, "QEMU for guests, as --qemu says."},
@@ -57,7 +56,7 @@ var environment = []entry{
 	{"TERM", "The terminal; dumb: no line is drawn anew."},
 }
 
-// manFiles are what commands read and leave.
+// manFiles lists files that commands read or write.
 var manFiles = []entry{
 	{"~/.cache/vnic", "The cache: QEMU, kernels, guests' images and GPU driver. vnic cache lists it and removes from it."},
 	{"$XDG_RUNTIME_DIR/vnic/PID.sock", "The counters of a running vnic; without $XDG_RUNTIME_DIR in /run/user/UID/vnic, " +
@@ -65,7 +64,7 @@ var manFiles = []entry{
 	{"/dev/kvm", "Guests run by it where it works; else by QEMU's own emulation, which is slower."},
 }
 
-// manSections are the sections of a command's man page that cobra does not make, in man's macros.
+// manSections returns the sections of a command's man page that cobra does not make, in man(7) macros.
 func manSections(c *cobra.Command) string {
 	var b strings.Builder
 	for _, s := range []struct {
@@ -80,7 +79,7 @@ func manSections(c *cobra.Command) string {
 	return b.String()
 }
 
-// roff escapes a text.
+// roff escapes a text for roff.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "~", `\(ti`, "^", `\(ha`).Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -89,12 +88,13 @@ func roff(s string) string {
 	return s
 }
 
-// Finish puts these sections into a page of cobra's, before what else to see.
+// Finish inserts the missing sections into a man page that cobra has made, before its section SEE ALSO or at its end,
+// and renames its section EXAMPLE to EXAMPLES.
 func Finish(c *cobra.Command, page string) string {
 	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
 	before, after, more := strings.Cut(page, ".SH SEE ALSO")
 	if more {
 		after = ".SH SEE ALSO" + after
 	}
-	return cmp.Or(before, page) + manSections(c) + after
+	return before + manSections(c) + after
 }

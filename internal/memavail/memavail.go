@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// Enough returns an error if size bytes of memory are not available: the kernel does not refuse an
-// allocation beyond a limit but kills some process. root is "/", or a copy of /proc and /sys.
+// Enough returns an error (ENOSPC) if size bytes of memory are not available. Callers need it because the
+// kernel does not refuse an allocation beyond a limit but kills some process. root is "/", or a
+// directory with copies of proc and sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {
@@ -23,7 +24,7 @@ func Enough(size uint64, root string) error {
 }
 
 // Available returns how much memory is available, in bytes, and the name of the file whose value is
-// the smallest. It ignores limits that it cannot read.
+// the smallest. It ignores values that it cannot read; if there is no other, avail is math.MaxUint64.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")

@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 )
 
-// Quiet makes gVisor's logger, which all of a process shares, send its messages to slog's default logger at level
-// Debug: nearly all of netstack's messages are about packets that a peer sent.
+// Quiet makes the process's one gVisor logger send its messages to slog's default logger at level Debug, because nearly
+// all of netstack's messages are about packets that a peer sent.
 var Quiet = sync.OnceFunc(func() { log.SetTarget(emitter{}) })
 
 type emitter struct{}

@@ -2,9 +2,9 @@
 // (Linux Documentation/driver-api/early-userspace/buffer-format.rst).
 //
 // An archive is a sequence of files, each a header, a name and the content, and ends with a
-// trailer. The same Files give the same bytes: nothing else comes from the clock or the file
-// system. Write makes the directories of a path that the archive does not have, because the kernel
-// drops a file without its directory. It refuses files that the kernel would silently skip.
+// trailer. The same Files with the same contents give the same bytes. Write makes the directories of
+// a path that the archive does not have, because the kernel drops a file without its directory.
+// Write refuses files that the kernel would silently skip.
 //
 // Checksums (magic 070702) are not supported, and hard links are treated as separate files.
 //
@@ -62,7 +62,8 @@ func CharDevice(name string, permissions, major, minor uint32) File {
 	return File{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor, Name: name}
 }
 
-// check finds files that init/initramfs.c would skip (do_header), truncate, or not read at all.
+// check returns an error for a file that init/initramfs.c would skip (do_header) or truncate, or that a header cannot
+// describe.
 func (f *File) check() error {
 	switch {
 	case len(f.Name) >= unix.PathMax:
@@ -80,8 +81,8 @@ func (f *File) check() error {
 }
 
 // Write writes an archive of files, and before each file the directories of its path that the
-// archive does not have. It returns the number of bytes written. A second file with the same name
-// is fs.ErrExist. After an error the output is useless.
+// archive does not have. It returns the number of bytes written. A file whose name the archive already
+// has is fs.ErrExist. After an error the output is useless.
 func Write(w io.Writer, files []File) (int64, error) {
 	a := writer{w: w, names: map[string]bool{}}
 	for i, f := range files {

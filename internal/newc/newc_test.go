@@ -129,7 +129,8 @@ func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	}
 }
 
-// Content that differs from the file's size is an error, because it would shift all later files.
+// Content shorter than the file's size is an error, because it would shift all later files. Write truncates longer
+// content.
 func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f := Text("f", "1234", 0)
 	f.Size = 5

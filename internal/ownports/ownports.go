@@ -1,5 +1,5 @@
 // Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs, listens
-// for its user: the page, metrics, gdb, uplinks. No guest has business there.
+// for its user: the page, metrics, gdb, uplinks. The gateway asks for them, because no guest may connect there.
 package ownports
 
 import (
@@ -12,7 +12,7 @@ var (
 	ports = map[uint16]int{}
 )
 
-// Add lists a port until remove is called.
+// Add lists a port until remove is called. A port that was added several times stays listed until the last remove.
 func Add(port uint16) (remove func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -33,7 +33,8 @@ func Has(port uint16) bool {
 	return ports[port] > 0
 }
 
-// Listener lists the port of a TCP listener until the returned one is closed. Other listeners it returns as they are.
+// Listener lists the port of a TCP listener until the returned listener is closed. It returns a listener of another
+// network unchanged.
 func Listener(l net.Listener) net.Listener {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

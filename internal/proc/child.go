@@ -13,7 +13,7 @@ import (
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed after Wait
-	err  error         // Wait's; set before done is closed
+	err  error         // result of cmd.Wait; set before done is closed
 
 	send  func(syscall.Signal) error // signal, or SignalBy's function
 	group bool                       // the child leads a process group
@@ -23,8 +23,8 @@ type Child struct {
 // set. Of cmd.SysProcAttr it uses only Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
 
-// StartBeside is StartChild, but the child stays in this process's group, so that it has the
-// terminal too.
+// StartBeside is StartChild, but the child stays in this process's group, so that it can use this
+// process's terminal.
 func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
 
 func start(cmd *exec.Cmd, group bool) (*Child, error) {
@@ -72,13 +72,13 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
-// SignalBy makes another process send the signals to the child, because this process may no longer
-// do so. Call it before End.
+// SignalBy makes End call send to signal the child, because this process may no longer do so itself.
+// Call it before End.
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
-// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with all processes
-// that it has started. When End returns, the child has been waited for, unless nobody can signal it
-// any more: then it ends at the latest with this process.
+// End sends the child SIGTERM, and SIGKILL if it has not ended after grace. Without SignalBy, SIGKILL
+// goes to the child's whole process group, if it leads one. When End returns, the child has been waited for, unless
+// no signal can be sent any more: then it ends at the latest with this process.
 func (c *Child) End(grace time.Duration) {
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
@@ -88,11 +88,11 @@ func (c *Child) End(grace time.Duration) {
 	}
 }
 
-// signal sends a signal to a child that was not waited for; SIGKILL goes to the whole group,
-// without an error.
+// signal sends a signal to the child; SIGKILL goes to the whole group that the child leads, if any, and
+// is then no error.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
-		_ = syscall.Kill(-c.PID(), sig) // the child was not waited for, so the group is still its own
+		_ = syscall.Kill(-c.PID(), sig) // before the wait for the child, no other group has this id
 		return nil
 	}
 	return c.cmd.Process.Signal(sig) // by pidfd: never another process

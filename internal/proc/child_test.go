@@ -41,7 +41,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// readable waits until fd has data to read, for half a minute at most.
+// readable waits for half a minute at most, and reports whether fd can be read. A pidfd can when its process has ended.
 func readable(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 30_000)

@@ -37,7 +37,8 @@ func (e *ToolError) Error() string {
 	return s
 }
 
-// Words returns the tool's error message, on one line.
+// Words returns the tool's error message, on one line: the first line of standard error that begins with "E: " (apt),
+// or else the last line.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -50,10 +51,8 @@ func (e *ToolError) Words() string {
 // Unwrap returns exec's error, or a context's.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// How much of a tool's standard error is kept, in bytes.
-const (
-	stderrKept = 8 << 10
-)
+// stderrKept is how many bytes of a tool's standard error are kept: the last ones.
+const stderrKept = 8 << 10
 
 // Run runs a tool to its end and returns its standard output, or passes it line by line to
 // c.Stdout. When ctx ends, the tool's whole process group is killed.
@@ -90,8 +89,8 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 	return out.Bytes(), nil
 }
 
-// LastLines returns up to n last lines of a program's output, made safe for a terminal: a guest's
-// output is not trusted.
+// LastLines returns up to n last lines of a program's output that are not blank, made safe for a
+// terminal, because a guest's output is not trusted.
 func LastLines(output []byte, n int) []string {
 	var lines []string
 	for l := range strings.SplitSeq(string(output), "\n") {
@@ -102,7 +101,7 @@ func LastLines(output []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// lineFunc passes whole lines to f.
+// lineFunc passes whole lines, which end in \r or \n, to f.
 type lineFunc struct {
 	f   func(string)
 	buf []byte

@@ -2,8 +2,6 @@
 //
 // A Child runs until it ends or Child.End ends it: for example a QEMU. A Command is a tool that
 // runs to its end: apt-get, dpkg-deb. The kernel kills both when this process dies, for whatever
-// reason; Sweep then removes a directory. The package keeps up to a few KiB of a program's output,
-// and makes it safe for a terminal.
-//
-// The package depends on none of the programs.
+// reason; Sweep then removes a directory. The package keeps the last few KiB of a tool's standard
+// error, and makes text for error messages safe for a terminal.
 package proc

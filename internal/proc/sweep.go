@@ -22,7 +22,7 @@ func Sweep(dir string) (now func()) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil { // the next fetch removes it (cache.clean)
+	if err != nil { // if this process is killed, the next fetch removes the directory (cache.clean)
 		return func() { _ = os.RemoveAll(dir) }
 	}
 	return func() {

@@ -26,8 +26,8 @@ type Mapping struct {
 }
 
 // Read calls visit for each file mapping of a process, until visit returns false. complete reports
-// whether the whole list was read: it is false too if the list may not be read, for example another
-// user's.
+// whether the whole list was read: it is false after visit has returned false, if the list is longer than
+// Limit, and if this process may not read it, for example another user's.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -50,7 +50,7 @@ func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 }
 
 // parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous
-// memory.
+// memory and for an invalid line.
 func parse(line string) (m Mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || len(f[1]) != 4 {

@@ -22,7 +22,7 @@ import (
 // the guests, so a guest that has taken over this process cannot choose the spare's arguments and environment.
 type Spare struct {
 	child *proc.Child
-	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends the spare
+	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends or interrupts it
 }
 
 // spareEnv is the environment variable with the descriptor of a spare's end of the pipe.
@@ -40,7 +40,7 @@ var taken bool
 // Taken reports whether this process is a spare that does the job: its guests run by TCG, whatever its arguments are.
 func Taken() bool { return taken }
 
-// Keep starts a spare if KVM may run the guests of this process.
+// Keep starts a spare if this process is a vnic, and no spare, and KVM may run its guests.
 func Keep() error {
 	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil
@@ -66,7 +66,7 @@ func Keep() error {
 func Take() *Spare { return standby.Swap(nil) }
 
 // JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if the
-// job reads its input once or another host takes part.
+// job can read its input only once or another host takes part.
 func JobBegins() {
 	Take().Dismiss()
 }
@@ -80,7 +80,7 @@ func (s *Spare) Dismiss() {
 }
 
 // TakeOver makes the spare do the job, and returns its exit status. When interrupted is closed,
-// TakeOver interrupts the spare. An error means that the spare is gone.
+// TakeOver interrupts the spare. An error means that the spare ended before it could begin, or by a signal.
 func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
@@ -103,7 +103,7 @@ func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error
 }
 
 // Await is called at the start of vnic. In a spare it waits, and returns true when the spare must do the job, and false
-// when the first process has ended without a need for it. After true it calls interrupt once the first process is
+// when the first process has dismissed the spare or has ended. After true it calls interrupt once the first process is
 // interrupted or has ended. In a process that is no spare it returns true at once.
 func Await(interrupt func()) bool {
 	isVNIC = true

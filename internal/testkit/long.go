@@ -11,8 +11,8 @@ import (
 // minutes. The environment variable VNIC_LONG requests it, as in `make test-all`.
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
-// Boots skips a test that boots its own guests, unless the large form is requested: `make test`
-// boots guests in one place, test/internal/guests.
+// Boots skips a test that boots its own guests, unless the large form is requested without -short:
+// `make test` boots guests in one place, test/internal/guests.
 func Boots(t testing.TB) {
 	t.Helper()
 	if testing.Short() || !Long() {
@@ -20,8 +20,8 @@ func Boots(t testing.TB) {
 	}
 }
 
-// Slow skips a test that takes a second or more in `make check`, which takes short tests alone. The
-// test runs in `make test`, and with the race detector in `make race`.
+// Slow skips a test that takes a second or more if the tests run with -short, as in `make check`, but
+// without the race detector. The test runs in `make test`, and with the race detector in `make race`.
 func Slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() && !underRace() {

@@ -17,8 +17,8 @@ import (
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
 // MayClone returns an error if this process cannot start another with these namespace flags. Call it
-// before a start with maps of users: if such a start fails, Go leaves two descriptors of a pipe
-// open (syscall, forkAndExecInChild).
+// before a start with UidMappings or GidMappings: if such a start fails, Go leaves two descriptors of a
+// pipe open (syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
@@ -67,8 +67,8 @@ func InNamespace(t *testing.T) bool {
 }
 
 // Elsewhere starts a thread in a new network namespace. do runs f on the thread: sockets and
-// processes that f makes are in the namespace. tid is the thread's id, which names the namespace;
-// the thread lives until the test ends.
+// processes that f makes are in the namespace. tid is the thread's id, as in /proc/TID/ns/net; the
+// thread lives until the test ends.
 func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
@@ -115,7 +115,8 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback returns two addresses of this machine that the tests of no other process use.
+// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process use
+// them.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
 	addr := func(last int) netip.Addr {

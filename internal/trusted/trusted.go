@@ -71,7 +71,7 @@ type refused struct {
 func (e *refused) Error() string { return fmt.Sprintf("%s (%v: %s)", e.path, Err, e.why) }
 func (e *refused) Unwrap() error { return Err }
 
-// OtherOwner reports whether an error says that something belongs to another user.
+// OtherOwner reports whether err is an error of Check about a wrong owner.
 func OtherOwner(err error) bool {
 	var r *refused
 	return errors.As(err, &r) && r.owner

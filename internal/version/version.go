@@ -1,5 +1,6 @@
 // Package version has the version of vnic that this program belongs to, and refuses peers that use
-// another version of a protocol. Each end of a protocol sends both versions in its first message.
+// another version of a protocol. Each end of a protocol sends the protocol's and vnic's version in its
+// first message.
 package version
 
 import (
@@ -31,7 +32,7 @@ var String = sync.OnceValue(func() string {
 	return version + revision
 })
 
-// Hello has the versions that an end sends. Vnics up to 780d5150 send none, or Protocol alone.
+// Hello has the versions that an end sends. A vnic up to commit 780d5150 sends none, or Protocol alone.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Vnic     string `json:"vnic"`

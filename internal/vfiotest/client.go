@@ -40,7 +40,8 @@ type Message struct {
 	FDs             []int // descriptors to send; the caller still owns them
 }
 
-// Client is the client's end of a connection. Several goroutines may call its methods; it sends one request at a time.
+// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive; it
+// sends one request at a time.
 type Client struct {
 	mu   sync.Mutex
 	sock scm.Socket
@@ -51,7 +52,7 @@ type Client struct {
 // New returns a client that has sent nothing yet.
 func New(sock *net.UnixConn) *Client { return &Client{sock: scm.Socket{UnixConn: sock}} }
 
-// Connect negotiates the version on sock as QEMU does. The client owns sock from then on.
+// Connect negotiates the version on sock as QEMU does. The client owns sock; after an error sock is closed.
 func Connect(sock *net.UnixConn) (*Client, error) {
 	c := New(sock)
 	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +

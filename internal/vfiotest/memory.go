@@ -52,8 +52,8 @@ func (c *Client) Map(iova uint64, m *Memory) error {
 	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
 }
 
-// MapRange maps [off, off+size) of fd at iova; write reports whether the device may write. An fd of -1
-// maps a range that the device cannot reach.
+// MapRange maps [off, off+size) of fd at iova; write reports whether the device may write. If fd is -1,
+// the request has no descriptor, and the device cannot access the range.
 func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
 	flags := uint32(1)
 	if write {

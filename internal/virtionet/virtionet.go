@@ -25,7 +25,7 @@ const Implemented = FCsum | FGuestCsum | FMTU | FMAC | FGuestTSO4 | FGuestTSO6 |
 	FHostECN | FMrgRxBuf | FStatus | FMQ
 
 // FeatureNames are the names of the feature bits (virtio 1.3, 5.1.3 and 5.1.3.2), for logs and
-// errors. It also has features that neither the driver nor the device implements.
+// errors, also of features that neither the driver nor the device implements.
 var FeatureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",

@@ -1,4 +1,4 @@
-// Package webfile is a web server with one file, whose content follows from a seed. `vnic load` without a URL loads
+// Package webfile is a web server with one file, whose content is computed from a seed. `vnic load` without a URL loads
 // this file.
 package webfile
 
@@ -24,7 +24,7 @@ type File struct {
 	Seed uint64
 }
 
-// Fill writes to b the file's bytes from pos on.
+// Fill writes to b the file's bytes from pos on, and beyond Size more of the pattern.
 func (f *File) Fill(b []byte, pos uint64) {
 	if n := uint64(len(f.Head)); pos < n {
 		k := copy(b, f.Head[pos:])
@@ -35,7 +35,7 @@ func (f *File) Fill(b []byte, pos uint64) {
 	}
 }
 
-// ReadAt implements io.ReaderAt.
+// ReadAt implements io.ReaderAt, but reports no end: the caller must not read beyond Size.
 func (f *File) ReadAt(b []byte, pos int64) (int, error) {
 	f.Fill(b, uint64(pos))
 	return len(b), nil

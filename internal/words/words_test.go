@@ -91,7 +91,7 @@ func format(listed map[string]count) string {
 	return text
 }
 
-// finds has the counts of each folder and the place of each hit, for messages.
+// finds has, by folder, the counts and a line for each hit, for messages.
 type finds struct {
 	counts map[string]count
 	places map[string][]string
@@ -122,7 +122,7 @@ func scan(t *testing.T) *finds {
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if os.IsNotExist(err) || strings.Contains(file, "/testdata/") || strings.Contains(file, "/vendor/") {
-			continue // deleted and not committed yet, or not in this tree
+			continue // deleted but still in git's index, or another project's
 		}
 		testkit.OK(t, err)
 		switch path.Ext(file) {

@@ -101,7 +101,7 @@ func (a *attacker) hangUp() {
 	a.rings = nil
 }
 
-// alloc gives n bytes of memory, on pages of their own.
+// alloc returns the offset of n bytes of memory, on new pages.
 func (a *attacker) alloc(n uint64) uint64 {
 	addr := a.next
 	a.next += (n + 4095) &^ 4095
@@ -164,7 +164,7 @@ func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	testkit.Eventually(a.t, "the frame comes back", func() bool { return a.usedIdx(r) != before })
 }
 
-// refused fails the test unless a request was answered by an error and the connection goes on.
+// refused fails the test unless the error of a request is vhostuser.ErrRefused: the backend's answer reports a failure.
 func (a *attacker) refused(err error) {
 	a.t.Helper()
 	testkit.ErrorIs(a.t, err, vhostuser.ErrRefused)

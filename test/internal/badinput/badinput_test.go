@@ -48,8 +48,8 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs no more than its row says, has the answer that its row says, and leaves the process and its
-// other guests as they were.
+// Every bad input costs no more than its row says, and leaves the process and its other guests as they were. The rows'
+// inputs check the answers.
 //
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
@@ -65,7 +65,7 @@ func TestBadInputs(t *testing.T) {
 const tick = 10 * time.Millisecond
 
 // innocent is the processor time that an innocent frame takes on a machine that does nothing else.
-// If it takes more, the rows' limits are longer.
+// If it takes more, the rows' limits of processor time are higher by the same factor.
 const innocent = 50 * time.Microsecond
 
 // try runs the rows of one device model.
@@ -84,7 +84,7 @@ func try(t *testing.T, model string, rows []row) {
 			var over []string
 			for i := range attempts {
 				if i > 0 {
-					v = open(t, model) // a new server: the first attempt's log lines and memory would not come again
+					v = open(t, model) // a new server, because a server logs some lines and allocates some memory only once
 				}
 				w := &world{t: t, s: v.s, a: v.a, b: v.b, in: v.in, attacker: v.s.attacker(t, 2), port: v.port}
 				if over = w.try(r, v.usual, v.slowness); len(over) == 0 {
@@ -104,8 +104,8 @@ type victim struct {
 	in   *innocents
 	port uint16 // a UDP port of this machine that guests reach
 
-	usual    time.Duration // the usual time of an innocent frame
-	slowness float64       // processor time of an innocent frame, divided by its time on an otherwise idle machine
+	usual    time.Duration // the longest time of an innocent frame while no row runs
+	slowness float64       // processor time of an innocent frame, divided by innocent; at least 1
 }
 
 func open(t *testing.T, model string) *victim {
@@ -134,9 +134,7 @@ func open(t *testing.T, model string) *victim {
 const attempts = 3
 
 // try runs a row once, and returns the bounds that it exceeds. It returns when the innocent guests
-// still move bytes and the row's descriptors are closed. usual is the usual time of an innocent
-// frame, slowness the factor by which it takes more processor time than on a machine that does
-// nothing else.
+// still move bytes and the row's descriptors are closed. usual and slowness are the victim's.
 func (w *world) try(r row, usual time.Duration, slowness float64) (over []string) {
 	w.control = w.controlFrames()
 	w.in.move(w.t, 100)

@@ -16,7 +16,7 @@ import (
 // file.
 type mutant struct {
 	name  string
-	row   string // the row that fails without the bound
+	row   string // regular expression for the name of the row that fails without the bound
 	edits []edit
 }
 
@@ -24,8 +24,8 @@ type edit struct{ file, old, new string }
 
 // Two bounds have no mutant, because no row detects their removal. The first is patience: frames of
 // a slow receiver are dropped for other receivers' frames long before patience ends. The second is
-// that a refused walk is not repeated: a walk costs too little. Tests of nic and internal/nic/virtio count waiting
-// frames and walks instead.
+// that a refused walk is not repeated: a walk costs too little. Tests of internal/nic and internal/nic/virtio count
+// waiting frames and walks instead.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},

@@ -62,7 +62,7 @@ func TestBadFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	if os.Getenv(programEnv) == "" { // otherwise this is the process that confine.Run has started
+	if os.Getenv(programEnv) == "" { // it is set in the process that fusetest.Run starts
 		t.Setenv(programEnv, machinetest.Program(t, "vnic.dev/vnic/cmd/vnic"))
 	}
 	fusetest.Run(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func (w *world) servesNobody() {
 		c := w.s.dial(w.attacker.port)
 		_, _ = c.Write([]byte{0})
 		testkit.OK(w.t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // with data unread
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // the byte is unread
 			w.t.Errorf("the connection is not ended: %v", err)
 		}
 		_ = c.Close()

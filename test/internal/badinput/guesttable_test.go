@@ -50,8 +50,9 @@ var guestTable = []row{
 		s, r := w.sender()
 		piece := make([]byte, 1400)
 		for i := range uint16(8 * reps) {
-			// A datagram of each number has 4 fragments; each covers half of the previous one, and the last
-			// one is missing.
+			// A datagram of each number has 4 fragments, at bytes 0, 32,696, 65,400 and 32,560: the second
+			// and the last overlap, the third ends beyond 64 KiB, and bytes between the first and the last are
+			// missing.
 			s.batch(r, s.ipv4(gatewayAddr, 17, i/4, 1<<13|(i%4)*700/8+(i%4)*4000, piece))
 		}
 		s.flush(r)
@@ -64,7 +65,7 @@ var guestTable = []row{
 			s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
 		}
 		s.flush(r)
-		// 1,024 flows of two sockets. They end when the guest hangs up.
+		// There are 1,024 flows with two sockets each. The flows end when the guest hangs up.
 		testkit.Eventually(w.t, "the flows are open", func() bool { return w.s.cost().files >= w.before.files+2*1024 })
 		w.settle()
 	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 10 * few.cpu, lines: few.lines, files: 2*1024 + 8, stall: few.stall}},
@@ -128,7 +129,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle counts the process's descriptors until 20 counts in a row have not grown.
+// settle counts the process's descriptors until at least 19 counts in a row have not grown.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -139,14 +140,14 @@ func (w *world) settle() {
 	}
 }
 
-// frameSpace is the part of memory, at its end, that holds the frames of batch.
+// flush puts up to batchLen frames into the last MiB of memory, which begins at frameSpace: one every frameLen bytes.
 const (
 	frameSpace = ramSize - 1<<20
 	frameLen   = 4096
 	batchLen   = 128
 )
 
-// batch collects frames, and sends them when there are enough.
+// batch collects frames, and sends them when there are batchLen.
 func (a *attacker) batch(r *ring, frames ...[]byte) {
 	for _, f := range frames {
 		a.waiting = append(a.waiting, f)
@@ -205,7 +206,7 @@ func (a *attacker) syn(to netip.Addr, src, dst uint16) []byte {
 	return f
 }
 
-// sum returns the Internet checksum, not complemented.
+// sum returns the Internet checksum of n and of b, whose length is even, not complemented.
 func sum(b []byte, n uint32) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		n += uint32(be.Uint16(b))

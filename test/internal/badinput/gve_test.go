@@ -62,7 +62,7 @@ type gveClient struct {
 	mem   *vfiotest.Memory
 	next  uint64
 	aq    uint64
-	count uint32 // commands so far
+	count uint32 // commands since start
 	here  uint64 // address to which the NIC writes indices of doorbells
 }
 
@@ -76,7 +76,7 @@ func (s *server) gve(t *testing.T, port int) *gveClient {
 	return g
 }
 
-// alloc gives n bytes, on pages of their own.
+// alloc returns the address of n zeroed bytes, on new pages.
 func (g *gveClient) alloc(n int) (iova uint64) {
 	iova = dmaAt + g.next
 	g.next += (uint64(n) + 4095) &^ 4095
@@ -237,7 +237,7 @@ func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
 	return tx, rx
 }
 
-// send sends frames, as many at a time as there is space for, and waits until they are completed.
+// send sends frames, at most half a ring or 256 at a time, and waits until they are completed.
 func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	g.t.Helper()
 	if g.next+1<<20 > ramSize {

@@ -18,7 +18,7 @@ import (
 var gveTable = []row{
 	{costly, vfio, "as many mappings as there may be, and one more", "the last one is refused", func(w *world) {
 		c := w.vfio()
-		const most = 65535 // mappings, without the client's memory and two words
+		const most = 65535 // dma.MaxRegions; the client's memory is one more mapping
 		fd := c.mem.FD()
 		for i := range uint64(most) {
 			c.posted(vfiouser.CmdDMAMap, vfiotest.DMAMap(3, i%2<<12, 1<<40+i<<13, 4096), fd)
@@ -28,7 +28,7 @@ var gveTable = []row{
 	}, bound{memory: 64 * mib, peak: 96 * mib, cpu: 4 * few.cpu, lines: few.lines, stall: few.stall}},
 	{slow, vfio, "a client that asks for all it can and reads no answer", "it is ended when it hangs up", func(w *world) {
 		c := w.vfio()
-		testkit.OK(w.t, c.SetTimeout(200*time.Millisecond)) // then the socket is full, as nobody reads
+		testkit.OK(w.t, c.SetTimeout(200*time.Millisecond)) // Send fails when the socket is full
 		ask := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead},
 			Body: vfiotest.Access(registersBAR, 0, 4096)}
 		for range reps {
@@ -38,7 +38,7 @@ var gveTable = []row{
 		}
 	}, few},
 	{repeated, vfio, "a connection, with memory", "it is served", func(w *world) {
-		for range reps / 4 { // of 64 MiB, and five messages
+		for range reps / 4 { // each maps 64 MiB
 			w.hangUp(w.vfio())
 		}
 	}, few},
@@ -78,7 +78,7 @@ var gveTable = []row{
 				for range most {
 					if i > 0 {
 						c.count++
-						continue // these registers exist
+						continue // the slot has this command already
 					}
 					c.slot(most, 0x4242)
 				}
@@ -188,10 +188,10 @@ var gveTable = []row{
 	}, few},
 }
 
-// high is the address at which a client's memory is mapped a second time, page by page.
+// high is the address at which scatter maps pages of a client's memory a second time.
 const high = 1 << 44
 
-// scatter maps 64 pages at consecutive addresses, whose places in the file are not consecutive.
+// scatter maps 72 pages at consecutive addresses, whose places in the file are not consecutive.
 func (g *gveClient) scatter() {
 	g.t.Helper()
 	for i := range uint64(64 + 8) {

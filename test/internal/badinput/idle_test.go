@@ -20,9 +20,9 @@ const idleEnv = "BADINPUT_IDLE"
 // start, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
-// The server does nothing while its guests do nothing: in a second it uses no tick of processor
-// time, and no thread wakes up, so no timer fires that often. Each port has a guest that has
-// started its rings, has sent a frame, and has posted buffers.
+// The server does nothing while its guests do nothing: in one of at most idleTries seconds it uses no
+// tick of processor time, and no thread wakes up, so no timer fires every second. Each port has a
+// guest that has started its rings, has sent a frame, and has posted buffers.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {
@@ -64,7 +64,8 @@ func (s *server) idle(t *testing.T, model string, port int) {
 	g.give(time.Now())
 }
 
-// wakes returns how often threads of the process and of its children have been woken up.
+// wakes returns how often the threads of the server's processes have gone to sleep (voluntary_ctxt_switches in
+// proc(5)).
 func (s *server) wakes(t *testing.T) (n int) {
 	t.Helper()
 	for _, pid := range s.processes(t) {
@@ -83,7 +84,7 @@ func (s *server) wakes(t *testing.T) (n int) {
 	return n
 }
 
-// processes returns the server's process and its children.
+// processes returns the server's process and its descendants.
 func (s *server) processes(t *testing.T) (pids []int) {
 	t.Helper()
 	pids = []int{s.cmd.Process.Pid}

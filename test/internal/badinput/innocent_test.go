@@ -66,11 +66,11 @@ func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
 	if want == nil || !bytes.Equal(frame, *want) {
-		return // a frame of a row
+		return // a frame that the input of a row has caused
 	}
 	select {
 	case g.came <- want:
-	default: // a broadcast, which meet sends until one arrives
+	default: // came is full: meet sends its broadcast until one arrives
 	}
 }
 
@@ -133,7 +133,7 @@ func (g *guest) meet(t *testing.T, other *guest) {
 func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
 	want := from.frame(to.mac, n)
 	to.want.Store(&want)
-	for len(to.came) > 0 { // broadcasts
+	for len(to.came) > 0 { // broadcasts of meet are left
 		<-to.came
 	}
 	start := time.Now()

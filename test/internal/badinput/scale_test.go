@@ -87,8 +87,8 @@ func (l *loop) spread(k int) {
 	}
 }
 
-// show makes n more chains available and kicks if the device asks for it; now and then it kicks
-// anyway, because it may have missed the request.
+// show makes n more chains available, and kicks unless the device has disabled kicks. If n is 0 it
+// kicks at most once a millisecond, because an earlier call may have read the device's flag too early.
 func (l *loop) show(n int) {
 	if l.shown += uint16(n); n > 0 {
 		dma.StoreWord(l.a.ram[l.r.avail:], uint32(l.shown)<<16|1) // VIRTQ_AVAIL_F_NO_INTERRUPT: we poll
@@ -124,7 +124,7 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. As a doorbell is a message, show rings one for as many chains as Linux's driver does.
+// gveLoop is a queue of a gVNIC. A doorbell is a message, so show rings it once for each chains, like Linux's driver.
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue
@@ -132,8 +132,8 @@ type gveLoop struct {
 	came    func() bool
 	bufs    uint64
 	each    int // chains for one doorbell
-	pending int
-	has     int
+	pending int // chains made available since the last doorbell
+	has     int // chains that the device has, and pending ones
 }
 
 func (l *gveLoop) spread(k int) {
@@ -224,7 +224,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// scaleFrame is a frame of a flow from a port to another, whose checksum is left to the device.
+// scaleFrame is a TCP frame of a flow from a port to another port. The device has to complete its TCP checksum.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))
@@ -271,7 +271,7 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 			back[i] = e.look()
 			n += back[i]
 		}
-		for _, e := range a.rx { // before frames for these buffers arrive
+		for _, e := range a.rx { // post buffers before more frames are sent
 			e.show(e.look())
 		}
 		for i, e := range a.tx {

@@ -29,7 +29,7 @@ type server struct {
 	end    chan error
 }
 
-// programEnv names the vnic program to test instead of one that is built from this tree.
+// programEnv is the environment variable with the path of the vnic to test; unset: one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
 // serve starts vnic with a number of ports.
@@ -63,7 +63,7 @@ func serve(t *testing.T, ports int, args ...string) *server {
 	return s
 }
 
-// Write records the output of the process.
+// Write records the standard error of the process, which is its log.
 func (s *server) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ func (s *server) dial(port int) *net.UnixConn {
 
 // cost is what the process has used.
 type cost struct {
-	memory int // bytes now, without mapped files
-	peak   int // the maximum of memory since forget
+	memory int // resident bytes now, without mapped files
+	peak   int // the maximum of resident bytes since forget, with mapped files
 	ticks  int // processor time, in units of 10 ms
 	lines  int // lines in the log
 	files  int // descriptors

@@ -26,7 +26,7 @@ type receiver struct {
 	rate   atomic.Pointer[rate] // the rate at which it posts buffers
 }
 
-// rate returns how many buffers a receiver posts now.
+// rate returns how many of free buffers a receiver posts now.
 type rate func(now time.Time, free uint64) (buffers uint64)
 
 func quick(_ time.Time, free uint64) uint64 { return free }
@@ -157,7 +157,8 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 // slowEnv names the variable that enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// Pairs of measurements, and how long each is; what runs before it is not counted.
+// pairs is the number of pairs of measurements. Each measurement lasts measure, and follows traffic of the length
+// before that is not counted.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond

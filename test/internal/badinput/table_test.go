@@ -89,7 +89,7 @@ type row struct {
 	bound  bound
 }
 
-// reps is how often a row repeats its input.
+// reps is how often most rows repeat their input.
 const reps = 1000
 
 // table has all rows except onFiles, which need file systems of their own.
@@ -235,8 +235,8 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains shares the maximum number of regions, adjacent pages, and makes a ring of the largest
-// size whose chains have n descriptors; each descriptor crosses from one region to the next.
+// longChains shares 401 regions, of them 400 adjacent pages, and makes a ring of the largest size with
+// 64 chains of n descriptors; each descriptor crosses from one page's region to the next.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -252,7 +252,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 		if i == n-1 {
 			next, more = 0, 0
 		}
-		// Half of a page and half of the one behind it.
+		// The second half of a page, and the first half of the next page.
 		a.put(tables+16*i, high+(i%(pages-1))<<12+2048, 4096, flags|more, next)
 	}
 	for i := range uint64(64) {
@@ -292,8 +292,7 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	return heads(n)
 }
 
-// await waits until n chains have come back, or the queue has stopped because of a chain that is
-// too long.
+// await waits until n chains have come back, or the device has disabled kicks because it has seen a chain.
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
@@ -343,8 +342,8 @@ func (w *world) noControl() {
 	}
 }
 
-// forged returns a frame whose partial checksum, when completed, would turn it into a control
-// frame, with that source and EtherType.
+// forged returns a frame and its virtio_net_hdr: the partial checksum, when completed, would give it the
+// source and the EtherType of a control frame.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)

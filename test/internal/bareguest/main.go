@@ -1,11 +1,11 @@
-// Command bareguest makes a minimal guest like a user's own, whose only file of vnic is the given
+// Command bareguest makes a minimal guest like a user's own, whose only program of vnic is the given
 // tool. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
 // and in that initramfs it is /init: it mounts the usual file systems, loads the modules in their
-// order, runs the tool with the words after -- of the kernel's command line, and prints the tool's
-// output and exit status on the console.
+// order, runs the tool with the words after -- of the kernel's command line, and prints on the
+// console the tool's standard error, the length and SHA-256 of its standard output, and its exit status.
 package main
 
 import (

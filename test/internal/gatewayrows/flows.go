@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// thousand opens 1,000 TCP connections and 1,000 UDP flows, and sends a request on each when all
-// are open. The connections stay open.
+// thousand opens 1,000 TCP connections, and then 1,000 UDP flows, and sends a request on each
+// when all of its kind are open. The TCP connections stay open.
 func (p *prober) thousand() (string, string, error) {
 	tcp, conns := p.open("tcp")
 	p.kept = conns
@@ -26,7 +26,7 @@ func (p *prober) afterReset() (string, string, error) {
 }
 
 // open opens a thousand flows, and counts the answers when all are open. It uses the same ports
-// each time, outside of this machine's range of ephemeral ports.
+// each time, outside of the kernel's usual range of ephemeral ports.
 func (p *prober) open(network string) (answers int, conns []net.Conn) {
 	var mu sync.Mutex
 	each := func(n int, f func(i int)) {

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest moves each NIC to a network namespace, with a process that measures the rows, and runs
-// these processes one after another. When all have ended, the guest restarts without closing its
-// connections.
+// guest moves each NIC to a network namespace, with a process that measures the rows, and lets these
+// processes measure one after another. After the last one it restarts the guest without closing the
+// guest's connections, unless the guest has restarted already.
 func guest() error {
 	type process struct {
 		name string

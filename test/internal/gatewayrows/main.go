@@ -5,8 +5,9 @@
 //	gatewayrows serve NETNS   runs the world's servers in that network namespace, and this machine's servers in the
 //	                          current one: it prints each row that the guest has measured as a line of JSON
 //	gatewayrows guest         runs in the guest: measures all rows but reset, restarts the guest, measures reset
-//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: if in a
-//	                          row other than the rates both other gateways are better than vnic
+//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: in a row other
+//	                          than the rates both other gateways are better than vnic, a check of vnic alone has
+//	                          failed, or a row is missing
 package main
 
 import (
@@ -57,7 +58,7 @@ var search = []string{"corp.example.test", "example.test"}
 // Ports of the world, and of the guest.
 const (
 	tftpPort    = 69
-	controlPort = 7000 // HTTP, see control
+	controlPort = 7000 // HTTP: see controls
 	echoPort    = 7001 // TCP and UDP
 	talkPort    = 7002 // UDP: see talk
 	closedPort  = 7999

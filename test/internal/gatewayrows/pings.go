@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo sends a ping, and returns the answer and its sender.
+// echo sends pings until an echo reply or a destination unreachable comes, and returns this answer and its sender.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {
@@ -75,7 +75,7 @@ func (p *prober) ping() (string, string, error) {
 	return "yes", "answered by the host itself", p.pinged(p.world, false)
 }
 
-// pingRefused pings while this machine allows no sockets for pings. It runs before the first ping.
+// pingRefused pings while the host allows no sockets for pings. It runs before ping, which makes the host allow them.
 func (p *prober) pingRefused() (string, string, error) {
 	from, m, err := p.echo(p.world, false)
 	if err != nil {

@@ -78,7 +78,7 @@ func (p *prober) share(n, sent int) string {
 	return "some"
 }
 
-// ask sends a request to the control server.
+// ask sends body as JSON to the control server, and stores the response in answer, unless that is nil.
 func (p *prober) ask(path string, body, answer any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -237,7 +237,7 @@ func (p *prober) ipv6() (string, string, error) {
 	return p.share(len(text), 2), strings.Join(text, " and "), nil
 }
 
-// await6 waits for an address from a router advertisement that the kernel has checked for duplicates.
+// await6 waits until the NIC has an IPv6 address beside its link-local one, and the kernel has found no duplicate of it.
 func (p *prober) await6() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

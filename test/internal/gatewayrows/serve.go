@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serve runs the servers until it is killed.
+// serve runs the servers until it is killed, or one of them fails.
 func serve(netns string) error {
 	failed := make(chan error)
 	go func() { // The thread in the world's namespace ends with this goroutine, and nothing else runs on it.
@@ -118,7 +118,8 @@ func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 // talk does what a datagram's first byte says:
 //
 //	w  sends the datagram's source port to its source at once, and again after the silence
-//	c  counts the datagram; q returns the count and its nanoseconds, and restarts the count
+//	c  counts the datagram
+//	q  returns the count and the nanoseconds from the first to the last counted datagram, and restarts the count
 //	s  sends the number of datagrams of a rate measurement
 func talk(c *net.UDPConn) error {
 	b := make([]byte, 64<<10)
@@ -170,7 +171,7 @@ func controls() http.Handler {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	// Returns how many times the guest has booted.
+	// Counts a boot of the guest, and returns the number of boots.
 	handle("POST /boot/{name}", func(r *http.Request) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -186,7 +187,8 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Allows the gateways sockets for pings, which this namespace first forbids. Its only group is root's.
+	// Allows sockets for pings to group 0, the only group in this user namespace. A new network namespace allows them
+	// to no group.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})
@@ -207,8 +209,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// burst sends the datagrams of a burst to a port of this machine's loopback, and counts what comes back until nothing
-// has for three seconds.
+// burst sends the datagrams of a burst to a port of this machine's loopback, and counts the datagrams that come back.
 func burst(port int) (int, error) {
 	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
@@ -236,8 +237,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts the datagrams of a burst, and returns their source. The first one may take long: a guest
-// receives all before it sends its own.
+// receiveBurst counts the datagrams of a burst until all have come or none has for three seconds, and returns their
+// source. It waits 20 s for the first one, because a guest receives all before it sends its own.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

@@ -1,11 +1,12 @@
-// Command gateways compares TCP through several gateways of one guest with this machine.
+// Command gateways compares the speed of TCP between one guest and this machine through several gateways.
 // test/25-gateways.sh runs it in the guest and on this machine.
 //
 //	gateways serve                            serves streams on a port of 127.0.0.1, which it prints
 //	gateways ROUNDS BYTES NAME=HOST:PORT...   moves bytes to and from each in turn; compares the first with the others
 //
-// It prints a line for each direction and each gateway but the first: the median of the ratios of rounds, of bytes a
-// second, and with how many rounds that is. Status 1: a ratio is not above 1.
+// It prints a line for each direction and each gateway but the first: the median rates of the first and of this one in
+// MB/s, the median of the rounds' ratios of the two with the least and the greatest, and the number of rounds. Status
+// 1: a median ratio is not above 1.
 package main
 
 import (

@@ -28,11 +28,11 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots of invalidations that it has not answered while it was dead
+	unfreed []int // slots of given-up invalidations that it has not freed while its mode was Dead
 	log     []mailbox.Request
 	logged  uint64 // all requests, also those for which the log has no room
 
-	// Counting up, while region is not 0.
+	// State of count, valid while region is not 0.
 	region  uint32
 	table   []entry
 	counted []uint32
@@ -84,7 +84,7 @@ func serve(t *testing.T, g *guest) {
 
 // step does all work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // read before the log, so that the log is complete
+	commanded := n.control.Commanded() // before the mailbox, so that the log has all requests from before the command
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
@@ -102,7 +102,8 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack drops the entries of pages. It logs the request before the guest goes on.
+// takeBack logs an invalidation, drops the entries of its pages, and then answers. In the modes Dead and Silent it does
+// not answer, and drops nothing.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -134,7 +135,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 			*e = entry{taken: r.Generation, known: true}
 		}
 	}
-	// The NIC reads back the values that it wrote: the guest has moved the page meanwhile.
+	// A NIC that sabotages reads the words before it answers, and writes to the old places afterwards.
 	var values []uint32
 	for _, e := range old {
 		values = append(values, dma.LoadWord(e.word))
@@ -256,8 +257,8 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// hold keeps an answer until one of its pages has been invalidated after it, for the faulty NIC
-// that accepts outdated answers.
+// hold reports whether count must keep an answer. A NIC in the mode Believes, which accepts outdated answers, keeps an
+// answer until one of its pages has been invalidated after it.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
@@ -268,7 +269,8 @@ func (n *pagingNIC) hold(r testnic.Response) bool {
 // after reports whether the page was invalidated after the driver gave an answer.
 func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
-// learn enters the pages of an answer, except pages that were invalidated after it.
+// learn enters the pages of an answer, except pages that were invalidated after it. In the mode Believes it enters
+// these too if they are in the GPU's memory.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
 	n.asked = nil

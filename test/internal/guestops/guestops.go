@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Main is a guest's program with operations whose arguments are an A.
+// Main registers operations, whose arguments are JSON values of type A, runs vnic's guest program, and exits.
 func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	for name, op := range ops {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
@@ -38,8 +38,8 @@ func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	os.Exit(boot.Main(os.Args))
 }
 
-// Splat matches the kernel's messages about its own faults, and the message of the gve driver when
-// it gives up on the device.
+// Splat matches the kernel's messages about its own faults, and messages of the gve driver about
+// commands that fail and resets of the device.
 var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|stalled pool|page_pool_release_retry|` +
 	`NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
@@ -58,7 +58,7 @@ func Link(name, what string, change func(link.Link) error) error {
 	return nil
 }
 
-// Get sends a request to a family of generic netlink, and returns the answer.
+// Get sends a request to a family of generic netlink, and returns the data of the first answer.
 func Get(family string, command uint8, body func(*netlink.AttributeEncoder)) ([]byte, error) {
 	return ask(family, command, 0, body)
 }
@@ -98,7 +98,7 @@ func ask(family string, command uint8, flags netlink.HeaderFlags, body func(*net
 	return list[0].Data, nil
 }
 
-// The family "ethtool" and what its requests begin with (include/uapi/linux/ethtool_netlink.h).
+// The family "ethtool", and attributes with which its requests begin (include/uapi/linux/ethtool_netlink.h).
 const (
 	Ethtool        = "ethtool"
 	attrHeader     = 1

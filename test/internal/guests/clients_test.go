@@ -94,7 +94,7 @@ func (w *clientLab) meters() (bound, rest counts) {
 	return bound, rest
 }
 
-// job runs the program, and returns its report and the NIC's counters.
+// job runs the program, and returns its report and by how much the NIC's counters have grown.
 func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
 	rest counts) {
 	t.Helper()
@@ -245,7 +245,7 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 			return r.AllReduce(ctx, devmem.Int32, data, 0, sums)
 		}()
 	}()
-	defer func() { // runs also if run ends the test
+	defer func() { // also if job ends the test
 		cancel()
 		<-ended
 	}()

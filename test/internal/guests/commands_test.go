@@ -46,7 +46,7 @@ func copyRun(i int) []string {
 		"tx.device == 0", "rx.device == 0")
 }
 
-// runs puts "runs.I." before all paths of conditions.
+// runs puts "runs.I." before the first path of each condition, and before the second if its name ends in "bytes".
 func runs(i int, conditions ...string) (list []string) {
 	for _, c := range conditions {
 		f := strings.SplitN(c, " ", 3)
@@ -103,8 +103,8 @@ var commands = []command{
 		[]string{`guest == "qemu"`, "runs.-len- == 2", "runs.0.bytes == size", "runs.0.sha256 == runs.0.source_sha256"})},
 }
 
-// Each command that boots guests runs once from end to end, and on both NIC models if the command proves something
-// about the NIC: its output is right, and the host's counters show in which memory payload was.
+// Each command that boots guests runs from end to end, with both NIC models if the command proves something about the
+// NIC: its output is right, and the host's counters show in which memory payload was.
 //
 // Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
 // not through host memory.
@@ -191,7 +191,7 @@ func serveOneFile(t *testing.T) (url, digest string) {
 
 // bootCommand boots two guests that ping each other by name, and run a program of this machine on
 // their GPUs' memory: its output arrives with the guest's number in front, and vnic exits with the
-// worst status.
+// status of the guest that fails.
 func bootCommand(t *testing.T, vnic string) {
 	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
 echo answered

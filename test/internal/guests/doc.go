@@ -1,11 +1,12 @@
-// Package guests is the one place where `make test` boots guests: a few labs, each booted once, on
-// which many subtests run one after another, and the commands of vnic that boot guests, each once.
-// Tests that can share a boot are here. Tests that need their own guest, because they remove a NIC
-// or kill a guest, are in other packages and skipped with -short.
+// Package guests is the one place where `make test` boots guests: a lab that is booted once, on
+// which many subtests run one after another, and the commands of vnic that boot guests. Tests that
+// can share a boot are here. Tests that need their own guest, because they remove a NIC or kill a
+// guest, are in other packages and skipped without VNIC_LONG.
 //
 //   - TestKernelsDrivers: the kernel's own drivers on both models, and the user-space driver, in two
 //     guests that live until the end of the test.
 //   - TestCommands: the program vnic from end to end.
 //
-// The package has only tests. At the end they print how many guests they have booted, and fail if that is above limit.
+// The package has only tests. At the end they print how many guests they have booted, and fail if there are more than
+// limit.
 package guests

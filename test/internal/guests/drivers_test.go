@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// One guest has gVNICs with its kernel's driver and a virtio NIC with vnic's driver, each with a GPU; the other guest
-// has a virtio NIC with its kernel's driver. All tests that need not kill a guest share this boot.
+// One guest has two gVNICs with its kernel's driver and one GPU, and a virtio NIC with vnic's driver and another GPU;
+// the other guest has a virtio NIC with its kernel's driver. All tests that need not kill a guest share this boot.
 //
 // Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 //

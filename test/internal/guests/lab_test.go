@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// life is how long a guest of a lab may live. Its subtests usually take a tenth of that.
+// life is how long a guest of a lab may live. The lab's subtests usually take a tenth of that.
 const life = 8 * time.Minute
 
 // step is how long a subtest may take.
@@ -116,7 +116,7 @@ func unique(list []string) []string {
 	return slices.Compact(list)
 }
 
-// startPeer starts the guest in this process: vnic's driver and stack, and its servers.
+// startPeer starts the guest in this process: vnic's driver and stack.
 func (w *guestLab) startPeer(t *testing.T) {
 	t.Helper()
 	p := w.ports[peerPort]

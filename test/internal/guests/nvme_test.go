@@ -66,7 +66,7 @@ func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	return list
 }
 
-// bytes returns the host's mapping of a range of a disk.
+// bytes reads a range of a disk from the host's file.
 func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)

@@ -26,7 +26,8 @@ func handler(file []byte) http.Handler {
 }
 
 // nbdServer is a server of the NBD protocol (its proto.md) with one export, written for this test alone: fixed
-// newstyle, NBD_OPT_GO and no other option, simple replies. A client that is wrong loses its connection.
+// newstyle, NBD_OPT_GO and no other option, simple replies. It closes the connection of a client that sends anything
+// else.
 type nbdServer struct {
 	mu    sync.Mutex
 	store []byte
@@ -90,7 +91,7 @@ func (s *nbdServer) shake(c net.Conn) bool {
 	return err == nil
 }
 
-// answer answers a request; false: there are no more.
+// answer answers a request; false: there are no more, or the request is invalid.
 func (s *nbdServer) answer(c net.Conn) bool {
 	be := binary.BigEndian
 	var b [28]byte

@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// side is a NIC of the guest with two, its GPU and the stream that goes over it.
+// side is a NIC of the gve guest, the NIC's GPU, and the stream that goes over the NIC.
 type side struct {
 	device  string // for devmem -f
 	pattern int    // for devmem -v: each side has another pattern
@@ -182,7 +182,7 @@ func lockstep(sides []*side, move func(*side, []byte) error) error {
 	return nil
 }
 
-// fill writes the side's pattern from an offset of its stream on: the bytes 1 to N-1 and a newline.
+// fill writes the side's pattern from an offset of its stream on: the bytes 1 to N-1 and a newline, where N is pattern.
 func (s *side) fill(b []byte, off uint64) {
 	for i := range b {
 		if b[i] = byte((off + uint64(i) + 1) % uint64(s.pattern)); b[i] == 0 {
@@ -191,9 +191,9 @@ func (s *side) fill(b []byte, off uint64) {
 	}
 }
 
-// meter adds a flow counter at the peer's NIC, which exists as long as the test, for the connection
-// from the peer to the guest's port. An emulated guest's timers run late, so it may retransmit
-// bytes that were not lost; only a flow counter distinguishes these from the stream's bytes.
+// meter adds a flow counter at the peer's NIC for the connection from the peer to the guest's port. The
+// counter ends with the NIC. An emulated guest's timers run late, so it may retransmit bytes that were
+// not lost; only a flow counter distinguishes these from the stream's bytes.
 func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port uint16) {
 	t.Helper()
 	id := testkit.Must(peer.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local,

@@ -46,7 +46,8 @@ type bench struct {
 	limit time.Duration // for the guest's whole life, and for each call
 }
 
-// newBench boots the guest. connected has the connections of its NICs; nil: they are served here.
+// newBench boots the guest with one CPU. connected is called with the connection of each NIC, to serve it; nil: this
+// process serves the NICs.
 func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchOf(t, 1, limit, log, connected)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP
+// Queues are bound and unbound, interfaces taken down, and the driver is reconfigured and reloaded while TCP
 // streams run between its NICs, ordinary and of device memory. After each step all streams go on,
 // every byte compared; at the end the kernel's log has no complaint. Then the test provokes the one
 // warning that docs/specs/gve.md (11) explains, to show that complaints would be found.
@@ -40,7 +40,7 @@ func (b *bench) do(what, op string, a Args) {
 	b.ok("%s", what)
 }
 
-// churn runs all steps. Each ends with traffic on all streams.
+// churn runs all steps, with traffic on all streams between them.
 func (b *bench) churn(cycles, flaps, reloads int) {
 	b.Helper()
 	b.do("links are up, streams run", OpSetup, Args{})
@@ -61,7 +61,8 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down, waits until the guest has seen it, and brings the link up again.
+// carrier takes a link of the device down and up again. After each change it waits until the guest's interface has the
+// same state.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {

@@ -17,8 +17,8 @@ import (
 
 const (
 	devmemPort = 7002 // the peer's port; the interface under test uses the numbers after it
-	// two rings of buffers, and the pages whose tokens are held: a queue with fewer than 32 free pages
-	// never receives (devmem.md, section 3)
+	// rxSize has room for two rings of buffers, and the pages whose tokens are held: a queue with fewer
+	// than 32 free pages never receives (devmem.md, section 3).
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
@@ -40,7 +40,7 @@ type dut struct {
 	rx, tx devmem.Binding
 	source chan devmem.Binding // the binding from which the sender sends next
 
-	refused atomic.Pointer[refusal] // the last error after which the sender went on
+	refused atomic.Pointer[refusal] // of the last send; nil: it was not refused
 }
 
 // refusal is an error of sends, and how many sends in a row have failed with it.
@@ -56,7 +56,7 @@ func (r *refusal) String() string {
 	return fmt.Sprintf("%d sends in turn were refused, the last: %v", r.times, r.err)
 }
 
-// openDevice opens the interface under test, and connects it.
+// openDevice opens the interface under test, connects it to the peer, and starts a stream in each direction.
 func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	d := &dut{gpu: g.gpu, device: newMeter("device memory TCP, received in device memory"),
 		host: newMeter("device memory TCP, received in host memory"), out: newMeter("device memory TCP, sent"),
@@ -117,7 +117,7 @@ func (d *dut) close() error {
 	return errors.Join(err, d.dev.Close())
 }
 
-// receive receives and compares all bytes, in device memory and in host memory.
+// receive receives and compares bytes, in device memory and in host memory, until an error.
 func (d *dut) receive() {
 	frags, linear := make([]devmem.Frag, 64), make([]byte, 256<<10)
 	var tokens []devmem.TokenRange
@@ -210,7 +210,7 @@ func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// refuse records the error of a send, or that it succeeded.
+// refuse records the error of a send; nil: the send succeeded.
 func (d *dut) refuse(err error) {
 	r := &refusal{err: err, times: 1}
 	if last := d.refused.Load(); err != nil && last != nil {

@@ -3,7 +3,7 @@
 // network namespace of the guest. TCP streams run between them, and every byte is
 // compared.
 //
-// Files that are not tests run in the guest, in its program (guest). The tests run on the host:
+// Files that are not tests run in the guest, in its program (folder guest). The tests run on the host:
 // they decide when things happen (bench.call), because some happen on the device's side: links that
 // go down, a server that ends.
 package gvelab

@@ -20,13 +20,13 @@ import (
 // module is the name of the driver's kernel module.
 const module = "gve"
 
-// Operations of the guest. The streams run during each of them.
+// Operations of the guest. After OpSetup the streams run during each operation.
 const (
 	OpSetup       = "lab.setup"       // bring the links up, and start the streams
 	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
 	OpCycles      = "lab.cycles"      // bind and unbind queues, Times times
 	OpBind        = "lab.bind"        // bind queue 3, and leave it bound
-	OpUnbind      = "lab.unbind"      //
+	OpUnbind      = "lab.unbind"      // undo OpBind
 	OpFlap        = "lab.flap"        // take interface Name down and up, Times times
 	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, with Up, or has none
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
@@ -147,7 +147,7 @@ func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 
 var errStalled = fmt.Errorf("and no more in %v", patience)
 
-// cycles binds alternating sets of queues, with traffic before and after each bind.
+// cycles binds and unbinds sets of queues in turn, with traffic while queues are bound and after each unbind.
 func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		queues := [][]int{{3}, {2, 3}, {2}}[i%3]
@@ -230,14 +230,14 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
 // lost takes an interface down whose device is gone, because the driver may notice the loss late, and waits for
-// the driver's last log line. lost does not bring the interface up again: Linux 7.2's gve_open would then
+// a log line with a.Name in it. lost does not bring the interface up again: Linux 7.2's gve_open would then
 // dereference a NULL pointer (gve_tx_add_to_block).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
 		return nil, err
 	}
-	go func() { _ = takeDown(underTestName) }() // lost does not wait for its end
+	go func() { _ = takeDown(underTestName) }() // lost does not wait for takeDown
 	var news []Record
 	err = poll(ctx, func() (bool, error) {
 		log, err := kernelLog()

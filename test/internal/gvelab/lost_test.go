@@ -18,23 +18,23 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// quitLimit is how long QEMU may take to end, powerOffLimit how long a guest may take to power off
-// whose driver gives up on each of its devices.
+// quitLimit is how long QEMU may take to end. powerOffLimit is how long a guest may take to power off
+// if its driver gives up on each of its devices.
 const (
 	quitLimit     = 5 * time.Second
 	powerOffLimit = time.Minute
 )
 
 // lost is the line that vnic's log must have, givesUp the line that the guest's kernel log must have
-// after lost.
+// after the loss.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
 	givesUp = "DISABLING ALL QUEUES"
 )
 
-// The server of a guest's gVNICs ends during traffic while its QEMU runs on. QEMU ends at a quit
-// command, vnic's log describes what the guest will see, and the guest sees that.
+// The server of a guest's gVNICs ends during traffic while its QEMU runs on. The guest's driver gives
+// up, and QEMU ends at a quit command. If the server was not killed, vnic's log describes the loss.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
@@ -168,8 +168,7 @@ func (x *loss) after(powerOff, mayAbort bool) {
 	}
 }
 
-// gone reports whether QEMU has ended by itself. If the guest's channel has ended, it waits for
-// QEMU's end.
+// gone reports whether QEMU ends by itself within quitLimit.
 func (x *loss) gone() bool {
 	select {
 	case <-x.Done():

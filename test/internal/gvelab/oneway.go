@@ -25,14 +25,14 @@ const (
 	oneWaySize = 16 << 10 // bytes of a send
 )
 
-// oneWay is one such connection.
+// oneWay is a connection that only sends.
 type oneWay struct {
 	conn devmem.Conn
 	far  net.Conn
 	out  *meter
 }
 
-// oneWayDevice is the interface under test with such connections.
+// oneWayDevice is the interface under test with connections that only send.
 type oneWayDevice struct {
 	dev    *kernel.Device
 	rxBuf  devmem.Buffer
@@ -156,7 +156,7 @@ func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	}
 }
 
-// flow waits until each connection has sent more bytes.
+// flow waits until the bytes of two more sends of each connection have arrived.
 func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()

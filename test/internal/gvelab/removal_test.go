@@ -13,8 +13,8 @@ import (
 
 // The guest's kernel removes a gVNIC under traffic and finds it again, ten times, every other time with
 // a queue bound to device memory; then the same with the NIC behind an IOMMU. Each time the streams go
-// on, with every byte compared, and queues can be bound. While the device is removed, the host holds no
-// queues and no interrupts for it; when it is back, as many as before. The kernel's log has no complaint.
+// on, with every byte compared, and queues can be bound. While the device is removed, the host holds fewer
+// descriptors and goroutines; when it is back, as many as before. The kernel's log has no complaint.
 //
 // Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and leaves
 // nothing.
@@ -75,7 +75,7 @@ func (b *bench) holds(iommu bool) (h held) {
 	return h
 }
 
-// settles waits until the host holds no more than want: what a call itself uses is released a moment later.
+// settles waits until the host holds exactly want: what a call itself uses is released a moment later.
 func (b *bench) settles(what string, iommu bool, want held) {
 	b.Helper()
 	var h held

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// envServer names the variable that makes the test's program a server of NICs until SIGTERM. It gets
-// their connections over descriptor 3.
+// envServer names the variable that makes the test's program a server of NICs until SIGTERM. The server
+// gets the NICs' connections over descriptor 3.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {

@@ -179,7 +179,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// stamps receives datagrams from the peer, and checks that each has a time from the NIC that is later than the former.
+// stamps receives datagrams from the peer, and checks that each has a time from the NIC, later than the previous one's.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {
@@ -243,7 +243,7 @@ func stamp(oob []byte) (time.Duration, error) {
 
 // setters changes each setting under traffic, checks that traffic goes on, and sets it back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
-	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
+	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
 	}
 	g.dut = nil

@@ -58,7 +58,7 @@ func set(command uint8, attrs map[uint16]uint32) error {
 // reconfigure makes the driver recreate its queues with other numbers and sizes, and then with the
 // old ones.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
-	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
+	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
 	}
 	g.dut = nil

@@ -1,10 +1,10 @@
 // Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels
-// find with the descriptions. Its program in the guest is in guest.
+// find with the descriptions. The guests' program is in the folder guest.
 package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is the size of the numbered pages.
+// PageSize is the size of the pages of GPU memory at whose beginning the test writes the GPU's number.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.

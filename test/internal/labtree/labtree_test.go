@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // A guest's kernel finds the PCIe tree that the lab file describes: the place of each device, NUMA
 // nodes, the links of ports above NICs and GPUs, the links of gVNICs, and the identity of each NIC and
-// GPU. It allows peer-to-peer transfers only where QEMU's ports and CPU do. A port
+// GPU. The kernel allows peer-to-peer transfers only below a common switch. A port
 // with hotplug of a switch does not show the file's link; and above a virtio NIC the negotiated
 // link is the slowest possible, as is the NIC's own.
 func TestKernelFindsTheTree(t *testing.T) {
@@ -39,9 +39,9 @@ func TestKernelFindsTheTree(t *testing.T) {
 			for i := range d.Guests[0].NICs {
 				d.Guests[0].NICs[i].Model, d.Guests[0].NICs[i].QueuePairs = model, 1
 			}
-			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and the default of a slot without a link in the file
+			slow := &d.Guests[0].NICs[3].Slot.Link // then unlike the links of the others, and unlike the default of a slot
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
-			if model == lab.Virtio { // the file gives these NICs links of gen4x16
+			if model == lab.Virtio { // the file gives these slots links of gen4x16
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
 			}
 			l := machinetest.Lab(t, d.Description, nil)

@@ -27,7 +27,7 @@ var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, fa
 // side waits for the whole time.
 const hang = 3
 
-// List is the eleven mistakes.
+// List has the mistakes of docs/mistakes.md.
 var List = []Mistake{
 	{Name: "queue 0", A: func(_ context.Context, s *Side, _ uint16) error {
 		buf, err := s.Register(s.GPU, 0, poolSize)
@@ -134,7 +134,7 @@ var List = []Mistake{
 	}},
 	{Name: "one side never connects", A: waits, B: waits}, // both wait, so that neither goes on alone
 	{Name: "nobody listens", A: func(ctx context.Context, s *Side, port uint16) error {
-		c, err := s.Connect(ctx, port) // now the peer listens
+		c, err := s.Connect(ctx, port) // waits until the peer listens on port
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		freed, err := s.accept(port + 1) // now a has freed it
+		freed, err := s.accept(port + 1) // a connects after it has closed its binding
 		if err != nil {
 			return err
 		}
@@ -205,8 +205,8 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding and its buffer while sends from it are in progress. All sent bytes arrive
-// unchanged.
+// freed closes a binding, and tries to close its buffer, while sends from it are in progress. All sent bytes
+// arrive unchanged.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {
@@ -229,14 +229,14 @@ func freed(ctx context.Context, s *Side, port uint16) error {
 	if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Len: piece}}); err == nil {
 		return errors.New("a binding that was closed was sent from")
 	}
-	second, err := s.Connect(ctx, port+1) // b reads from now on
+	second, err := s.Connect(ctx, port+1) // b then reads from c
 	if err != nil {
 		return errors.Join(inUse, err)
 	}
 	if err := c.CloseWrite(); err != nil {
 		return errors.Join(inUse, err)
 	}
-	defer finish(second) // until then b runs, and acknowledges
+	defer finish(second) // until this, b runs and acknowledges
 	select {
 	case <-tx.Done():
 	case <-ctx.Done():

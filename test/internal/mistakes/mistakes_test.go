@@ -35,8 +35,8 @@ const (
 	port    = 5201
 )
 
-// bounded is a device like the one of package guest: waiting for a peer has a time limit. listens is
-// notified of new listeners.
+// bounded is a device like the one of package guest: waiting for a peer has a time limit. Listen closes the
+// channel that listens returns for the port.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}

@@ -1,5 +1,5 @@
-// Package mistakes is eleven mistakes of devmem programs, each made by two small programs, the sides a and b, and a
-// program that makes none. The errors of the sides are compared with docs/mistakes.md: in this process on the engine of
+// Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b, and a
+// program that makes none. The errors of sides a are compared with docs/mistakes.md: in this process on the engine of
 // vnic's GPUs by this package's test, in guests of both models by 43-eleven.sh, with the program in guest.
 //
 // Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the peer.
@@ -27,7 +27,7 @@ type Side struct {
 	Size          uint64 // bytes of the GPU's memory that the program has
 	Memory        devmem.Memory
 
-	// Connect dials the peer until it listens.
+	// Connect waits until the peer listens on port, and dials it.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
 	// Second opens the same device from a second program, and returns the error of that.
 	Second func() error
@@ -205,7 +205,7 @@ func drain(c devmem.Conn) (n int, err error) {
 // and its end may be lost.
 const finishTime = 10 * time.Second
 
-// finish ends a connection when the peer has ended it too, or the peer has gone.
+// finish closes a connection when the peer has closed it too, the peer has gone, or finishTime has passed.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))

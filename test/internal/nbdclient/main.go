@@ -7,8 +7,9 @@
 //	nbdclient write [FLAG...]     fills the export with bytes of a seed
 //
 // In each case it prints the export's properties, counters, and the SHA-256 of the data that it
-// read or wrote. It counts blocks that the server refuses; with --errors that is no failure, and
-// only the other blocks are checked. It also checks that memory beside the data has not changed.
+// read or wrote. It counts blocks that the server refuses; with --errors that is no failure. For
+// pattern it checks that the memory of refused blocks has not changed. In each case it checks that
+// memory beside the data has not changed.
 package main
 
 import (

@@ -124,9 +124,9 @@ type ran struct {
 	took  time.Duration
 }
 
-// beside runs a program in the guest and peer at the same time. peer's context ends when the
-// program has failed, or, if last is set, when the program has ended. An error contains the
-// program's output, if that could be fetched.
+// beside runs a program in the guest, and do in this process, at the same time. do's context ends when the
+// program has failed, or, if last is set, when the program has ended. x has the program's standard
+// error, also after an error, if beside could fetch it.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
@@ -148,7 +148,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // the error with the program's output is more precise
+		return nil // the caller reports the program's status and output, which are more precise
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)

@@ -46,7 +46,7 @@ type bench struct {
 	ports   uint16 // the last port used by an ordinary connection
 }
 
-// buildTools builds the kernel's program and the programs that it calls in the guest, and returns their folder.
+// buildTools builds ncdevmem and the other programs that the guest needs, and returns their folder.
 func buildTools(t *testing.T) string {
 	t.Helper()
 	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
@@ -112,7 +112,7 @@ func addrs(v6 bool) (guest, peer netip.Addr) {
 	return guestAddrs[i].Addr(), peerAddrs[i].Addr()
 }
 
-// meter counts a connection on the guest's NIC.
+// meter counts a connection on the guest's NIC, until read returns the counts.
 func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCounts, error), err error) {
 	id, err := l.port.AddFlowCounter(control.FlowCounter{Proto: unix.IPPROTO_TCP, Local: guest, Remote: peer})
 	if err != nil {

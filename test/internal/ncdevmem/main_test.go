@@ -4,8 +4,9 @@
 // tools/ncdevmem builds the programs from the kernel's source. ncdevmem's exit status is not
 // sufficient (docs/specs/devmem.md, 6: it accepts 20 wrong bytes, and no bytes at all), so the
 // tests also check:
-//   - bytes: the peer compares every byte that ncdevmem received (its standard output comes back over
-//     an ordinary connection), and every byte that it sends. ncdevmem's own validation runs as well.
+//   - bytes: the peer compares every byte that ncdevmem sends. Of the bytes that ncdevmem receives,
+//     ncdevmem validates each frag itself, or the peer compares every byte (ncdevmem's standard output
+//     comes back over an ordinary connection).
 //   - place: the NIC's meter of the connection reports from which file each payload byte was read, and
 //     to which it was written. ncdevmem registers no buffer, so the meter counts bytes anywhere in the
 //     GPU's file. Independently of meters, the host searches the GPU's memory and guest RAM for the

@@ -27,7 +27,7 @@ type receiving struct {
 	seed          uint64 // seed of the bytes that the peer sends without validate
 }
 
-// Programs in the guest print to files there. The test fetches the files when the programs have ended. The
+// Programs in the guest print to these files. The test fetches the files when the programs have ended. The
 // reason: ncdevmem restarts the interface at its start and its end. If an ordinary connection sends
 // meanwhile, the driver may leave a packet in its queue until another packet is sent by the same
 // queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a

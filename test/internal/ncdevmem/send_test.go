@@ -42,7 +42,7 @@ type sender struct {
 	got, same uint64 // bytes that the peer received, and how many of them are right
 }
 
-// attempts is how often ncdevmem may send again if the machine is too busy for ncdevmem's time limit.
+// attempts is how often ncdevmem sends at most if the machine is too busy for ncdevmem's time limit.
 const attempts = 5
 
 // patience is how long ncdevmem waits for a completion (ncdevmem.c, waittime_ms).
@@ -93,7 +93,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 	return nil
 }
 
-// sendOnce runs the sender. An error contains the sender's output if that could be fetched.
+// sendOnce runs the sender. x has the sender's standard error, also after an error, if it could be fetched.
 func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)

@@ -56,7 +56,7 @@ func insert(name string) error {
 	return errors.Join(unix.FinitModule(int(f.Fd()), "", flags), f.Close())
 }
 
-// setting is a file of configfs to write, or a folder or link to make.
+// setting is a file of configfs to write, or, without a value, a folder to make.
 type setting struct{ path, value string }
 
 func serve(args []string) error {

@@ -17,8 +17,7 @@ import (
 )
 
 // A click on the flow of a devmem run shows its way from GPU to GPU through the queue of its flow rule, and the
-// memory's map shows the posted buffers. When vnic is interrupted, the page reports its end. When another vnic serves
-// at the same address, the page shows that one.
+// memory's map shows the posted buffers. When vnic is interrupted, the page reports its end.
 func TestDevmemRun(t *testing.T) {
 	// Links of 200 Mbit make the transfer take five seconds, so that the page draws it while it runs.
 	pair, err := exec.Command(os.Getenv("VNIC"), "lab", "show", "pair").Output()

@@ -26,10 +26,10 @@ type tab struct {
 
 	mu       sync.Mutex
 	requests []string // requests with a scheme other than data
-	wrong    []string // exceptions, and requests that the content security policy refused
+	wrong    []string // exceptions, and errors that scripts wrote to the console
 }
 
-// open opens an address in a window of width by height pixels. Exceptions of scripts fail the test.
+// open opens an address in a window of width by height pixels. Exceptions and console errors of scripts fail the test.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -155,7 +155,7 @@ func (b *tab) selects(to string) {
 // tallest is the maximum height of a picture, in pixels.
 const tallest = 2200
 
-// shoots saves a picture of the page, for the docs.
+// shoots saves a picture of the page, for the docs, if SHOTS is set.
 func (b *tab) shoots(name string, width int64) {
 	b.t.Helper()
 	if os.Getenv("SHOTS") == "" {

@@ -34,7 +34,8 @@ var modules = []string{"rdma_rxe", "ib_uverbs"}
 
 // Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It
 // skips the test unless VNIC_LONG is set, as by `make test-all`: the kernel is a download of 140
-// MB.
+// MB. The test's package must be in a folder beside this one, because the path of the folder tools is
+// relative.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
@@ -67,8 +68,7 @@ func tool(t *testing.T, name string, args ...string) string {
 
 // Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and
 // no GPU. It sets the addresses of their ports in the guests, and starts the program in each. The
-// guests end with the test. The test's package must be in a folder beside this one, because the
-// path of the folder tools is relative.
+// guests end with the test.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest

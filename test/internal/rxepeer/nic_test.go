@@ -82,7 +82,7 @@ type end struct {
 	q   int // number of the peer's queue pair
 }
 
-// connect makes a queue pair on each side.
+// connect makes a queue pair on each side, and connects the two.
 func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end {
 	x.Helper()
 	ctx := x.Context()

@@ -53,7 +53,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// connect connects queue pair q of one guest with q of the other. Packet numbers of the second one wrap soon.
+// connect connects queue pair q of one guest with q of the other. The packet numbers of both wrap soon.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End

@@ -101,7 +101,7 @@ func (p *Peer) Fail(q int) error { return p.do("fail", q) }
 func (p *Peer) Drop(q int) error { return p.do("drop", q) }
 
 // Access is what a memory region may be used for, in letters: l local writes (as of READ and RECV), w remote writes,
-// r remote reads, a remote atomics. It can always be read locally.
+// r remote reads, a remote atomics. A region can always be read locally.
 type Access string
 
 // All is every access but atomics.
@@ -113,7 +113,8 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m of size zero bytes, at most 4 GiB. A region that already has the number is destroyed.
+// MR makes memory region m of size bytes, at most 4 GiB, which are zero. A region that already has the number is
+// destroyed.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -129,7 +130,7 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 // Dereg deregisters a memory region; its memory stays, for Check.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off on.
+// Fill writes n bytes of a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off on.
 func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
@@ -210,7 +211,7 @@ type Request struct {
 	Imm      uint32
 }
 
-// Post posts a request, which will complete.
+// Post posts a request, whose end Poll reports by a completion.
 func (p *Peer) Post(q int, r Request) error {
 	return p.do("post", q, r.ID, r.Op, r.M, r.Off, r.Len, r.VA, r.RKey, r.Imm)
 }
@@ -249,8 +250,8 @@ type Completion struct {
 	Imm    uint32
 }
 
-// Poll returns a completion of queue pair q. It waits for one, in steps of milliseconds, at most a
-// minute; ok is false if there was none.
+// Poll returns a completion of queue pair q. It waits for one for the time wait, whole milliseconds and at
+// most a minute; ok is false if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {

@@ -106,7 +106,7 @@ func features() (names []string, err error) {
 	return names, ad.Err()
 }
 
-// channels does what ethtool -L combined n does.
+// channels does what ethtool -L combined n does. It returns an error if there are n already.
 func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)

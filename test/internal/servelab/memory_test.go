@@ -84,7 +84,7 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// upload is the number of bytes of each stream of stock.upload: more than it can send in the test's time.
+// upload is the number of bytes of each stream of stock.upload: more than the guest can send in the test's time.
 const upload = 64 << 20
 
 // sink is a server that receives streams of upload bytes, and compares the bytes as they arrive.

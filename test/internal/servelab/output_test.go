@@ -46,7 +46,8 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output; it fails if the program ends before.
+// until waits until found accepts the program's output. It returns an error if the program or ctx ends before, or
+// after patience.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {

@@ -164,7 +164,7 @@ func addr6(context.Context, *args) (any, error) {
 }
 
 // private turns privacy addresses on (RFC 8981), and waits until the kernel has generated one. Then it
-// sends from that address to another address.
+// checks that the kernel chooses this address as the source of a socket to a.Addr.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func addBridge(a *args) error {
 	})
 }
 
-// addLink adds a link with a MAC and an address. what makes the link from eth0's attributes and its own.
+// addLink adds a link with a MAC and an address. what makes the link from eth0's and the link's attributes.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

@@ -53,7 +53,7 @@ func (b *bench) stockGuests(ctx context.Context) {
 	l.term()
 }
 
-// network boots a guest from the network, with frames of usual length and longer ones.
+// network boots a guest from the network twice, with an MTU of 1500 and of 9000.
 func (l *stockLab) network(ctx context.Context) {
 	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
 		s := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu), "--host-ports", "all")
@@ -80,7 +80,7 @@ func (l *stockLab) boot(ctx context.Context) {
 	}
 }
 
-// step is a step of the test: an action on guests.
+// step is an operation in a guest.
 type step struct {
 	guest int
 	op    string
@@ -171,7 +171,7 @@ func (l *stockLab) vlan(ctx context.Context) {
 	}
 }
 
-// restart kills vnic while the QEMUs run. They connect to the next vnic by themselves.
+// restart kills vnic while the QEMUs run. The QEMUs connect to the next vnic by themselves.
 func (l *stockLab) restart(ctx context.Context) {
 	l.server = l.again(ctx)
 	for _, p := range l.rep.Ports {

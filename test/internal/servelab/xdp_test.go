@@ -17,10 +17,10 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A guest has two virtio NICs; the second is for XDP. On the first one the kernel's driver refuses
-// a native program, and logs why. On the second one it accepts it, and all packets of a stream go
-// through the program. The same is tested on a gVNIC, with the queues with which its driver comes
-// up.
+// A guest has two virtio NICs; the second is for XDP. On the first NIC the kernel's driver refuses
+// a native program, and reports why. On the second NIC the driver accepts the program, and all packets
+// of a stream go through it. On a gVNIC a program is accepted too, with the queues with which the
+// driver comes up.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.

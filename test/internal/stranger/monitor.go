@@ -11,7 +11,7 @@ import (
 // monitor returns the path of the socket at which the guest's QEMU accepts commands.
 func (c *Config) monitor() string { return filepath.Join(c.Dir, "monitor-"+c.Name) }
 
-// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for its end
+// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for the reply
 // (QEMU docs/interop/qmp-spec.rst).
 func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 	var d net.Dialer

@@ -168,7 +168,8 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads the list of packages of a checkout that are API.
+// list reads the list of packages of a checkout that are API. If there is no list, it returns without, unless that is
+// nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
 	if errors.Is(err, fs.ErrNotExist) && without != nil {

@@ -22,7 +22,7 @@ var before = map[string]string{
 	"a/b/b.go":      "package b\n\nimport \"example.org/m/a\"\n\nfunc New() *a.T { return nil }\n",
 	"not/not.go":    "package not\n\nfunc F() {}\n",
 	"CHANGELOG.md":  "# Changelog\n\n## Unreleased\n\n### Added\n\n- `a.T.F`\n",
-	"broken/new.go": "package broken\n\nvar X int = \"\"\n", // nobody asks for it
+	"broken/new.go": "package broken\n\nvar X int = \"\"\n", // not API, so it is not loaded
 }
 
 // commit commits all files.

@@ -23,7 +23,8 @@ const (
 // judged are the units that judge compares.
 var judged = []string{"sec/op", "allocs/op"}
 
-// noisy is an A/A spread above which a measurement says little: the limit grows with it.
+// noisy is the A/A spread above which judge prints a note to measure again: the limit of the mean grows with the
+// spread.
 const noisy = 0.05
 
 // judge compares the results that measure has written to a directory.

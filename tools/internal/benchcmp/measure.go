@@ -81,7 +81,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	for round := range c.pairs {
 		fmt.Fprintf(c.errs, "benchcmp: round %d of %d\n", round+1, c.pairs)
 		for i := range sides {
-			s := sides[(round+i)%len(sides)] // each side runs first equally often
+			s := sides[(round+i)%len(sides)] // successive rounds begin with another side
 			for _, b := range s.binaries {
 				found, err := c.run(ctx, b)
 				if err != nil {
@@ -144,7 +144,7 @@ func (c *comparison) build(ctx context.Context, tree, side string, packages []st
 // sample is a line that a benchmark has printed.
 type sample struct{ pkg, name, rest string }
 
-// run runs all benchmarks of a binary once.
+// run runs all benchmarks of a binary once, or again if that fails, up to attempts times.
 func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

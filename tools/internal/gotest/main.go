@@ -97,7 +97,7 @@ type event struct {
 // failure is a test that failed, or, if test is "", a package that failed without a failed test.
 type failure struct{ pkg, test, output string }
 
-// report prints the events of go test that interest a person.
+// report prints the output of failed tests, of packages and of the build, and keeps the results.
 type report struct {
 	out    io.Writer
 	exit   int

@@ -61,8 +61,8 @@ func list(args []string, out, errs io.Writer) error {
 	return entry.Write(out, entry.Sort(all))
 }
 
-// runTests runs tests and benchmarks of each package that has no results yet, one after the other.
-// It lists tests that fail too, and prints them, because subtests after a failure may be missing.
+// runTests runs tests and benchmarks of each package that has no results yet, one package after the other, and
+// writes the results. A test that fails is no error.
 func runTests(dir, results, timeout string, files []string, errs io.Writer) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -127,7 +127,7 @@ func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 }
 
 // readEvents returns the tests that have run. It prints tests that failed or were skipped, because the
-// subtests that they would have run are not known, and packages that did not end.
+// subtests that they would have run are not known. A package whose tests did not end is an error.
 func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	var all []entry.Entry
 	open := map[string]bool{}
@@ -168,7 +168,7 @@ func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofRun makes an entry of an event that says that a test, a benchmark or a part of one has begun.
+// ofRun makes an entry of an event for the start of a test, a benchmark or a part of one.
 func ofRun(e event) (entry.Entry, bool) {
 	found := entry.Entry{Package: strings.TrimPrefix(e.Package, tree.Module+"/"), Name: e.Test}
 	part := strings.Contains(e.Test, "/")

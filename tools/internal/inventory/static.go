@@ -128,7 +128,8 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the calls of Run with a literal name and a function literal in body, as parts of name.
+// subtests lists the calls of Run with a literal name in body, as parts of name. It does not look into function
+// literals of calls with another name.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {

@@ -90,7 +90,7 @@ var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 var (
 	// hasLong matches the calls by which tests have a long form or boot guests (internal/testkit, machinetest).
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
-	// guests is the package with the guests that `make test` boots.
+	// guests is the package with the guests that `make test` boots. It is no unit.
 	guests  = "./test/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
@@ -181,7 +181,8 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units one after the other, reruns failed ones once if they may be, and prints the time of each.
+// do runs units one after the other, runs a failed one once more if package rerun allows it, and prints the time of
+// each.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -193,7 +194,7 @@ func do(units []unit, out io.Writer) error {
 		fmt.Fprintf(out, "=== %s\n", u.name)
 		start := time.Now()
 		text, err := u.run(out)
-		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has rerun failed tests
+		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has run failed tests again
 			err = again(u, text, l, out)
 		}
 		took := time.Since(start).Seconds()
@@ -213,7 +214,7 @@ func do(units []unit, out io.Writer) error {
 	return nil
 }
 
-// again runs a failed unit once more, if it may be.
+// again runs a failed unit once more, if package rerun allows it.
 func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	why, err := l.Refuse(u.name, output)
 	if err != nil {
@@ -229,7 +230,7 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines returns the lines of a script's output with the reason why it failed.
+// lastLines returns the last line of a script's output that begins with FAIL, or else the last line.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {

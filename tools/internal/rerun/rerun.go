@@ -1,9 +1,9 @@
 // Package rerun decides which failed tests may run again, and keeps a list of the tests that then
 // passed.
 //
-// A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that
-// have a row in docs/flaky.md, and tests with failures that no second run excuses: data races, panics, leaks, wrong
-// bytes, inputs on which a fuzz target failed.
+// A test that fails may be run again once, alone, until Limit tests of the run have passed in this way. Never run again
+// are tests that have a row in docs/flaky.md, and tests with failures that no second run excuses: data races, panics,
+// leaks, wrong bytes, inputs on which a fuzz target failed.
 package rerun
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Limit is how many tests of a run may be run again.
+// Limit is how many tests of a run may pass only in a second run.
 const Limit = 2
 
 // Flaky is the page that lists tests that have passed only in a second run.

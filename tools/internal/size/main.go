@@ -26,7 +26,7 @@ const usage = `usage: tools/size [--packages] [--most N] [--beside N] [DIR]
 its head tells more
 `
 
-// errTold is returned after the reason of the failure has been printed.
+// errTold is returned after the usage has been printed.
 var errTold = errors.New("told")
 
 func main() {

@@ -28,7 +28,7 @@ var Support = []string{
 // A Class is the purpose of a file.
 type Class string
 
-// The classes. A file of no class (data, documents) is not counted.
+// The classes.
 const (
 	Product    Class = "product"
 	Test       Class = "test"
@@ -37,7 +37,8 @@ const (
 	Tools      Class = "tools"
 )
 
-// A Language is the language of a file; languages with the same syntax of comments count as one.
+// A Language is the language of a file; languages with the same syntax of comments count as one. tools/size does not
+// count files in Markdown, Other and Data.
 type Language string
 
 // The languages.
@@ -64,7 +65,7 @@ func Files(dir string) ([]string, error) {
 	}
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		// git also lists files that are deleted but not committed.
+		// git also lists files whose deletion is not committed.
 		if info, err := os.Lstat(filepath.Join(dir, name)); name != "" && err == nil && info.Mode().IsRegular() {
 			files = append(files, name)
 		}
@@ -73,7 +74,7 @@ func Files(dir string) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// ClassOf returns the class of a file. Go files and testscripts below testdata are tests.
+// ClassOf returns the class of a file by its name. Files below testdata are tests, except in test and tools.
 func ClassOf(name string) Class {
 	dirs := strings.Split(path.Dir(name), "/")
 	switch {

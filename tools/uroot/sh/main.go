@@ -88,7 +88,7 @@ func converse(params []string) error {
 	host, _ := os.Hostname()
 	prompt := func() { fmt.Printf("%s:%s$ ", host, shell.Dir) }
 	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt) // interrupts while no command runs
+	signal.Notify(interrupts, os.Interrupt) // an interrupt must not end the shell
 	go func() {
 		for range interrupts {
 			fmt.Println()

@@ -61,7 +61,7 @@ func seen(context.Context, *struct{}) (any, error) {
 	return s, nil
 }
 
-// port is the port above an endpoint.
+// port reads the link of the port above an endpoint.
 func port(name string) (p labtree.Port, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Join("/sys/bus/pci/devices", name))
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 
 const (
 	stall    = 6 * time.Second
-	peer     = 30 * time.Second // the other guest may still run the mistake before
+	peer     = 30 * time.Second // the other guest may still run the previous mistake
 	limit    = 100 * time.Second
 	basePort = 7000
 )
@@ -58,7 +58,7 @@ func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
 
-// all makes each mistake.
+// all makes this guest's side of each mistake, and compares the first line with the page.
 func all(page string) error {
 	rows, err := mistakes.Rows(page)
 	if err != nil {
@@ -95,8 +95,8 @@ func all(page string) error {
 	return nil
 }
 
-// run runs this program, and returns the first line of its stderr without the program's name, and
-// its status: 128 and more for a signal, -1 if it did not end.
+// run runs this program, and returns the first line of its output without the program's name, and
+// its status: 128 if a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package api is API, and exports what is not, in the lines that say so.
+// Package api is API, but its marked lines export types that are not.
 package api
 
 import (
@@ -55,7 +55,7 @@ type EmbedsIface interface { // offends: EmbedsIface
 	hidden.I
 }
 
-// inner cannot be named, its parts can.
+// inner is unexported, but importers can use its exported field and method.
 type inner struct {
 	Promoted hidden.T // offends: Struct.inner.Promoted
 }
