@@ -3,7 +3,7 @@
 //
 // A program that uses a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
 // name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
-// namespace, as interfaces do. If the kernel makes no Unix socket, any number of processes may use a device.
+// namespace, as interfaces do. With a kernel without Unix sockets any number of processes may use a device.
 package inuse
 
 import (
@@ -34,8 +34,11 @@ func Claim(device string) (io.Closer, error) {
 	}
 	addr := &unix.SockaddrUnix{Name: "@" + name}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return closer(func() error { return nil }), nil //nolint:nilerr // for example, the kernel has no such sockets
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return closer(func() error { return nil }), nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", device, os.NewSyscallError("socket", err))
 	}
 	if err = unix.Bind(fd, addr); err == nil {
 		err = unix.Listen(fd, 16)

@@ -129,3 +129,18 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A claim for which the kernel makes no socket fails: another process could have the device.
+func TestClaimWithoutASocketFails(t *testing.T) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }()
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Claim(t.Name()); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("%v, want EMFILE", err)
+	}
+}
