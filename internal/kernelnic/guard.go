@@ -12,11 +12,11 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/rtnl"
 )
 
 // GuardName is the name (argv[0]) under which the program is started again to run Guard, if it uses
@@ -106,11 +106,11 @@ func registered(r io.Reader) map[uint32]struct{} {
 }
 
 func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
-	link, err := rtnl.LinkByName(name)
+	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	c, err := openChannel(name, link.Index, link.HardwareAddr)
+	c, err := openChannel(name, link.Attrs())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
@@ -89,19 +90,19 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		n.undo.Add(claim.Close)
 	}
 	n.undo.Add(n.memory.Free)
-	link, err := rtnl.LinkByName(n.name)
+	link, err := netlink.LinkByName(n.name)
 	if err != nil {
 		return n, fmt.Errorf("%s: find: %w", n.name, err)
 	}
-	n.mac = link.HardwareAddr
-	added, err := link.BringUp(o.MTU, o.Addrs, nil)
+	n.mac = link.Attrs().HardwareAddr
+	added, err := rtnl.BringUp(link, o.MTU, o.Addrs, nil)
 	if len(added) > 0 {
 		n.undo.Add(func() error { return takeDown(n.name, added) })
 	}
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
-	if err := addRoutes(link.Index, o.Gateways); err != nil {
+	if err := addRoutes(link, o.Gateways); err != nil {
 		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
 	if o.Lossless {
@@ -109,7 +110,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 			return n, err
 		}
 	}
-	if n.channel, err = openChannel(n.name, link.Index, n.mac); err != nil {
+	if n.channel, err = openChannel(n.name, link.Attrs()); err != nil {
 		return n, err
 	}
 	n.undo.Add(n.channel.close)
