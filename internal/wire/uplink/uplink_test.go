@@ -58,7 +58,7 @@ func TestPortIsThisPrograms(t *testing.T) {
 }
 
 // Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
-// learned. Super-packets arrive as their segments, with correct checksums.
+// learned. GSO packets arrive as their segments, with correct checksums.
 //
 // Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
@@ -67,7 +67,7 @@ func TestFramesGoBothWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newSide(t, 1, c[0], 1500), newSide(t, 2, c[1], 1500)
 			hello := plain(a.mac, broadcast, "hello")
-			if c[0].Stream != nil { // frames are lost until it has a peer
+			if c[0].Stream != nil { // a stream loses frames until it has a peer
 				testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
 			}
 			a.mustSend(hello)
@@ -128,7 +128,7 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// The uplink marks the checksum of a received frame as verified if and only if it is correct: a
+// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct: a
 // receiver whose memory the CPU cannot read has no other check.
 //
 // Invariant: uplink: Checksums of received frames are verified.
@@ -232,7 +232,7 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			if learned {
 				a.mustSend(plain(a.mac, broadcast, "hello"))
 			}
-			for range loopFrames + 2 { // after one more the socket may be closed
+			for range loopFrames + 2 { // the uplink may close its socket before the last two
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
 			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
@@ -286,7 +286,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 	now.Add(int64(loopTime) + 1)
 	loops(loopFrames - 1)
-	now.Add(int64(loopTime)) // the first of these is exactly 10 s old
+	now.Add(int64(loopTime)) // the first of the last 7 frames is exactly 10 s old
 	_, _ = peer.Write(ours)
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 }
@@ -366,13 +366,13 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	if came < 32 || dropped < 32 {
 		t.Errorf("%d came, and %d were dropped", came, dropped)
 	}
-	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one may be logged in each second
+	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one line a second
 		t.Errorf("%d lines", n)
 	}
 }
 
 // The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
-// too, and from an additional MAC of a guest; it stays open.
+// too, and from a MAC that a port uses beside its own; the uplink stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -394,8 +394,8 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// An uplink does not start on a switch whose NICs may send longer packets than fit. The error names
-// both lengths and the setting to change.
+// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries. The
+// error names both lengths and the setting to change.
 //
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
@@ -415,8 +415,8 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// A peer that reads nothing uses up the buffers; the uplink drops further frames, and no sender
-// waits.
+// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the
+// uplink drops its frames, and no sender waits.
 //
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
@@ -436,7 +436,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
 	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
-	// Other ports have their own shares, also for broadcasts, which do not wait.
+	// Other ports have their own shares, also for broadcasts, which the switch does not hold back.
 	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
 	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
 	const parts = 16
@@ -451,7 +451,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// The peer reads now: the frames that waited are complete, and so are the next ones.
+	// Now the peer reads: the frames that waited arrive complete, and so do the frames of other ports.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
@@ -489,7 +489,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// An outgoing stream connection ends with its peer, and logs that.
+// An uplink that connects a stream ends with an error when its peer hangs up.
 func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
