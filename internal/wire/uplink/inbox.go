@@ -99,9 +99,8 @@ const (
 
 // looped records a looped frame, and reports whether loopFrames have come within loopTime.
 func (q *inbox) looped(now time.Time) bool {
-	oldest := &q.loops[q.nLoops%loopFrames]
+	q.loops[q.nLoops%loopFrames] = now
 	q.nLoops++
-	*oldest = now
 	first := q.loops[q.nLoops%loopFrames] // oldest of the last loopFrames
 	return q.nLoops >= loopFrames && now.Sub(first) <= loopTime
 }

@@ -146,15 +146,6 @@ func (l *lane) relieve() {
 	}
 }
 
-// wakeAll wakes all senders, whatever buffers there are.
-func (o *outbox) wakeAll() {
-	o.each(func(l *lane) {
-		l.Lock()
-		defer l.Unlock()
-		l.WakeAll()
-	})
-}
-
 // AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is unused and a
 // buffer is free, or until the carrier waits for its socket or the uplink ends: then Deliver drops
 // their frames.

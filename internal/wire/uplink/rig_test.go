@@ -85,6 +85,16 @@ func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 	return s
 }
 
+// err returns why the uplink ended; nil: it has not ended, or Close ended it.
+func (u *Uplink) err() error {
+	select {
+	case <-u.ended:
+		return u.failed
+	default:
+		return nil
+	}
+}
+
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
 // machine is a port of a switch. It sends one frame at a time, and puts received frames into got.

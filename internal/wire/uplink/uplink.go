@@ -153,25 +153,12 @@ func (u *Uplink) fail(err error) {
 		}
 		u.gone = u.c.close()
 		close(u.ended)
-		u.out.wakeAll()
+		u.out.each((*lane).relieve) // all senders, because ended is closed
 		if err != nil && u.o.Failed != nil {
 			u.o.Failed(fmt.Errorf("uplink %s: %w", u.o.Name, err))
 		}
 	})
 }
-
-// Err returns why the uplink ended; nil: it has not ended, or Close ended it.
-func (u *Uplink) Err() error {
-	select {
-	case <-u.ended:
-		return u.failed
-	default:
-		return nil
-	}
-}
-
-// Link returns the uplink's link on the switch.
-func (u *Uplink) Link() *wire.Link { return u.link }
 
 // Close detaches the uplink from its switch, and frees it.
 func (u *Uplink) Close() error {
