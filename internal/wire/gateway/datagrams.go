@@ -15,7 +15,7 @@ import (
 // Bounds of datagrams that wait for a service of the gateway.
 const (
 	maxWaiting  = 256                // datagrams
-	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; services refuse one of this length
+	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; DNS refuses a question of this length
 )
 
 // datagram is a datagram for a service.
@@ -67,7 +67,8 @@ func (w *waiting) pop() (d datagram, ok bool) {
 	return w.shares.next()
 }
 
-// serveDatagrams calls handle for each datagram to an address of the gateway, one after the other.
+// serveDatagrams starts a goroutine that calls handle for each datagram to an address and port of the
+// gateway, one after the other, until the gateway is closed.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)

@@ -80,7 +80,7 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // the host of each flow, by the flow's local port; also of past flows
+	opened map[uint16]netip.Addr // the host of each UDP flow, by the flow's local port; also of past flows
 }
 
 // NewDialer uses NAT, Policy and Forwards of a gateway's options.
@@ -91,7 +91,7 @@ func NewDialer(o Options) *Dialer {
 
 var _ Outside = (*Dialer)(nil)
 
-// refusedOutside returns an error that is EPERM.
+// refusedOutside returns an error that wraps EPERM.
 func refusedOutside(to netip.AddrPort, why string) error {
 	return fmt.Errorf("%v is refused: %s: %w", to, why, unix.EPERM)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
-// gateway's own; netstack answers requests to the gateway. Netstack calls echo on the goroutine that
-// delivered the packet (port.run).
+// gateway's own, if there is NAT; otherwise it returns false. Netstack answers requests to the gateway
+// itself. Netstack calls echo on the goroutine that delivered the packet (port.run).
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()

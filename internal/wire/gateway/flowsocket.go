@@ -15,19 +15,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow describes a socket of a datagram flow. Flows with one source port have one socket for each
-// destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need not set options
-// for each datagram; and one socket that receives from other ports of the same host.
+// Flow describes a socket of a datagram flow. All UDP sockets of a flow have one source port: one
+// socket for each destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need
+// not set options for each datagram; and one socket that receives from other ports of the same host.
 type Flow struct {
 	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
 	// To is the address to which the socket is connected. A UDP socket without a port receives from
 	// any port of that host, and sends nothing.
 	To netip.AddrPort
-	// Local is the port of an open UDP socket to the same host, which both share then; 0: any port.
+	// Local is the port of an open UDP socket to the same host, which the new socket shares; 0: any
+	// port.
 	Local uint16
 	TTL   uint8 // of sent packets; 0: the host's default
 	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE), instead of
-	// fragmenting them. The socket's error queue (IP_RECVERR) gets all errors of the path.
+	// fragmenting them.
 	DF bool
 	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the
 	// host's default.
@@ -72,7 +73,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets the options that are the same for all packets of a flow.
+// options sets the socket's options; IP_RECVERR makes its error queue get the errors of the path.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]

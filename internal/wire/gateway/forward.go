@@ -84,7 +84,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost joins a connection of the host with a new one to a guest, until ctx ends.
+// fromHost joins a connection of the host with a new one to a guest, until both have ended, or ctx
+// ends.
 func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()

@@ -62,7 +62,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 	return nil
 }
 
-// run sends the host's datagrams to the guest.
+// run sends the guest the datagrams that the host's socket receives.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	var lost uint32
@@ -218,5 +218,5 @@ func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, 
 	f.toGuest(ctx, s.port, b)
 }
 
-// troubled implements flowReader. It does nothing: the guest gets ICMP errors from netstack.
+// troubled implements flowReader. It does nothing: the guest gets no errors of its answers.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

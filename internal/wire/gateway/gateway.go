@@ -261,8 +261,8 @@ func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack, for which Close waits until end; false: the gateway is being
-// closed.
+// begin registers a user of netstack; Close waits until the user has called end. false: the gateway is
+// being closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,7 +297,8 @@ func (g *Gateway) pause() bool {
 }
 
 // Close resets every connection, detaches the gateway from its switch, and returns when no
-// goroutine of the gateway runs any more. The caller may close the switch before or after.
+// goroutine of the gateway runs any more; a second call returns at once. The caller may close the
+// switch before or after.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed
