@@ -28,8 +28,7 @@ type datagram struct {
 // datagramServer is a UDP port of the gateway. To know which port of the switch sent a datagram, it
 // takes each datagram out of its endpoint at once, on the goroutine that delivered the frame.
 type datagramServer struct {
-	conn *udpConn // for answers
-	ep   tcpip.Endpoint
+	conn *udpConn
 	g    *Gateway
 	in   waiting
 }
@@ -76,7 +75,7 @@ func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProt
 	if err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
-	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g,
+	s := &datagramServer{conn: newUDPConn(wq, ep), g: g,
 		in: waiting{filled: make(chan struct{}, 1), shares: newShares[datagram](maxWaiting)}}
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
 	wq.EventRegister(&entry) // before Bind, so that no datagram stays in the endpoint
@@ -109,7 +108,7 @@ func (s *datagramServer) drain() {
 	var buf [maxDatagram]byte
 	for {
 		w := tcpip.SliceWriter(buf[:])
-		r, err := s.ep.Read(&w, tcpip.ReadOptions{NeedRemoteAddr: true})
+		r, err := s.conn.ep.Read(&w, tcpip.ReadOptions{NeedRemoteAddr: true})
 		if err != nil {
 			return
 		}

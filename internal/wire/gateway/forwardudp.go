@@ -50,6 +50,7 @@ type outerFlow struct {
 	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
+// listenUDP opens the socket of a UDP forward, and sets the port in f.Listen.
 func (g *Gateway) listenUDP(f *Forward) error {
 	c, err := g.listenHost(f.Listen)
 	if err != nil {

@@ -74,10 +74,9 @@ type Gateway struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // all goroutines that use netstack
 
-	mu       sync.Mutex
-	closed   bool
-	forwards []Forward
-	rates    map[uint32]*rates // by wire.Link.Serial
+	mu     sync.Mutex
+	closed bool
+	rates  map[uint32]*rates // by wire.Link.Serial
 }
 
 // New makes a gateway, attaches it to a switch, and starts it.
@@ -251,12 +250,6 @@ func (g *Gateway) configure(ep *endpoint) error {
 
 // Addr4 returns the gateway's IPv4 address in its network.
 func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
-
-// Addr6 returns the gateway's IPv6 address in its network.
-func (g *Gateway) Addr6() netip.Prefix { return g.o.Prefix6 }
-
-// MAC returns the MAC of the gateway's port.
-func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
 
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }

@@ -59,11 +59,7 @@ var (
 // looped reports whether the gateway itself has sent a packet: netstack receives its own broadcasts.
 // The filter refuses frames from the switch with such a source.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
-	switch addrPort(id.RemoteAddress, 0).Addr() {
-	case g.o.Prefix4.Addr(), g.o.Prefix6.Addr(), g.port.filter.local6:
-		return true
-	}
-	return false
+	return g.isOwn(addrPort(id.RemoteAddress, 0).Addr())
 }
 
 // hostSide returns the host's addresses for an address to which a guest sends: the host's loopbacks
