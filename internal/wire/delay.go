@@ -15,7 +15,7 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // deliveries of a segment to a busy port, one each HoldMax
+	maxTries = 8 // most tries to deliver a segment to a busy port, HoldMax apart
 	// A buffer has room for at least one segment. A packet above largeFrom gets a large buffer,
 	// which has room for any GSO packet.
 	minBuf    = 2 << 10
@@ -124,11 +124,11 @@ type heldSegment struct {
 	region *dma.Region // of buf
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64 // the entry is sent before the segment with this number
-	late   time.Time
-	tries  int
+	due    uint64    // the entry is sent before the segment with this number; never: only late counts
+	late   time.Time // the goroutine sends the entry at this time
+	tries  int       // deliveries that met a busy port
 
-	inOrder bool
+	inOrder bool // the entry is for queue, not for held
 }
 
 func newLine(link *Link, lv int, o *Impairment) *line {
@@ -255,7 +255,8 @@ func (l *line) put(h *heldSegment) {
 	}
 }
 
-// recycle frees an entry, and keeps it for the next packet unless too many are free.
+// recycle gives back an entry's room in the line, and keeps its memory for the next packet, up to
+// keepBytes.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
