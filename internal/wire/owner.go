@@ -23,6 +23,6 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 // Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
-// Refuse counts a frame that the port dropped on its way in from outside, before the port made it a
-// Packet.
+// Refuse counts a frame that the port has dropped by itself, when there is no Packet of it; the tap
+// does not see it.
 func (l *Link) Refuse(r DropReason) { l.count.dropped(r) }

@@ -82,10 +82,6 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// Discarded counts a frame that the port has dropped before it was a packet; the tap does not see
-// it.
-func (l *Link) Discarded(r DropReason) { l.count.dropped(r) }
-
 // missed reports to the tap, if there is one, a packet that was lost on its way down the link, and
 // sets the packet's Verdict to Dropped.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
