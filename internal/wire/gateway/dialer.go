@@ -70,8 +70,8 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// A Dialer makes sockets of this process for a gateway in another process, which it does not trust:
-// it checks each address by its own policy. Several goroutines may use it.
+// A Dialer makes sockets of this process for a gateway in another process. The Dialer does not trust
+// that process: it checks each address by its own policy. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy

@@ -34,8 +34,8 @@ func (g *Gateway) isOwn(a netip.Addr) bool {
 	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
 }
 
-// answerEcho sends an echo reply to the guest, with the identifier of its request: the host's
-// socket has replaced it by its own (icmp(7)).
+// answerEcho sends an echo reply to the guest, with the identifier of the guest's request: the host's
+// socket has replaced that identifier by another one (icmp(7)).
 func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||

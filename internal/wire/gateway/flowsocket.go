@@ -122,7 +122,7 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	if f.Local == 0 { // from here on, sockets of this flow may share its port; earlier, another flow could have got it
+	if f.Local == 0 { // now, because a port that could be shared earlier might have been given to two flows
 		if err := reuse(u); err != nil {
 			return nil, errors.Join(err, u.Close())
 		}
@@ -138,8 +138,8 @@ func reuse(c *net.UDPConn) error {
 	})
 }
 
-// openEcho makes a socket for echoes (icmp(7); net.ipv4.ping_group_range, for IPv6 too). EACCES:
-// the host does not allow it.
+// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow this
+// process such sockets (net.ipv4.ping_group_range, for IPv6 too).
 func (f *Flow) openEcho() (*net.UDPConn, error) {
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(f.To.Addr().AsSlice())})
 	if f.To.Addr().Is6() {

@@ -36,9 +36,9 @@ const (
 	numPorts  = 1<<16 - firstPort
 )
 
-// outerFlow is a datagram flow between an outside sender and a guest. Answers of the guest from
-// another port than the forward's destination go through a socket of their own, so that the sender
-// can see the port, and send there.
+// outerFlow is a datagram flow between an outside sender and a guest. The gateway sends the guest's
+// answers from another port than the forward's destination through a separate socket for each port, so
+// that the sender can tell these ports apart, and send to each.
 type outerFlow struct {
 	flowLife
 	backlog

@@ -147,7 +147,7 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
-// ownAddr returns the gateway's own address of a family.
+// ownAddr returns the gateway's own address of the IP version of address family.
 func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return g.o.Prefix4.Addr()
