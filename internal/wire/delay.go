@@ -32,7 +32,7 @@ const (
 
 // line is the delay line of a link. It holds segments back until enough later ones have overtaken
 // them, or for HoldMax; and it holds all packets of a link with a delay or a rate, in order, until
-// they are due. It copies payload to buffers of the wire, so the sender's are free.
+// they are due. It copies payload to buffers of the wire, so the sender may reuse its own.
 type line struct {
 	link     *Link
 	lv       int
@@ -55,7 +55,7 @@ type line struct {
 	closed bool
 
 	queue       deque
-	queueBytes  int       // buffer bytes of entries for queue: in it, being filled or being sent
+	queueBytes  int       // buffer bytes of entries for queue: in the queue, being filled or being sent
 	queueCount  int       // number of these entries
 	departed    time.Time // on a link with a rate: when the last packet leaves the link's queue
 	jitterDraws uint64
@@ -240,7 +240,7 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	return h
 }
 
-// put adds an entry to the held ones. It is not called after close.
+// put adds an entry to the held ones. No caller calls put after close.
 func (l *line) put(h *heldSegment) {
 	l.mu.Lock()
 	l.held = append(l.held, h)

@@ -145,7 +145,7 @@ type binding struct {
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it still uses the address; zero: it need not
+	wanted     time.Time // since then the port has to show that it still uses the address; zero: no need to
 }
 
 // fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes

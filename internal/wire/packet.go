@@ -33,7 +33,7 @@ type Packet struct {
 	Verdict    Verdict
 	Src, Dst   MAC    // from Header, by Prepare
 	From       uint32 // Link.Serial of the sending port, set by the wire
-	Tag        uint64 // the sender's own; the wire ignores it
+	Tag        uint64 // the sender's own; the wire does not use it
 	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it

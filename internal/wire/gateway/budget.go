@@ -25,8 +25,6 @@ const (
 	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two
 	// sockets of a flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
-	// flowSocketsAll is the resulting greatest number of sockets.
-	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
 // budget divides a number of bytes for buffers among the ports of the switch. If n ports have taken

@@ -105,7 +105,7 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf returns a number that differs between most flows. It need not be secret.
+// flowOf returns a number that differs between most flows. A guest may be able to predict the number.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0

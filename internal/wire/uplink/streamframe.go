@@ -27,8 +27,8 @@ func newCutter(longest int) *cutter {
 	return &cutter{buf: make([]byte, max(streamLen+longest, 64<<10))}
 }
 
-// room returns the buffer for the next bytes of the stream. After next has returned more false, it
-// is not empty. filled records how many bytes the caller has read into it.
+// room returns the buffer for the next bytes of the stream. After next has returned more false, that
+// buffer is not empty. filled records how many bytes the caller has read into it.
 func (c *cutter) room() []byte {
 	if c.start > 0 {
 		c.end = copy(c.buf, c.buf[c.start:c.end])

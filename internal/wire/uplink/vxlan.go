@@ -46,7 +46,7 @@ type vxlan struct {
 	out   [sources]*source
 	route int // MTU of the route to the peer
 
-	unlist func() // removes the port of in from the list (ownports.Add); nil: there is no in
+	unlist func() // removes the port of in from the list (ownports.Add); nil: in is not open
 
 	pieces [maxCut][]byte // used by write
 }
