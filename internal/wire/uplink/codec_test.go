@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The bytes of the first header are those that Linux's vxlan device sends and accepts for VNI 42.
+// The first header has the same bytes as the header that Linux's vxlan device sends for VNI 42.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
