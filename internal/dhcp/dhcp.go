@@ -1,6 +1,5 @@
 // Package dhcp gets a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It
-// asks once and renews nothing: the gateway gives each of its guests the same address for its whole
-// life.
+// asks once and renews nothing, because the gateway of a lab has a fixed address for each guest.
 package dhcp
 
 import (
@@ -35,9 +34,9 @@ const minMTU = 68
 // Ask asks on an interface, which must be up and needs no address.
 //
 // Some servers send the answer to the address that they assign, although the client asks for
-// broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the
+// broadcasts (passt before 2024). The kernel passes such a packet to no UDP socket before the
 // interface has the assigned address, so Ask listens on a packet socket (RFC 2131, 4.1). With a
-// kernel without packet sockets it receives only broadcasts.
+// kernel without packet sockets Ask receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
 	defer func() {
 		if err != nil {

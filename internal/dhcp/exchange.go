@@ -108,7 +108,7 @@ func (c *client) receive(ctx context.Context, wait time.Duration, accept func(*d
 	if err := c.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return nil, err
 	}
-	// After SetReadDeadline, which would replace the deadline that ends the read.
+	// AfterFunc follows SetReadDeadline, which would replace the deadline by which ctx ends the read.
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {

@@ -100,7 +100,7 @@ func frame(mac [6]byte, message []byte) []byte {
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen+len(message)))
 	b = append(b, message...)
 	var h splitter.Headers
-	_ = splitter.Parse(b, uint32(len(b)), &h) // it is all there
+	_ = splitter.Parse(b, uint32(len(b)), &h) // no error, because b is the whole frame
 	splitter.FixIPv4(&h, b)
 	splitter.FixL4(&h, b, h.PayloadLen(), splitter.Sum(message, 0))
 	return b

@@ -103,7 +103,7 @@ func TestDatagramsAreFound(t *testing.T) {
 	}
 }
 
-// For any input, datagram accepts what the reference library accepts.
+// For any frame that datagram accepts, the reference library returns the same payload.
 func FuzzDatagram(f *testing.F) {
 	f.Add(toClient(f, "abc"))
 	f.Add(append(toClient(f, "abc"), 0, 0))

@@ -131,7 +131,7 @@ func TestBadMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// Decode ignores pads and bytes after End, reads options also in sname and file, and joins the parts of an option.
+// Decode ignores pads, bytes after End, and options in sname and file, and joins the parts of an option.
 func TestOptionsAreRead(t *testing.T) {
 	long := strings.Repeat("x", 255)
 	overloaded := message("\x34\x01\x03\x35\x01\x05\xff") // sname and file both have options

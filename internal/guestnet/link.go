@@ -74,8 +74,8 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address,
-// because the kernel has no IPv6.
+// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address: the
+// kernel then has no IPv6, or it is disabled.
 func (c *Config) routes(l netlink.Link) error {
 	six, err := netlink.AddrList(l, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0
@@ -95,9 +95,9 @@ func (c *Config) routes(l netlink.Link) error {
 	return nil
 }
 
-// reaches reports whether a gateway is in a network of the interface's addresses. A lease may have
-// a network of one address, or a gateway outside of it, as in clouds and with passt: such a gateway
-// is on the link nevertheless.
+// reaches reports whether a gateway's address is an IPv6 link-local one, or in a network of the
+// interface's addresses. A lease may have a network of one address, or a gateway outside of its
+// network, as in clouds and with passt: such a gateway is on the link nevertheless.
 func (i *Interface) reaches(gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() && gw.Is6() ||
 		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(gw) })

@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// ready waits until interfaces that are up can be used: their links are up too, and all of their
-// addresses can be bound and sent from. It returns what is still missing after patience; "" =
-// nothing.
+// ready waits until the interfaces that are not left can be used: their links are up, and all of their
+// addresses can be bound and sent from. missing describes the rest after patience; "" = nothing is
+// missing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)

@@ -51,7 +51,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
 		t.Errorf("%v", err)
 	}
-	// The link comes up during a wait: ready reads it only after its events have begun.
+	// The link comes up: ready may read its state before or after the last event of that.
 	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
 	testkit.OK(t, netlink.LinkSetUp(peers))
@@ -97,7 +97,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	s := testkit.Must(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer func() { _ = unix.Close(s) }()
 	testkit.OK(t, unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}))
-	// a configured address that is missing
+	// A configured address is missing.
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
 	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
 		!strings.Contains(missing, "v0: no address 10.9.8.7") {

@@ -66,7 +66,8 @@ func (c *channel) close() error {
 	return err
 }
 
-// sender is a control.Sender. A frame that the interface refuses counts as lost.
+// sender is a control.Sender. If the interface refuses a frame for now, the frame counts as lost; any
+// other error wraps net.ErrClosed.
 type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {

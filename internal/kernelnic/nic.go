@@ -41,7 +41,7 @@ type Options struct {
 	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
 	// Lossless: the link never loses packets. TCP then waits longer before it treats late packets
-	// as lost, because an emulated guest is always late.
+	// as lost, because an emulated guest's packets are often late.
 	Lossless bool
 	// Guard starts a process that unregisters this process's buffers from the NIC if this process
 	// is killed.
@@ -67,8 +67,9 @@ type NIC struct {
 }
 
 // Open brings the interface up, takes GPU memory and opens the device. While a process has the
-// interface open without MemoryOnly, another such Open fails with EBUSY and names that process. One
-// process can open the interface several times, each time with a separate window.
+// interface open without MemoryOnly, such an Open in another process fails with EBUSY, and its error
+// names the first process. One process can open the interface several times, each time with a separate
+// window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {

@@ -50,9 +50,9 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 
 // sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one
 // because the client has no address yet (RFC 2131, 4.1): broadcast frames would share one queue of
-// answers, which a flood of questions fills, and every guest would get them. It does not use the
-// endpoint, which is bound to no address: netstack could choose as the source any address for which
-// it answers, with NAT all addresses.
+// answers, which a flood of questions fills, and every guest would get them. sendLease does not use
+// the endpoint of the DHCP service, which is bound to no address: netstack could choose as the source
+// any address for which it answers, with NAT all addresses.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -73,9 +73,9 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's client is its sender, by the source address, which no other
-// port may use. For whole frames asksForAnother has also checked the MAC; for reassembled fragments
-// mayAsk is the only check.
+// mayAsk reports whether a datagram's source address is unspecified, or is bound on the switch to the
+// port of the client's MAC: no other port may send from such an address. For whole frames
+// asksForAnother has also checked the MAC; for reassembled fragments mayAsk is the only check.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -145,7 +145,7 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	default:
 		return nil, to
 	}
-	// To a client without an address, and for a NAK (RFC 2131, 4.1), the answer is a broadcast.
+	// An answer to a client without an address, and a NAK (RFC 2131, 4.1), go to the broadcast address.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcp4.Nak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
