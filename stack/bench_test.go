@@ -92,7 +92,8 @@ func benchReceive(b *testing.B, size int, device bool) {
 	}
 }
 
-// BenchmarkStream is two stacks and two NICs in one process; the NIC copies all data once.
+// BenchmarkStream measures a transfer between two stacks over a pair of NICs in one process; the NICs
+// copy all data once.
 func BenchmarkStream(b *testing.B) {
 	for _, v := range []struct {
 		name   string

@@ -22,7 +22,7 @@ type Buffer struct {
 	closed bool
 }
 
-// Close unregisters the buffer.
+// Close unregisters the buffer. It returns an error while a binding uses the buffer.
 func (b *Buffer) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -42,8 +42,8 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a
-// shadow queue.
+// rxBinding is a buffer bound for receive: the buffer's pages belong to a pool, and each bound queue
+// has a shadow queue.
 //
 // A queue whose pool has no page to post receives nothing, not even headers and resets: a chain of
 // the device consists of headers and payload, so there is no chain without pages. Frames wait in
@@ -176,7 +176,7 @@ func (b *rxBinding) ended() {
 	})
 }
 
-// unbind sends the command Unbind to the NIC, unless the NIC has failed.
+// unbind sends the command Unbind to the NIC, unless the NIC has failed, or id is 0: nothing is bound.
 func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil

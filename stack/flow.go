@@ -29,7 +29,7 @@ type flow struct {
 	last  int    // the queue that the last payload came through; -1: no payload came
 	heard uint32 // number of packets received
 
-	// Transmit. A byte of the stream that is in no part is host memory, from Write; netstack has it.
+	// Transmit. A byte of the stream that is in no part is from Write: netstack has it, in host memory.
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown

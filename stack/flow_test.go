@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Offsets have 64 bits, and sequence numbers have 32: a stream may wrap around them often, from any
-// start.
+// Offsets have 64 bits, and sequence numbers have 32: the sequence numbers of a stream may wrap often,
+// from any start.
 func TestFlowOffsetsWrap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		iss := rapid.Uint32().Draw(t, "iss")

@@ -13,7 +13,8 @@ import (
 
 const (
 	ethLen = header.EthernetMinimumSize
-	// the longest header of a packet, which netstack keeps separate from the payload
+	// maxHeader is the length of the longest headers that netstack makes, but for IPv4 options. Netstack
+	// keeps the headers of a packet separate from the payload.
 	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize
 )
 

@@ -17,8 +17,9 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// transfer sends n bytes in each direction at once, and checks that nothing is left. With halfClose
-// each side closes its direction when it has sent all bytes; without, when it has also received all.
+// transfer sends n bytes in each direction at once, and checks that no page and no send is left in
+// use. With halfClose each side closes its direction when it has sent all bytes; without, when it has
+// also received all.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
@@ -47,7 +48,7 @@ func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64,
 	}
 }
 
-// lossy is the wire of the lossy tests.
+// lossy returns options of a wire that loses, repeats and reorders frames.
 func lossy(seed uint64) stacktest.Options {
 	return stacktest.Options{GPUSize: 16 << 20, Seed: seed, Loss: 0.02, Dup: 0.02, Reorder: 0.05}
 }

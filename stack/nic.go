@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/internal/driver"
 )
 
-// NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest).
-// The stack owns it from New on, and closes it.
+// NIC is the device under a stack: *driver.NIC, or one of a pair of NICs in memory (package
+// stacktest). The stack owns it from New on, and closes it.
 //
-// The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and they may call
+// The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and these may call
 // Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls
 // Completed with the frame's cookie, unless the cookie is 0.
 type NIC interface {

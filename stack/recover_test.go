@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// stream sends total bytes from A to B, and compares them.
+// stream sends total bytes from A to B, and checks the received ones.
 func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold int) error {
 	s, r := newSender(ca, tx, w.na.Memory()[:size], 2, total), newReceiver(cb, w.nb.Memory()[:size], 2, total, hold)
 	return all([]devmem.Conn{ca, cb}, s.run, r.run)
@@ -476,7 +476,7 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
-// The NIC loses its configuration in the middle of a transfer, and Restore sends it again.
+// Both NICs lose their configuration in the middle of a transfer, and Restore sends it again.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{})

@@ -17,7 +17,7 @@ import (
 // With RACK, gVisor then has no timer that would send it again, so repeat.go sends it.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
-func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not parallel: a busy processor makes long timeouts
+func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
 	const total = 12 * 1448
 	for _, withRACK := range []bool{true, false} {
 		for _, last := range []string{"FIN", "data", "data and FIN"} {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// rig is two stacks on a wire. Queue 1 of each may be bound.
+// rig is two stacks, A and B, whose NICs are connected.
 type rig struct {
 	t          testing.TB
 	na, nb     *stacktest.NIC

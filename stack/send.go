@@ -14,8 +14,9 @@ import (
 // writeSize is netstack's largest segment without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits until the send buffer has space for a good part of n bytes, and returns how many bytes
-// to write: whole segments if possible. Under wmu.
+// room waits until the send buffer has space for n bytes, for the longest payload of a packet, or for
+// half of the buffer, or until the flow has ended. It returns how many bytes to write, at least 1.
+// Under wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {

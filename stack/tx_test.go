@@ -304,8 +304,8 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// The stack drops frames that the NIC refuses, and packets whose payload it cannot find. They keep no
-// memory in use.
+// The stack drops frames that the NIC refuses, and packets whose payload it cannot find. A dropped
+// frame keeps no send incomplete.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := newTxRig(false, 0, 0, 5000)
 	n.err = syscall.EIO
@@ -326,7 +326,7 @@ func TestTransmitDrops(t *testing.T) {
 	}
 }
 
-// A segment that is sent late gets the current acknowledgment and timestamp, and nothing else
+// A segment that is sent late gets the current acknowledgment, window and timestamp, and nothing else
 // changes; a segment that is not late does not change at all.
 func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {

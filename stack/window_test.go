@@ -34,7 +34,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 			return true
 		})
 		piece := strings.Repeat("x", 32<<10)
-		write(t, ca, "x") // the filter has no sequence number before this
+		write(t, ca, "x") // the filter counts the first segment too, so the counter is reset below
 		skip(t, cb, 1)
 		again.Store(0)
 		for range 128 { // this opens the congestion window
@@ -62,7 +62,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 		testkit.Eventually(t, "the last byte is answered", func() bool { return acks.Load() > before })
 		w.nb.Filter(nil)
 		skip(t, cb, filled+left-1)
-		for range 8 { // their arrival shows A whether a byte is missing
+		for range 8 { // B's answers to these show A whether a byte is missing
 			write(t, ca, piece[:2000])
 		}
 		skip(t, cb, 1+8*2000)

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/diagnosis"
-	"vnic.dev/vnic/internal/rtnl"
 )
 
 // counters has a device's counters, which start at Open; the counters of the interface start at boot.
@@ -67,8 +67,8 @@ func (s *segments) add(i *unix.TCPInfo) {
 // nicCounters reads the kernel's counters. Unavailable ones are 0.
 func (d *Device) nicCounters() nicCounters {
 	var n nicCounters
-	if link, err := rtnl.LinkByIndex(d.index); err == nil {
-		st := link.Stats // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
+	if link, err := netlink.LinkByIndex(d.index); err == nil && link.Attrs().Statistics != nil {
+		st := link.Attrs().Statistics // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
 		n = nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}
 	}
 	// Drivers report the same drops in several counters, so use the largest one. Some drivers use

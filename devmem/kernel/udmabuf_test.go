@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"vnic.dev/vnic/internal/rtnl"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -64,7 +64,7 @@ func TestOpenOnARealInterface(t *testing.T) {
 	d, err := Open(Options{Interface: lo.Name})
 	testkit.OK(t, err)
 	wantErr(t, "getFeature", errOf(d.ethtool.getFeature(lo.Index, ntupleFeature)), nil)
-	wantErr(t, "LinkByIndex", errOf(rtnl.LinkByIndex(lo.Index)), nil)
+	wantErr(t, "LinkByIndex", errOf(netlink.LinkByIndex(lo.Index)), nil)
 	wantErr(t, "register without an exporter", errOf(d.Register(0, 0, 4096)), syscall.ENODEV)
 	c, _ := pair(t, d)
 	wantErr(t, "send", errOf(c.SendDevmem(1, nil)), syscall.EINVAL)

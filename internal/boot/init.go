@@ -14,11 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/rtnl"
 )
 
 // channelFD is the agent process's descriptor of the results channel, envFD its descriptor of a
@@ -205,9 +205,9 @@ func reserve(n int, node0 bool) error {
 }
 
 func loopbackUp() error {
-	lo, err := rtnl.LinkByName("lo")
+	lo, err := netlink.LinkByName("lo")
 	if err == nil {
-		err = rtnl.SetUp(lo.Index)
+		err = netlink.LinkSetUp(lo)
 	}
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)

@@ -31,7 +31,7 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 	testkit.Equal(t, "packages", strings.Join(list, " "),
 		"block block/nbd block/nvmetcp collective devmem devmem/kernel devmem/plain internal/clienttest "+
 			"internal/clienttest/devmem-clients internal/deadline internal/devmembase internal/devmemtest internal/diagnosis "+
-			"internal/elements internal/limits internal/rtnl internal/scm internal/testkit loader")
+			"internal/elements internal/limits internal/scm internal/testkit loader")
 }
 
 // A bench that cannot be opened is an error that a program can print, and no panic.

@@ -1,6 +1,5 @@
 // Package dhcp gets a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It
-// asks once and renews nothing: the gateway gives each of its guests the same address for its whole
-// life.
+// asks once and renews nothing, because the gateway of a lab has a fixed address for each guest.
 package dhcp
 
 import (
@@ -10,11 +9,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
+	"syscall"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/dhcp4"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Lease is a server's answer.
@@ -29,15 +30,22 @@ type Lease struct {
 // ErrNoAnswer means that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
+// How often a client asks, and how long it waits for the first answer; each later wait is twice as
+// long, 5 s in all for each of the two messages. A server on the same machine needs milliseconds.
+const (
+	tries = 5
+	wait  = limits.Lease
+)
+
 // minMTU is the minimum MTU that a server may send (RFC 2132, 5.1).
 const minMTU = 68
 
 // Ask asks on an interface, which must be up and needs no address.
 //
 // Some servers send the answer to the address that they assign, although the client asks for
-// broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the
+// broadcasts (passt before 2024). The kernel passes such a packet to no UDP socket before the
 // interface has the assigned address, so Ask listens on a packet socket (RFC 2131, 4.1). With a
-// kernel without packet sockets it receives only broadcasts.
+// kernel without packet sockets Ask receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
 	defer func() {
 		if err != nil {
@@ -47,36 +55,60 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err e
 	if len(mac) != 6 {
 		return l, fmt.Errorf("MAC %q: not that of an Ethernet interface", mac)
 	}
-	c, err := listenPacket(name, [6]byte(mac))
+	pc, err := nclient4.NewRawUDPConn(name, dhcpv4.ClientPort)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
-		c, err = listenUDP(ctx, name)
+		pc, err = listenUDP(ctx, name)
 	}
 	if err != nil {
 		return l, err
 	}
-	defer func() { _ = c.Close() }()
-	return ask(ctx, &client{conn: c, wait: wait.Here(), mac: [6]byte(mac)})
+	return ask(ctx, pc, mac)
 }
 
-func ask(ctx context.Context, c *client) (Lease, error) {
-	ack, err := c.lease(ctx)
+// listenUDP opens a UDP socket on the interface name, which need not have an IP address.
+func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		cerr := c.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.BindToDevice(int(fd), name))
+		})
+		return errors.Join(err, cerr)
+	}}
+	return lc.ListenPacket(ctx, "udp4", ":68")
+}
+
+// ask gets an acknowledgement by DISCOVER, OFFER, REQUEST and ACK (RFC 2131, 3.1). It asks for
+// broadcast answers, because the interface has no address yet. It closes pc.
+func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
+	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait.Here()), nclient4.WithRetry(tries)}, opts...)
+	c, err := nclient4.NewWithConn(pc, mac, opts...)
 	if err != nil {
+		return Lease{}, errors.Join(err, pc.Close())
+	}
+	defer func() { _ = c.Close() }()
+	got, err := c.Request(ctx, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName,
+		dhcpv4.OptionInterfaceMTU))
+	switch {
+	case ctx.Err() != nil:
+		return Lease{}, context.Cause(ctx)
+	case errors.Is(err, nclient4.ErrNoResponse):
+		return Lease{}, ErrNoAnswer
+	case err != nil:
 		return Lease{}, err
 	}
-	return read(ack)
+	return read(got.ACK)
 }
 
 // read reads the lease from an acknowledgement.
-func read(ack *dhcp4.Message) (Lease, error) {
-	a, _ := ack.Options.Addr(dhcp4.SubnetMask)
-	mask := net.IPMask(a.AsSlice())
-	ones, bits := mask.Size()
-	if !ack.Yours.IsGlobalUnicast() || bits != 32 {
-		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.Yours, mask)
+func read(ack *dhcpv4.DHCPv4) (Lease, error) {
+	yours := addrs([]net.IP{ack.YourIPAddr})
+	ones, bits := ack.SubnetMask().Size()
+	if len(yours) == 0 || !yours[0].IsGlobalUnicast() || bits != 32 {
+		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.YourIPAddr, ack.SubnetMask())
 	}
-	l := Lease{Addr: netip.PrefixFrom(ack.Yours, ones), Routers: ack.Options.Addrs(dhcp4.Router),
-		DNS: ack.Options.Addrs(dhcp4.DNS), Name: strings.TrimRight(string(ack.Options[dhcp4.HostName]), "\x00")}
-	if b := ack.Options[dhcp4.InterfaceMTU]; len(b) == 2 {
+	l := Lease{Addr: netip.PrefixFrom(yours[0], ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()),
+		Name: ack.HostName()}
+	if b := ack.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
 		if n := int(binary.BigEndian.Uint16(b)); n >= minMTU {
 			l.MTU = n
 		}
@@ -85,6 +117,15 @@ func read(ack *dhcp4.Message) (Lease, error) {
 		l.Name = ""
 	}
 	return l, nil
+}
+
+func addrs(list []net.IP) (out []netip.Addr) {
+	for _, ip := range list {
+		if a, ok := netip.AddrFromSlice(ip.To4()); ok {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // hostName reports whether a name can be a host's name (RFC 1123, 2.1): callers write it to files.

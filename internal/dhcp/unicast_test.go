@@ -18,7 +18,7 @@ import (
 // The client receives an answer to the assigned address, which the interface does not have yet, and
 // a broadcast answer.
 func TestAnswerToTheAddressThatIsGivenIsHeard(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine, and the namespace with the thread
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace: %v", err)
 	}

@@ -76,7 +76,8 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	}
 	var r Result
 	for i, l := range links {
-		f := Found{Name: l.Name, PCI: pciAddress(root, l.Name)}
+		name := l.Attrs().Name
+		f := Found{Name: name, PCI: pciAddress(root, name)}
 		r.Interfaces = append(r.Interfaces, f)
 		if c.Interfaces[i].Leave {
 			err = leave(root, f)
@@ -89,7 +90,7 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	}
 	if len(links) > 0 {
 		if err := c.routes(links[0]); err != nil {
-			return r, fmt.Errorf("%s: %w", links[0].Name, err)
+			return r, fmt.Errorf("%s: %w", links[0].Attrs().Name, err)
 		}
 	}
 	if err := c.files(root); err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/limits"
@@ -18,11 +19,11 @@ import (
 )
 
 // find waits until all interfaces exist, and returns them in the order of Config.
-func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
-	var links, found []rtnl.Link
+func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
+	var links, found []netlink.Link
 	var missing string
 	there, err := until(ctx, limits.Interface.Here(), func() (ok bool, err error) {
-		if links, err = rtnl.Links(); err != nil {
+		if links, err = netlink.LinkList(); err != nil {
 			return false, fmt.Errorf("network interfaces: %w", err)
 		}
 		found, missing = c.sort(links)
@@ -33,17 +34,17 @@ func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
 	}
 	var names []string
 	for _, l := range links {
-		names = append(names, l.Name)
+		names = append(names, l.Attrs().Name)
 	}
 	return nil, fmt.Errorf("no network interface %s, only %s: "+
 		"its driver is not in the kernel, or its probe has failed: %w", missing, strings.Join(names, ", "), unix.ENODEV)
 }
 
 // sort puts links in the order of Config, and returns the MAC address of one that is missing.
-func (c *Config) sort(links []rtnl.Link) (found []rtnl.Link, missing string) {
-	byMAC := map[string]rtnl.Link{}
+func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing string) {
+	byMAC := map[string]netlink.Link{}
 	for _, l := range links {
-		byMAC[l.HardwareAddr.String()] = l
+		byMAC[l.Attrs().HardwareAddr.String()] = l
 	}
 	for _, i := range c.Interfaces {
 		link, ok := byMAC[i.MAC]
@@ -56,9 +57,9 @@ func (c *Config) sort(links []rtnl.Link) (found []rtnl.Link, missing string) {
 }
 
 // up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
-func (i *Interface) up(l rtnl.Link) error {
-	withoutDAD(l.Name)
-	_, err := l.BringUp(i.MTU, i.Addrs, func(p netip.Prefix, err error) bool { return without6(p.Addr().Is6(), err) })
+func (i *Interface) up(l netlink.Link) error {
+	withoutDAD(l.Attrs().Name)
+	_, err := rtnl.BringUp(l, i.MTU, i.Addrs, func(p netip.Prefix, err error) bool { return without6(p.Addr().Is6(), err) })
 	return err
 }
 
@@ -73,20 +74,20 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address,
-// because the kernel has no IPv6.
-func (c *Config) routes(l rtnl.Link) error {
-	six, err := rtnl.Addrs(l.Index, unix.AF_INET6)
+// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address: the
+// kernel then has no IPv6, or it is disabled.
+func (c *Config) routes(l netlink.Link) error {
+	six, err := netlink.AddrList(l, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0
 	for _, gw := range c.Gateways {
 		if gw.Is6() && no6 {
 			continue
 		}
-		var flags uint32
+		flags := 0
 		if !c.Interfaces[0].reaches(gw) {
 			flags = unix.RTNH_F_ONLINK
 		}
-		err := rtnl.AddDefaultRoute(l.Index, gw, flags)
+		err := rtnl.AddDefaultRoute(l, gw, flags)
 		if err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
 			return fmt.Errorf("route by %v: %w", gw, err)
 		}
@@ -94,9 +95,9 @@ func (c *Config) routes(l rtnl.Link) error {
 	return nil
 }
 
-// reaches reports whether a gateway is in a network of the interface's addresses. A lease may have
-// a network of one address, or a gateway outside of it, as in clouds and with passt: such a gateway
-// is on the link nevertheless.
+// reaches reports whether a gateway's address is an IPv6 link-local one, or in a network of the
+// interface's addresses. A lease may have a network of one address, or a gateway outside of its
+// network, as in clouds and with passt: such a gateway is on the link nevertheless.
 func (i *Interface) reaches(gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() && gw.Is6() ||
 		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(gw) })

@@ -10,15 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// ready waits until interfaces that are up can be used: their links are up too, and all of their
-// addresses can be bound and sent from. It returns what is still missing after patience; "" =
-// nothing.
-func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Duration) (missing string, err error) {
+// ready waits until the interfaces that are not left can be used: their links are up, and all of their
+// addresses can be bound and sent from. missing describes the rest after patience; "" = nothing is
+// missing.
+func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)
 		return missing == "", err
@@ -45,7 +46,7 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 	for {
 		ok, err := f()
 		var again <-chan struct{}
-		if errors.Is(err, rtnl.ErrInterrupted) {
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			again = now
 		} else if ok || err != nil {
 			return ok, err
@@ -65,22 +66,22 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 }
 
 // missing describes what interfaces lack.
-func (c *Config) missing(links []rtnl.Link) (string, error) {
+func (c *Config) missing(links []netlink.Link) (string, error) {
 	var lacks []string
 	for k, l := range links {
 		if c.Interfaces[k].Leave {
 			continue
 		}
-		l, err := rtnl.LinkByIndex(l.Index)
+		l, err := netlink.LinkByIndex(l.Attrs().Index)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", links[k].Name, err)
+			return "", fmt.Errorf("%s: %w", links[k].Attrs().Name, err)
 		}
 		what, err := c.Interfaces[k].lacks(l)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", l.Name, err)
+			return "", fmt.Errorf("%s: %w", l.Attrs().Name, err)
 		}
 		for _, w := range what {
-			lacks = append(lacks, l.Name+": "+w)
+			lacks = append(lacks, l.Attrs().Name+": "+w)
 		}
 	}
 	return strings.Join(lacks, ", "), nil
@@ -88,19 +89,20 @@ func (c *Config) missing(links []rtnl.Link) (string, error) {
 
 // lacks describes what one interface lacks. The operational state of a link without carrier
 // detection is unknown, and counts as up (Linux Documentation/networking/operstates.rst).
-func (i *Interface) lacks(l rtnl.Link) (what []string, err error) {
-	if s := l.OperState; s != rtnl.OperUp && s != rtnl.OperUnknown || l.Flags&unix.IFF_UP == 0 {
+func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
+	if s := l.Attrs().OperState; s != netlink.OperUp && s != netlink.OperUnknown || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		what = append(what, fmt.Sprintf("the link is %v", s))
 	}
-	addrs, err := rtnl.Addrs(l.Index, unix.AF_UNSPEC)
+	addrs, err := netlink.AddrList(l, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}
 	has6 := false // a kernel without IPv6 has refused all IPv6 addresses
 	have := map[netip.Addr]bool{}
-	linkLocal := !makesLinkLocal(l.Name)
+	linkLocal := !makesLinkLocal(l.Attrs().Name)
 	for _, a := range addrs {
-		addr := a.IP.Unmap()
+		addr, _ := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
 		have[addr] = true
 		has6, linkLocal = has6 || addr.Is6(), linkLocal || addr.Is6() && addr.IsLinkLocalUnicast()
 		switch {

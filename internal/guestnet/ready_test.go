@@ -16,14 +16,14 @@ import (
 )
 
 // cable makes a pair of interfaces, ours and peers. ours has a link when peers is up.
-func cable(t *testing.T) (ours, peers rtnl.Link) {
+func cable(t *testing.T) (ours, peers netlink.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
 	if err := netlink.LinkAdd(v); err != nil {
 		t.Skipf("no interfaces to play with: %v", err)
 	}
 	for i, name := range []string{"v0", "v1"} {
-		l := testkit.Must(rtnl.LinkByName(name))(t)
+		l := testkit.Must(netlink.LinkByName(name))(t)
 		if i == 0 {
 			ours = l
 		} else {
@@ -37,10 +37,10 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	ignore := goleak.IgnoreCurrent()
 	ours, peers := cable(t)
-	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
+	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}}}
 	testkit.OK(t, c.Interfaces[0].up(ours))
-	links := []rtnl.Link{ours}
+	links := []netlink.Link{ours}
 	missing, err := c.ready(t.Context(), links, time.Millisecond)
 	if err != nil || !strings.Contains(missing, "v0: the link is ") ||
 		!strings.Contains(missing, " after it was to be up") {
@@ -51,10 +51,10 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
 		t.Errorf("%v", err)
 	}
-	// The link comes up during a wait: ready reads it only after its events have begun.
+	// The link comes up: ready may read its state before or after the last event of that.
 	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
-	testkit.OK(t, rtnl.SetUp(peers.Index))
+	testkit.OK(t, netlink.LinkSetUp(peers))
 	if _, ok := <-events; !ok {
 		t.Error("no event")
 	}
@@ -78,16 +78,16 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 		t.Skip("no IPv6")
 	}
 	ours, peers := cable(t)
-	for _, l := range []rtnl.Link{ours, peers} {
-		testkit.OK(t, rtnl.SetUp(l.Index))
+	for _, l := range []netlink.Link{ours, peers} {
+		testkit.OK(t, netlink.LinkSetUp(l))
 	}
 	a := netip.MustParsePrefix("fd00::7/64")
-	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
+	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
-	links := []rtnl.Link{ours}
+	links := []netlink.Link{ours}
 	testkit.Eventually(t, "an address that is tentative", func() bool { // it is tentative for a second
-		_ = rtnl.RemoveAddr(ours.Index, a)
-		testkit.OK(t, rtnl.AddAddr(ours.Index, a, true))
+		_ = rtnl.RemoveAddr(ours, a)
+		testkit.OK(t, rtnl.AddAddr(ours, a, true))
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)
 		return strings.Contains(missing, "address fd00::7 is tentative")
 	})
@@ -97,7 +97,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	s := testkit.Must(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer func() { _ = unix.Close(s) }()
 	testkit.OK(t, unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}))
-	// a configured address that is missing
+	// A configured address is missing.
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
 	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
 		!strings.Contains(missing, "v0: no address 10.9.8.7") {
@@ -106,14 +106,14 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 }
 
 func TestChangesWithoutAnEndHoldNobodyUp(t *testing.T) {
-	good, err := until(t.Context(), time.Millisecond, func() (bool, error) { return false, rtnl.ErrInterrupted })
+	good, err := until(t.Context(), time.Millisecond, func() (bool, error) { return false, netlink.ErrDumpInterrupted })
 	if good || err != nil {
 		t.Errorf("%v, %v", good, err)
 	}
 	n := 0
 	good, err = until(t.Context(), time.Minute, func() (bool, error) {
 		if n++; n < 3 {
-			return false, rtnl.ErrInterrupted
+			return false, netlink.ErrDumpInterrupted
 		}
 		return true, nil
 	})

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
@@ -20,12 +21,12 @@ type channel struct {
 	done chan struct{} // closed when the reader has ended
 }
 
-func openChannel(name string, index int, mac net.HardwareAddr) (*channel, error) {
+func openChannel(name string, link *netlink.LinkAttrs) (*channel, error) {
 	fail := func(err error) (*channel, error) {
 		return nil, fmt.Errorf("%s: packet socket for the NIC's control channel: %w", name, err)
 	}
-	if len(mac) != 6 {
-		return fail(fmt.Errorf("MAC %v: %w", mac, unix.EINVAL))
+	if len(link.HardwareAddr) != 6 {
+		return fail(fmt.Errorf("MAC %v: %w", link.HardwareAddr, unix.EINVAL))
 	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -34,12 +35,12 @@ func openChannel(name string, index int, mac net.HardwareAddr) (*channel, error)
 	var proto [2]byte
 	binary.BigEndian.PutUint16(proto[:], control.EtherType)
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(proto[:]),
-		Ifindex: index}); err != nil {
+		Ifindex: link.Index}); err != nil {
 		_ = unix.Close(fd)
 		return fail(err)
 	}
 	c := &channel{f: os.NewFile(uintptr(fd), name), done: make(chan struct{})}
-	c.ctl = control.NewClient(sender{c.f}, control.ClientOptions{MAC: [6]byte(mac)})
+	c.ctl = control.NewClient(sender{c.f}, control.ClientOptions{MAC: [6]byte(link.HardwareAddr)})
 	go c.read()
 	return c, nil
 }
@@ -65,7 +66,8 @@ func (c *channel) close() error {
 	return err
 }
 
-// sender is a control.Sender. A frame that the interface refuses counts as lost.
+// sender is a control.Sender. If the interface refuses a frame for now, the frame counts as lost; any
+// other error wraps net.ErrClosed.
 type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {

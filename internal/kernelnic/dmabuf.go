@@ -21,8 +21,8 @@ const (
 	udmabufItem       = 24         // memfd u32, pad u32, offset u64, size u64
 )
 
-// KernelArgs let udmabuf make dma-bufs of any size, from any number of pieces; its default limit is
-// 64 MiB.
+// KernelArgs let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 pieces; without them its limit
+// is 64 MiB.
 const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 
 // item is a contiguous piece of the memfd.

@@ -1,5 +1,5 @@
 // Package kernelnic is for a guest that leaves networking to Linux: it sets up a vnic NIC under the
-// kernel's own driver and adds what device memory TCP needs besides, memory of a GPU.
+// kernel's own driver, and adds the GPU memory that device memory TCP needs.
 //
 // GPU memory is either the memory of a NUMA node without CPUs, or the BAR of a PCI device with the
 // driver vnicgpu (guest-images/vnicgpu). In the first case a Window is a memfd whose pages come

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/rtnl"
 )
 
 // GuardName is the name (argv[0]) under which the program is started again to run Guard, if it uses
@@ -27,7 +27,7 @@ const GuardName = "vnic-guard"
 // killed, as a GPU's driver does when a file is closed. The kernel undoes everything else.
 type guard struct {
 	mu   sync.Mutex
-	pipe *os.File // its stdin; under mu: whole lines
+	pipe *os.File // the process's stdin; under mu, which keeps lines whole
 	proc *os.Process
 }
 
@@ -46,8 +46,8 @@ func startGuard(name string) (*guard, error) {
 	return &guard{pipe: w, proc: p}, nil
 }
 
-// note tells the guard that a buffer was registered ('+') or unregistered ('-'). A nil guard
-// ignores it.
+// note writes to the guard that a buffer was registered ('+') or unregistered ('-'). It does nothing
+// if there is no guard (nil).
 func (g *guard) note(sign byte, id uint32) error {
 	if g == nil {
 		return nil
@@ -106,11 +106,11 @@ func registered(r io.Reader) map[uint32]struct{} {
 }
 
 func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
-	link, err := rtnl.LinkByName(name)
+	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	c, err := openChannel(name, link.Index, link.HardwareAddr)
+	c, err := openChannel(name, link.Attrs())
 	if err != nil {
 		return err
 	}

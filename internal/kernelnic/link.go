@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/rtnl"
@@ -31,9 +32,9 @@ func findInterface(sys, driver string) (string, error) {
 
 // addRoutes adds default routes through the interface. The kernel removes IPv4 routes together with
 // the interface's last IPv4 address.
-func addRoutes(index int, gateways []netip.Addr) error {
+func addRoutes(link netlink.Link, gateways []netip.Addr) error {
 	for _, g := range gateways {
-		if err := rtnl.AddDefaultRoute(index, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := rtnl.AddDefaultRoute(link, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("route by %v: %w", g, err)
 		}
 	}
@@ -56,12 +57,12 @@ func raiseMinRTO() error {
 
 // takeDown removes the addresses that Open has added to an interface. The interface stays up.
 func takeDown(name string, addrs []netip.Prefix) error {
-	link, err := rtnl.LinkByName(name)
+	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	for _, p := range addrs {
-		if derr := rtnl.RemoveAddr(link.Index, p); derr != nil && !errors.Is(derr, unix.EADDRNOTAVAIL) {
+		if derr := rtnl.RemoveAddr(link, p); derr != nil && !errors.Is(derr, unix.EADDRNOTAVAIL) {
 			err = errors.Join(err, fmt.Errorf("%s: remove %v: %w", name, p, derr))
 		}
 	}

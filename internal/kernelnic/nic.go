@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
@@ -40,7 +41,7 @@ type Options struct {
 	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
 	// Lossless: the link never loses packets. TCP then waits longer before it treats late packets
-	// as lost, because an emulated guest is always late.
+	// as lost, because an emulated guest's packets are often late.
 	Lossless bool
 	// Guard starts a process that unregisters this process's buffers from the NIC if this process
 	// is killed.
@@ -66,8 +67,9 @@ type NIC struct {
 }
 
 // Open brings the interface up, takes GPU memory and opens the device. While a process has the
-// interface open without MemoryOnly, another such Open fails with EBUSY and names that process. One
-// process can open the interface several times, each time with a separate window.
+// interface open without MemoryOnly, such an Open in another process fails with EBUSY, and its error
+// names the first process. One process can open the interface several times, each time with a separate
+// window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
@@ -89,19 +91,19 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		n.undo.Add(claim.Close)
 	}
 	n.undo.Add(n.memory.Free)
-	link, err := rtnl.LinkByName(n.name)
+	link, err := netlink.LinkByName(n.name)
 	if err != nil {
 		return n, fmt.Errorf("%s: find: %w", n.name, err)
 	}
-	n.mac = link.HardwareAddr
-	added, err := link.BringUp(o.MTU, o.Addrs, nil)
+	n.mac = link.Attrs().HardwareAddr
+	added, err := rtnl.BringUp(link, o.MTU, o.Addrs, nil)
 	if len(added) > 0 {
 		n.undo.Add(func() error { return takeDown(n.name, added) })
 	}
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
-	if err := addRoutes(link.Index, o.Gateways); err != nil {
+	if err := addRoutes(link, o.Gateways); err != nil {
 		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
 	if o.Lossless {
@@ -109,7 +111,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 			return n, err
 		}
 	}
-	if n.channel, err = openChannel(n.name, link.Index, n.mac); err != nil {
+	if n.channel, err = openChannel(n.name, link.Attrs()); err != nil {
 		return n, err
 	}
 	n.undo.Add(n.channel.close)

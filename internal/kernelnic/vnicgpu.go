@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// NewDriverWindow allocates size bytes, rounded up to huge pages or to the whole memory, from a GPU
-// with the driver vnicgpu. It finds the GPU's PCI device by maps, which lists the guest-physical
+// NewDriverWindow allocates size bytes, rounded up to huge pages but not above the GPU's memory, from
+// a GPU with the driver vnicgpu. It finds the GPU's PCI device by maps, which lists the guest-physical
 // addresses of GPU gpu's memory.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {

@@ -112,10 +112,11 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes sure that a node has n free huge pages, until Close, and retries if it has fewer.
-// The kernel silently provides fewer pages than requested, also when a signal interrupts it, and
-// the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
-// process are freed only after the network has released them.
+// reserve makes a node have n free huge pages, and retries while it has fewer, for at most
+// limits.DeadProcess. Close sets the node's number of huge pages back. The kernel silently provides
+// fewer pages than requested, also when a signal interrupts it, and the Go runtime sends signals to
+// its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed process are freed only after the
+// network has released them.
 func (w *Window) reserve(node, n int) error {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := hugemem.ReadInt(dir + "nr_hugepages")
@@ -260,7 +261,7 @@ func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Close frees the memory. It fails with EBUSY while dma-bufs of it are in use.
+// Close frees the memory. It fails with EBUSY while dma-bufs or registrations of it are in use.
 func (w *Window) Close() error {
 	w.mu.Lock()
 	busy := w.inUse

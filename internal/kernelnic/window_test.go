@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The place of the test's GPU 2 in the guest's address space: in two pieces; the second one
-// comes first in GPU memory.
+// testMaps has the memory of GPU 2 in two pieces of the guest's address space; the second piece comes
+// first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
@@ -144,8 +144,7 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that records its jobs, and runs jobs that the test can check: tables of byte
-// positions.
+// jobs is a runner that records its jobs, and the entries of their tables.
 type jobs struct {
 	mem  *hugemem.Memory
 	list []control.Job
@@ -174,7 +173,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 	return s, nil
 }
 
-// ram is Memory of one invented page.
+// ram returns guest RAM whose only page has an invented address.
 func ram() *hugemem.Memory {
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) { return make([]byte, hugePage), 0x1000_0000, nil }}
 }
@@ -214,8 +213,8 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 	}
 }
 
-// Every byte of every entry is moved to the right place, for each operation, also when a job is
-// split.
+// The entries of the jobs that run cover each byte of the job's entries, at its place in GPU memory,
+// for each operation, also when a job is split.
 //
 // Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
 // byte.

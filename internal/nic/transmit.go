@@ -204,7 +204,7 @@ func (t *Transmitter) Discard(r wire.DropReason) {
 func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	t.delta.drop(payload)
 	if link := t.port.link.Load(); link != nil {
-		link.Discarded(r)
+		link.Refuse(r)
 	}
 }
 

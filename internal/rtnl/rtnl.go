@@ -1,68 +1,85 @@
-// Package rtnl reads and changes network interfaces, their addresses and routes, by Linux's rtnetlink (rtnetlink(7),
-// include/uapi/linux/rtnetlink.h, if_link.h and if_addr.h).
-// The package has only the functions that vnic and its guests need: vishvananda/netlink, with which
-// the tests compare it, has all others, and takes much longer to compile. jsimonetti/rtnetlink
-// hides interrupted dumps, and the errno of a missing link.
+// Package rtnl has what vnic's guests do with network interfaces beside the single calls of
+// vishvananda/netlink: addresses and routes of net/netip, and changes to wait for (rtnetlink(7)).
 //
-// Each call opens a socket of its own in the network namespace of its thread. Errors of the kernel are returned as
-// syscall.Errno.
+// Each call opens a socket of its own in the network namespace of its thread. Errors of the kernel
+// are syscall.Errno.
 package rtnl
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
-	"syscall"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// ErrInterrupted means that links or addresses changed while the kernel listed them
-// (NLM_F_DUMP_INTR): the caller should list them again.
-var ErrInterrupted = errors.New("results may be incomplete or inconsistent")
-
-var native = binary.NativeEndian
-
-// add is the flags of a request to make something: the kernel returns EEXIST if it exists.
-const add = netlink.Create | netlink.Excl
-
-// change sends a request to which the kernel answers only with an acknowledgement.
-func change(kind netlink.HeaderType, flags netlink.HeaderFlags, header []byte, attrs *netlink.AttributeEncoder) error {
-	_, err := execute(kind, flags|netlink.Acknowledge, header, attrs)
-	return err
+// AddAddr adds an address to a link; the error is EEXIST if the link has it. An IPv6 address can be
+// used at once; with dad it is tentative until duplicate address detection has ended (RFC 4862, 5.4).
+func AddAddr(l netlink.Link, p netip.Prefix, dad bool) error {
+	a := address(p)
+	if p.Addr().Is6() && !dad {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return netlink.AddrAdd(l, a)
 }
 
-func execute(kind netlink.HeaderType, flags netlink.HeaderFlags, header []byte, attrs *netlink.AttributeEncoder) (
-	[]netlink.Message, error) {
-	b, err := attrs.Encode()
-	if err != nil {
-		return nil, err
-	}
-	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		return nil, errno(err)
-	}
-	defer func() { _ = c.Close() }()
-	answer, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(header, b...),
-	})
-	return answer, errno(err)
+// RemoveAddr removes an address from a link; the error is EADDRNOTAVAIL if the link does not have it.
+func RemoveAddr(l netlink.Link, p netip.Prefix) error { return netlink.AddrDel(l, address(p)) }
+
+func address(p netip.Prefix) *netlink.Addr {
+	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 }
 
-// errno returns the errno inside an error of package netlink.
-func errno(err error) error {
-	var e syscall.Errno
-	if errors.As(err, &e) {
-		return e
-	}
-	return err
+// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; the error is EEXIST if
+// the same route exists. Linux removes an IPv4 route together with the link's last IPv4 address.
+func AddDefaultRoute(l netlink.Link, gateway netip.Addr, flags int) error {
+	return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice(), Flags: flags})
 }
 
-// attributes decodes the attributes of a message, which follow its header of n bytes.
-func attributes(message []byte, n int) (*netlink.AttributeDecoder, error) {
-	if len(message) < n {
-		return nil, fmt.Errorf("netlink message of %d bytes, its header has %d: %w", len(message), n, unix.EPROTO)
+// BringUp sets the link's MTU (0: unchanged), brings the link up, and adds addresses without
+// duplicate address detection: they can be used at once. It skips an address if the kernel's error
+// for it satisfies ignore (nil: none does). added are the addresses that the link did not have
+// before, also after an error.
+func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (added []netip.Prefix,
+	err error) {
+	if mtu != 0 && mtu != l.Attrs().MTU {
+		if err := netlink.LinkSetMTU(l, mtu); err != nil {
+			return nil, fmt.Errorf("MTU %d: %w", mtu, err)
+		}
 	}
-	return netlink.NewAttributeDecoder(message[n:])
+	if err := netlink.LinkSetUp(l); err != nil {
+		return nil, fmt.Errorf("up: %w", err)
+	}
+	for _, p := range addrs {
+		err := AddAddr(l, p, false)
+		if err == nil {
+			added = append(added, p)
+		} else if !errors.Is(err, unix.EEXIST) && (ignore == nil || !ignore(p, err)) {
+			return added, fmt.Errorf("address %v: %w", p, err)
+		}
+	}
+	return added, nil
+}
+
+// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths.
+// sys is the directory of sysfs.
+func OfDriver(sys, driver string) (names []string, err error) {
+	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	places := map[string]string{}
+	for _, l := range links {
+		to, err := os.Readlink(l)
+		place, perr := filepath.EvalSymlinks(filepath.Dir(l))
+		if err == nil && perr == nil && filepath.Base(to) == driver {
+			name := filepath.Base(filepath.Dir(filepath.Dir(l)))
+			names, places[name] = append(names, name), place
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(places[a], places[b]) })
+	return names, err
 }

@@ -13,7 +13,7 @@ import (
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {
-		return nil, nil, errno(err)
+		return nil, nil, err
 	}
 	changes, stop = watch(c)
 	return changes, stop, nil

@@ -33,7 +33,8 @@ func (c *commands) reset(queues int) {
 	c.state.LastID = last
 }
 
-// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS.
+// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS; 0 if
+// the packet is neither TCP nor UDP.
 func (c *commands) queue(h *splitter.Headers) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package stacktest has a pair of NICs in memory, joined by a faulty wire, for tests of package
 // stack and of its users. Like real NICs they split headers, steer, and read and write device
-// memory: from their own goroutine, without a lock, so that the race detector reports a page that
-// is used by NIC and program at the same time.
+// memory: from their own goroutine, without a lock that a program holds, so that the race detector
+// reports a page that NIC and program use at the same time.
 package stacktest
 
 import (
@@ -279,7 +279,8 @@ func (n *NIC) unbind(queue int) {
 	}
 }
 
-// post takes pages from the queue's source until the bound queue is full.
+// post takes pages from a bound queue's source until RingSize pages are posted, unless more than half
+// as many are posted already.
 func (n *NIC) post(queue int) {
 	b := &n.bound[queue]
 	if b.src == nil || len(b.pages) > n.o.RingSize/2 {

@@ -130,7 +130,7 @@ func (k *awaited) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// Delayed packets cause no allocation either, even when short ones come between super-packets.
+// Delayed packets cause no allocation either, even when short ones come between GSO packets.
 func TestDelayDoesNotAllocate(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{Up: Impairment{Delay: time.Microsecond, Jitter: time.Microsecond}})
@@ -158,8 +158,8 @@ func TestDelayDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32; the port does
-// nothing.
+// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32; the receiving port does
+// nothing with the packets.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name     string

@@ -56,8 +56,8 @@ func capable(p *Packet) bool {
 	return b != nil && *b>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5) in an ECN-capable packet, and updates the
-// IPv4 header checksum (RFC 1624).
+// mark sets Congestion Experienced (RFC 3168, section 5) in a packet, and updates the IPv4 header
+// checksum (RFC 1624); false: the packet is not TCP in IP.
 func (x *piece) mark() bool {
 	b, shift := ecn(&x.Packet)
 	if b == nil {
@@ -73,8 +73,8 @@ func (x *piece) mark() bool {
 	return true
 }
 
-// corrupt flips a bit that the TCP or UDP checksum covers, after completing the checksum. Other
-// packets stay unchanged.
+// corrupt flips a bit that the TCP or UDP checksum covers, after completing the checksum. Packets of
+// other protocols, and with more than maxAltered bytes of payload, stay unchanged.
 func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	h := &x.Meta.Headers
 	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||

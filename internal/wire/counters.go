@@ -10,7 +10,7 @@ const (
 	DropNone         DropReason = iota
 	DropNoBuffer                // the receiver had no buffer, and the sender could not wait (any longer)
 	DropLinkLoss                // lost by an Impairment; counted in segments
-	DropUnknownDst              // no port to send it to
+	DropUnknownDst              // no port to send it to, or a gateway's filter refused it
 	DropSamePort                // the packet's destination is behind the port that sent it
 	DropControlMAC              // control EtherType or control MAC outside the control channel
 	DropTooBig                  // longer than the receiver accepts, and it cannot be segmented
@@ -46,8 +46,8 @@ func (r DropReason) String() string {
 }
 
 // Counters are the counters of a link, with their keys in the JSON of vnic stat. A packet is counted
-// when it is finished, not when it meets a busy port. A packet dropped before its receiver is known
-// counts at the sender's link, any other at the receiver's.
+// when it is finished, not each time it meets a busy port (Busy counts that). A packet dropped before
+// its receiver is known counts at the sender's link, any other at the receiver's.
 type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, whatever the verdict
 	SentBytes        uint64                 `json:"sent_bytes"`

@@ -15,7 +15,7 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // deliveries of a segment to a busy port, one each HoldMax
+	maxTries = 8 // most tries to deliver a segment to a busy port, HoldMax apart
 	// A buffer has room for at least one segment. A packet above largeFrom gets a large buffer,
 	// which has room for any GSO packet.
 	minBuf    = 2 << 10
@@ -32,7 +32,7 @@ const (
 
 // line is the delay line of a link. It holds segments back until enough later ones have overtaken
 // them, or for HoldMax; and it holds all packets of a link with a delay or a rate, in order, until
-// they are due. It copies payload to buffers of the wire, so the sender's are free.
+// they are due. It copies payload to buffers of the wire, so the sender may reuse its own.
 type line struct {
 	link     *Link
 	lv       int
@@ -55,7 +55,7 @@ type line struct {
 	closed bool
 
 	queue       deque
-	queueBytes  int       // buffer bytes of entries for queue: in it, being filled or being sent
+	queueBytes  int       // buffer bytes of entries for queue: in the queue, being filled or being sent
 	queueCount  int       // number of these entries
 	departed    time.Time // on a link with a rate: when the last packet leaves the link's queue
 	jitterDraws uint64
@@ -124,11 +124,11 @@ type heldSegment struct {
 	region *dma.Region // of buf
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64 // the entry is sent before the segment with this number
-	late   time.Time
-	tries  int
+	due    uint64    // the entry is sent before the segment with this number; never: only late counts
+	late   time.Time // the goroutine sends the entry at this time
+	tries  int       // deliveries that met a busy port
 
-	inOrder bool
+	inOrder bool // the entry is for queue, not for held
 }
 
 func newLine(link *Link, lv int, o *Impairment) *line {
@@ -240,7 +240,7 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	return h
 }
 
-// put adds an entry to the held ones. It is not called after close.
+// put adds an entry to the held ones. No caller calls put after close.
 func (l *line) put(h *heldSegment) {
 	l.mu.Lock()
 	l.held = append(l.held, h)
@@ -255,7 +255,8 @@ func (l *line) put(h *heldSegment) {
 	}
 }
 
-// recycle frees an entry, and keeps it for the next packet unless too many are free.
+// recycle gives back an entry's room in the line, and keeps its memory for the next packet, up to
+// keepBytes.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,8 +3,8 @@
 //
 // A sending port passes a batch of Packets to its Link. The wire finds the receiving port of each
 // packet, segments GSO packets and completes checksums that this port does not accept, and calls
-// its Deliver with as long a run of the batch as goes there. The receiving port copies the bytes;
-// the wire itself copies payload only into the delay line of a link that reorders or delays. Each
+// the port's Deliver once for each run of consecutive packets to it. The receiving port copies the
+// bytes; the wire itself copies whole payloads only for a link that reorders, delays or corrupts. Each
 // packet comes back with a Verdict. Nothing here waits, except Detach and Close.
 //
 // Order within a flow is kept, unless an Impairment breaks it: once a packet of a batch has met a
@@ -50,9 +50,9 @@
 // to a machine that never sends, such as a packet sink, are frames to an unknown address.
 //
 // Packets are valid only during Deliver. The wire reads the link header and, except for Identity,
-// only what splitter has parsed. It is independent of rings, guests and GPUs. It runs in the
-// sender's goroutine and uses the sender's Worker, so the sender must be inside its address space's
-// epoch (dma.Space.Enter), and started by dma.Go.
+// only what splitter has parsed. It is independent of rings, guests and GPUs. The wire runs in the
+// sender's goroutine and uses the sender's Worker, so that goroutine must be started by dma.Go, and be
+// inside its address space's epoch (dma.Space.Enter).
 //
 // This package and the packages below it are not API (README, Stability).
 package wire

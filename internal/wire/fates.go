@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. Except for Drop
-// and Rate, the fate of the n-th segment depends on Seed, the direction and n alone, so a sequence
+// Impairment is what a bad link does to the segments that pass it in one direction. Except for ECN,
+// Drop and Rate, the fate of the n-th segment depends on Seed, the direction and n alone, so a sequence
 // of segments meets the same fates in each run. A GSO packet counts as its segments; the link passes
 // on the runs of them that survive. The zero value does nothing. A segment meets one fate: the first
 // that applies, in the order of the fields.
@@ -28,7 +28,7 @@ type Impairment struct {
 	Reorder   float64 // probability that a segment that is not lost is held back
 	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
 	// Corrupt is the probability that the link flips one bit of a segment, in the TCP or UDP header
-	// or in the payload. It completes the checksum before, so that the receiver detects the change.
+	// or in the payload. The link completes the checksum before, so that the receiver detects the change.
 	Corrupt float64
 	// ReorderDepth is the largest number of later segments that overtake a segment that is held
 	// back; the number is random, from 1. 0 means 3.

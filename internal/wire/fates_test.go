@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts have the model's length and frequency, depend only on the seed, and not on how segments
-// are packed.
+// Bursts are as long and as frequent as in the model, depend on the seed, and do not depend on how the
+// sender packs segments.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -42,7 +42,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// The link forgets the fates of old segments, and still has the fates of the latest 500.
+	// The link no longer knows the fates of old segments, but the fates of the latest 500 stay the same.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -56,8 +56,8 @@ func TestBurstsAreTheModels(t *testing.T) {
 	}
 }
 
-// A link that never becomes good again, one that never becomes bad, and one that loses some
-// segments in either state.
+// A link that never becomes good again loses all segments, one that changes at each segment loses
+// half, and one with a loss below 1 in its only state loses that part.
 func TestBurstsAtTheirEnds(t *testing.T) {
 	for _, c := range []struct {
 		b           Burst
@@ -217,8 +217,8 @@ func TestDropsByNumber(t *testing.T) {
 	}
 }
 
-// Packets stay on a link with a delay for exactly that delay, in order and complete. After the
-// delay is removed, later packets do not overtake them.
+// Packets stay on a link with a delay for that time, give or take the jitter, and arrive in order and
+// complete. After the delay is removed, later packets do not overtake them.
 func TestDelay(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -259,8 +259,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate has a queue: the link drops packets beyond the queue's limit, and marks
-// packets from half of the limit on.
+// A link with a rate has a queue: the link drops packets beyond the queue's limit; with ECN it marks
+// packets that find more than half of the limit in the queue.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -352,7 +352,7 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// The test changes an impairment while the link is in use.
+// A new impairment applies to the next packet.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {

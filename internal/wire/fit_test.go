@@ -214,7 +214,7 @@ func TestPartialChecksums(t *testing.T) {
 
 // TestChecksumsElsewhereAreCompleted uses checksum starts and offsets that our parser does not
 // expect: in an unknown protocol, in the payload, across the end of the headers, at odd offsets.
-// The link drops packets whose checksum lies in UDP, or in checked bytes.
+// The link drops UDP packets with such a checksum, and frames whose checksum lies in checked bytes.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	a, b := pair(t)
 	b.setLimits(Limits{Csum: true}) // the port accepts partial checksums, but not these

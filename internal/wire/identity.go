@@ -145,7 +145,7 @@ type binding struct {
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it still uses the address; zero: it need not
+	wanted     time.Time // since then the port has to show that it still uses the address; zero: no need to
 }
 
 // fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes
@@ -286,9 +286,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, and a learned MAC. The port calls it when another guest may
-// be behind it, while none of its packets is in flight. Addresses reserved for the port stay
-// reserved.
+// Forget removes the port's bindings, except of its configured MAC, and a learned MAC. The port calls
+// Forget when another guest may be behind the port, while none of its packets is in flight. Addresses
+// reserved for the port stay reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -335,13 +335,13 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 }
 
 // Lease binds an address to the port with mac, until a time, whether the port uses it or not. It
-// returns false if another port has the address. If no port with an Identity has mac, Lease checks
-// nothing and returns true.
+// returns false if another port has the address, or the port with mac may have no more addresses. If
+// no port with an Identity has mac, Lease checks nothing and returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease reports whether Lease would succeed.
+// MayLease reports whether no other port than the one with mac has the address.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
 // Holds reports whether an address is bound to the port with mac. If no port with an Identity has
@@ -481,7 +481,7 @@ func (r *bindings) name(c *binding) string {
 }
 
 // bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other
-// port's binding. The caller holds mu.
+// port's binding; nil: no other port has the MAC. The caller holds mu.
 func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
 	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
@@ -565,7 +565,7 @@ func (r *bindings) want(c *binding, now time.Time) {
 }
 
 // makeRoom removes, of a port's idle bindings in list, the one with the oldest use; false: none is
-// idle. The caller holds mu.
+// idle. It records for all bindings in list that the port needs room (want). The caller holds mu.
 func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
 	var found *binding
 	for _, c := range list {

@@ -161,7 +161,7 @@ func FuzzIdentity(f *testing.F) {
 						}
 					}
 					for _, s := range all {
-						// An address may move if its owner has not used it for that long.
+						// An address may move if its owner has not used it for probeIdle.
 						if h := owner[s]; h != nil && h != from &&
 							(h == v.router || s == any(v.a.mac) || v.now.Sub(seen[s]) < probeIdle) {
 							t.Fatalf("step %d: %s says that it has %v, which is %s's: % x", step, from.Name(), s, h.Name(), r.frame)

@@ -153,8 +153,8 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame, with all headers in the packet's header and with only the link header there;
-// both must have the same result.
+// say sends a frame three times: with only the link header in the packet's header, with a part of the
+// frame there, and with all of it. It fails the test unless each has the result want.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -426,7 +426,7 @@ func TestInventedAddressesAreBounded(t *testing.T) {
 	a.say("that which is in use", ping(a, 5), DropNone)
 }
 
-// TestMACs: the MACs from which a port may send.
+// TestMACs checks from which MACs a port may send.
 func TestMACs(t *testing.T) {
 	x, y := MAC{2, 8, 8, 8, 8, 1}, MAC{2, 8, 8, 8, 8, 2}
 	from := func(m MAC) []byte { return frame(m, 0, 0x88cc, nil) }

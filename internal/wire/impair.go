@@ -36,8 +36,8 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 }
 
 // Impair replaces the impairments of the packets that the port sends (up) and receives (down). The
-// numbers of segments continue. Segments that are in a delay line leave it as before. If the link is
-// being detached, Impair changes nothing and returns ErrDetached.
+// numbers of segments continue. Segments that are in a delay line leave it as the old impairments
+// have determined. If the link is being detached, Impair changes nothing and returns ErrDetached.
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {

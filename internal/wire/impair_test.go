@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// arrivals returns the sequence numbers of all segments in frames, in order.
+// arrivals returns the numbers of all segments of mss bytes in frames, in order of arrival; segment 0
+// has sequence number 0.
 func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	t.Helper()
 	for i := range got {

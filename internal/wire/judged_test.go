@@ -12,8 +12,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet from a frame's bytes, with at least hdr bytes in its header as
-// nic.Describe would, and the rest in h's memory at off.
+// rawFrame makes a packet from a frame's bytes. For TCP and UDP the packet's header has the headers,
+// for other frames at least hdr bytes, as nic.ParseFrame would make it; the rest is in h's memory at
+// off.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -259,8 +260,8 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	}
 }
 
-// TestHeadersThatAreNotTheFrames: if a sender's Meta does not match its bytes, the packet is
-// dropped when the wire parses it again.
+// TestHeadersThatAreNotTheFrames: the wire drops a packet whose Meta or Header does not match its
+// bytes, when it completes the checksum.
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
@@ -276,7 +277,8 @@ func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	}
 }
 
-// refused are partial checksums that would change checked bytes, or whose place is invalid.
+// refused returns packets with partial checksums that would change checked bytes, or whose place is
+// invalid.
 func refused(a, b *host) map[string]*Packet {
 	eth := func(b2 ...[]byte) []byte {
 		return bytes.Join(append([][]byte{b.mac[:], a.mac[:]}, b2...), nil)

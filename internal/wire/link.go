@@ -102,7 +102,8 @@ func (l *Link) Port() Port { return l.port }
 func (l *Link) Counters() Counters { return l.count.load() }
 
 // Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy.
-// Packets that a link lost completely are Dropped as DropLinkLoss. It never waits.
+// If an impaired link lost all segments of a packet, the packet is Dropped as DropLinkLoss. Deliver
+// never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
 		l.count.dropAll(batch, DropStopped)

@@ -1,9 +1,9 @@
 package wire
 
-// Owner returns the link of the port to which the ports' Identities bind a MAC; nil: none.
-// isPortMAC: the MAC is that port's own, so only another machine with the same MAC could send from
-// it elsewhere. A port whose link does not check its frames, such as an uplink to other machines,
-// calls Owner before the switch learns a MAC from it.
+// Owner returns the link of the port to which a MAC is bound (Identity); nil: none. isPortMAC: the MAC
+// is that port's own, so only another machine with the same MAC could send from it elsewhere. A port
+// whose link does not check its frames, such as an uplink to other machines, calls Owner before it
+// sends a frame, from which the switch would learn the MAC.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()
@@ -23,6 +23,6 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 // Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
-// Refuse counts a frame that the port dropped on its way in from outside, before the port made it a
-// Packet.
+// Refuse counts a frame that the port has dropped by itself, when there is no Packet of it; the tap
+// does not see it.
 func (l *Link) Refuse(r DropReason) { l.count.dropped(r) }

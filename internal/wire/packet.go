@@ -16,8 +16,8 @@ var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 const EtherTypeControl = 0x88b5
 
 // Packet is one frame, or one GSO packet, described in place. The sender owns it and all memory
-// that it refers to; a receiver may use it only until its Deliver returns. The wire writes only
-// Verdict, Progress and From.
+// that it refers to; a receiver may use it only until its Deliver returns. Of the exported fields,
+// Link.Deliver writes only Verdict, Progress and From.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from
 // splitter.Parse), then calls Prepare. For a retry after Busy it sets Header, Payload and
@@ -33,7 +33,7 @@ type Packet struct {
 	Verdict    Verdict
 	Src, Dst   MAC    // from Header, by Prepare
 	From       uint32 // Link.Serial of the sending port, set by the wire
-	Tag        uint64 // the sender's own; the wire ignores it
+	Tag        uint64 // the sender's own; the wire does not use it
 	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it
@@ -205,14 +205,14 @@ type Verdict struct {
 // Drop returns the verdict for a packet dropped for a reason.
 func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
-// Waitable is a receive queue without buffers.
+// Waitable is a receive queue for whose buffers senders can wait.
 type Waitable interface {
-	// Arm registers w: the queue calls its Wake once, after the queue got buffers or stopped. The
+	// Arm registers w: the queue calls w.Wake once, after the queue got buffers or stopped. The
 	// call comes soon, except for wakers that take turns (nic.PortWaker). Arm returns false, and w
 	// must not wait, if the queue has buffers already, or has stopped.
 	Arm(w Waker) bool
-	// Disarm removes the registration, or ends the turn that began with the call of Wake. A call
-	// in progress may still come once.
+	// Disarm removes the registration, or ends the turn that began with the call of w.Wake. A call
+	// of w.Wake that has already begun may still end after Disarm.
 	Disarm(w Waker)
 }
 

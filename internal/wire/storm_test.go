@@ -7,7 +7,7 @@ import (
 )
 
 // Broadcasts and multicasts pass at the configured rate; after a pause as many as in a tenth of a
-// second pass at once.
+// second pass at once, but at least stormLeast.
 func TestStormIsBounded(t *testing.T) {
 	now := int64(1e15)
 	var s storm

@@ -122,8 +122,8 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove removes a link from list; with id true from byID, which frees the id for other links. The
-// caller must have removed all uses of the id before.
+// remove removes a link from list; with id true it instead removes the link from byID, which frees the
+// id for other links: the caller must have removed all uses of the id before.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

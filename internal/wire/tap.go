@@ -82,12 +82,8 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// Discarded counts a frame that the port has dropped before it was a packet; the tap does not see
-// it.
-func (l *Link) Discarded(r DropReason) { l.count.dropped(r) }
-
-// missed reports to the tap a packet that was lost on its way down the link. With a tap it sets the
-// Verdict to Dropped.
+// missed reports to the tap, if there is one, a packet that was lost on its way down the link, and
+// sets the packet's Verdict to Dropped.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -124,7 +120,7 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
 // Lost returns the first run of segments of a packet, from segment number from on, that the
-// sender's link lost: segments [first, first+n). n is 0 if there is none. Only taps may call it, in
+// sender's link lost: segments [first, first+n). n is 0 if there is none. Only taps may call Lost, in
 // their methods.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	state := &p.Progress.level[levelUp]

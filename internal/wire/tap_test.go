@@ -161,7 +161,7 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	}
 }
 
-// placer is a port that reports placements to the tap itself.
+// placer is a port that itself has to report received packets to the tap.
 type placer struct{ *host }
 
 func (placer) ReportsPlacement() {}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/agent"
@@ -47,12 +48,12 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 			return n, err
 		}
 	}
-	links := make([]rtnl.Link, len(names))
+	links := make([]*netlink.LinkAttrs, len(names))
 	for i, name := range names {
 		leave := a.OwnDriver && i > 0 && i == len(names)-1
-		l, err := rtnl.LinkByName(name)
+		l, err := netlink.LinkByName(name)
 		if err == nil && !leave {
-			err = rtnl.SetUp(l.Index)
+			err = netlink.LinkSetUp(l)
 		}
 		if err != nil {
 			return n, fmt.Errorf("%s: up: %w", name, err)
@@ -60,8 +61,8 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if leave {
 			n.more = append(n.more, left(name, device))
 		}
-		links[i] = l
-		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.HardwareAddr.String(), Leave: leave})
+		links[i] = l.Attrs()
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: links[i].HardwareAddr.String(), Leave: leave})
 	}
 	leases, errs := make([]dhcp.Lease, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup

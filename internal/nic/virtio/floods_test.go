@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/internal/nic/nictest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
@@ -124,11 +126,16 @@ func floodARP(mac wire.MAC, from, to netip.Addr) []byte {
 	return append(b, to.AsSlice()...)
 }
 
+func transaction(xid uint32) (id dhcpv4.TransactionID) {
+	binary.BigEndian.PutUint32(id[:], xid)
+	return id
+}
+
 func discover(mac wire.MAC, xid uint32) []byte {
-	m := &dhcp4.Message{Op: dhcp4.BootRequest, XID: xid, MAC: mac,
-		Options: dhcp4.Options{dhcp4.MessageType: {byte(dhcp4.Discover)}}}
+	m := &dhcpv4.DHCPv4{OpCode: dhcpv4.OpcodeBootRequest, HWType: iana.HWTypeEthernet, ClientHWAddr: mac[:],
+		TransactionID: transaction(xid), Options: dhcpv4.OptionsFromList(dhcpv4.OptMessageType(dhcpv4.MessageTypeDiscover))}
 	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 67)
-	return floodUDP(mac, nictest.Everyone, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), to, m.Encode())
+	return floodUDP(mac, nictest.Everyone, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), to, m.ToBytes())
 }
 
 func floodSYN(from, to uint16) []byte {
@@ -306,6 +313,6 @@ func isOffer(b []byte, xid uint32) bool {
 	if len(b) < 42 || b[12] != 8 || b[13] != 0 || b[23] != splitter.ProtoUDP || binary.BigEndian.Uint16(b[36:]) != 68 {
 		return false
 	}
-	m, err := dhcp4.Decode(b[42:])
-	return err == nil && m.XID == xid && m.Type() == dhcp4.Offer
+	m, err := dhcpv4.FromBytes(b[42:])
+	return err == nil && m.TransactionID == transaction(xid) && m.MessageType() == dhcpv4.MessageTypeOffer
 }

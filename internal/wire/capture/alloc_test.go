@@ -23,8 +23,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapAllocatesNothing: neither while the ring has room nor when it is full. The writer
-// goroutine is blocked, because its allocations would be counted too.
+// TestTapAllocatesNothing: a tap allocates nothing, neither while the ring has room nor when it is
+// full. The test blocks the writer goroutine, because its allocations would be counted too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestTapAllocatesNothing(t *testing.T) {

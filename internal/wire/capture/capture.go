@@ -86,7 +86,7 @@ func Create(name string, o Options) (*Capture, error) {
 	return c, nil
 }
 
-// New captures to w until Close. It does not close w.
+// New captures to w until Close, which does not close w.
 func New(w io.Writer, o Options) (*Capture, error) {
 	if o.Payload < 0 || o.Payload > MaxPayload {
 		return nil, fmt.Errorf("%d bytes of payload of each packet: 0 to %d", o.Payload, MaxPayload)

@@ -292,8 +292,8 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	}
 }
 
-// load lets eight ports send to each other, each in a separate goroutine, a number of batches of
-// 32.
+// load makes each host send a number of batches of 32 packets to the next host, each host in a
+// goroutine of its own, and returns the number of sent packets.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -453,8 +453,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 }
 
 // TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above: with room in the
-// ring the capture misses no packet. It also shows that packets of several workers are captured in
-// order.
+// ring the capture misses no packet. It also shows that the file has no packet as received before it
+// has the packet as sent.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -517,7 +517,8 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPortIsAFileToo: a capture that has no ports still writes a readable file.
+// TestNoPortIsAFileToo: a capture without ports writes a readable file, and after Close it attaches to
+// no port.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)

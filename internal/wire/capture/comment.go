@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// text is a comment being made. There is one for each packet, and fmt would take longer than all
-// the rest of writing it.
+// text is a comment being made. There is one for each packet, and fmt would take longer for it than
+// the writer takes for all the rest of the packet.
 type text []byte
 
 // add appends strings and numbers.
@@ -65,7 +65,7 @@ func (r *record) comment(t *text) {
 			t.add(" bytes of payload from ")
 		case r.verdict == wire.Taken:
 			t.add(" bytes of payload to ")
-		default: // it never got there
+		default: // the payload never got there
 			t.add(" bytes of payload still in ")
 		}
 		r.places.text(t)

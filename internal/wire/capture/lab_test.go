@@ -86,8 +86,8 @@ func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 
-// Deliver reports TCP payload as placed at 0x80000-64 of the GPU, so that half of it lies outside
-// of the registered buffer.
+// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory, and reports that place: all but
+// 64 bytes lie outside of the registered buffer.
 func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tap := h.link.Tap()
 	for _, p := range batch {

@@ -38,7 +38,7 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	b.busy = true
 	a.send(p) // it is sent again
 	testkit.OK(t, c.Close())
-	a.send(p) // its mark is an old one
+	a.send(p) // the capture has ended
 	got, _ := read(t, &out)
 	want := []struct{ iface, comment string }{
 		{"A-tx", "1000 bytes of payload from GPU 0, frag 0x1f00+256, 0x2000+744; to B: queue 3, split: 54 bytes in the " +

@@ -111,8 +111,8 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// On a fault the frame is cut here; the copy of the payload meets the fault too, and handles
-	// it.
+	// On a fault the captured frame ends here; the receiver's copy of the payload meets the fault too,
+	// and handles it.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }

@@ -3,9 +3,9 @@ package capture
 import "sync/atomic"
 
 // ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's
-// bounded MPMC queue: each slot has a sequence number that says whose turn it is. A record is
-// reserved, filled, and then committed; the consumer sees records in the order in which they were
-// reserved.
+// bounded MPMC queue: each slot has a sequence number that shows whether a producer may reserve it or
+// the consumer may read it. A record is reserved, filled, and then committed; the consumer sees records
+// in the order in which they were reserved.
 type ring struct {
 	slots []record
 	mask  uint64
@@ -41,7 +41,7 @@ func (r *ring) reserve() *record {
 	}
 }
 
-// reserved returns a reserved record.
+// reserved returns the reserved record with index i.
 func (r *ring) reserved(i uint64) *record { return &r.slots[i&r.mask] }
 
 // commit passes a record to the consumer.

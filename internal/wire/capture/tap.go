@@ -66,8 +66,8 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 // Received implements wire.Tap.
 func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	if t.c.once {
-		// If the record belongs to this packet, only this goroutine uses it until Sent, whatever
-		// had the mark before.
+		// If the record's origin is this packet, only this goroutine uses the record until Sent, even
+		// if an earlier packet had the same mark.
 		switch o, mark := p.Origin(); mark {
 		case 0: // a link has delayed it, or no captured port has sent it
 		case notCaptured:

@@ -8,8 +8,8 @@ import (
 // Bounds of datagrams that wait for a socket to be opened, or to have room.
 const (
 	flowWaiting = 2 << 20  // bytes of a flow
-	flowAlways  = 64 << 10 // guaranteed part of flowWaiting
-	allWaiting  = 32 << 20 // bytes of all flows, above flowAlways
+	flowAlways  = 64 << 10 // bytes of a flow for which allWaiting does not matter
+	allWaiting  = 32 << 20 // bytes of all flows together
 )
 
 // backlog sends a flow's datagrams: at once if possible, otherwise on a goroutine of its own, in

@@ -12,10 +12,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// pingBeyond reports whether a frame that the filter refused is ICMP to an address that is not on
-// the link. The address may exist, and NAT may lead there for other protocols, so the gateway
-// answers with an ICMP error. b is the checked part of the frame. For IPv4 it does not include the
-// ICMP type; netstack looks at the type later, and answers no ICMP errors.
+// pingBeyond reports whether a frame that the filter refused is ICMP (over IPv6: an echo request) from
+// a guest's address to an address that is not on the link. The address may exist, and NAT may lead
+// there for other protocols, so the gateway answers with an ICMP error. b is the checked part of the
+// frame. For IPv4 it does not include the ICMP type; netstack looks at the type later, and answers no
+// ICMP errors.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -56,8 +57,8 @@ func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.Pack
 	g.reject(pkt, why4, why6, false)
 }
 
-// reject answers a packet with an ICMP error: why4 for an IPv4 packet, why6 for an IPv6 one. input
-// reports whether netstack has delivered the packet.
+// reject answers a packet with an ICMP error: why4 for an IPv4 packet, why6 for an IPv6 one. input:
+// netstack has delivered the packet to its transport layer.
 func (g *Gateway) reject(pkt *stack.PacketBuffer, why4 stack.RejectIPv4WithICMPType,
 	why6 stack.RejectIPv6WithICMPType, input bool) {
 	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {

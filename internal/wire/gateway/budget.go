@@ -11,8 +11,8 @@ const (
 	bufferMost  = 1 << 20  // of a connection, each way
 	bufferLeast = 64 << 10 // the guaranteed minimum
 	bufferAll   = 256 << 20
-	// bufferSpare are the bytes that connections share for buffers above bufferLeast, including
-	// closed connections that still have data to send.
+	// bufferSpare are the bytes that connections share for buffers above bufferLeast: bufferAll without
+	// the guaranteed buffers of all connections, and of closed ones that still have data to send.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
@@ -25,12 +25,10 @@ const (
 	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two
 	// sockets of a flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
-	// flowSocketsAll is the resulting greatest number of sockets.
-	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. If n ports have
-// buffers, each has at most one part in n+1, so that some bytes are left for another port.
+// budget divides a number of bytes for buffers among the ports of the switch. If n ports have taken
+// bytes, each may have at most one part in n+1, so that some bytes are left for another port.
 type budget struct {
 	most, least int // of a buffer
 	spare       int // for bytes above the least
@@ -53,7 +51,8 @@ type buffers struct {
 }
 
 // sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted
-// from 1: the more the port has, the smaller it is. From the 64th connection on it is the least.
+// from 1: the more the port has, the smaller is the size. From the 64th connection on, and the 128th
+// flow, it is the least size.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {
@@ -62,8 +61,9 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take returns count buffers of one size for the n-th connection or flow of a port. When the port's
-// share is used up, the buffers have the least size, which does not count for the budget.
+// take returns count buffers of one size for the n-th connection or flow of a port. The part of a
+// buffer up to the least size does not count for the budget; when the port's share is used up, the
+// buffers have the least size.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

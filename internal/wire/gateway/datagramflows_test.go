@@ -44,8 +44,8 @@ func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// loopbacks are the host's loopback addresses of each family, with the guest's addresses for their
-// ports.
+// loopbacks are the host's loopback addresses of each family. gateway returns the address by which
+// guests reach a port there, and addr the address of guest n.
 var loopbacks = []struct {
 	name    string
 	ip      net.IP
@@ -72,7 +72,7 @@ func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 }
 
 // A server may answer from another port than it was asked at, as TFTP servers do (RFC 1350, 4). The
-// guest can then send to that port, and the server gets those datagrams from the port it knows.
+// guest can then send to that port, and the server sees the same source port as before.
 func TestServersAnswerFromAnotherPort(t *testing.T) {
 	for _, l := range loopbacks {
 		t.Run(l.name, func(t *testing.T) {
@@ -106,8 +106,8 @@ func TestOthersHaveNoWayIn(t *testing.T) {
 	hears(t, c, "data")
 }
 
-// A guest behind a forward may answer from another port, too; the sender can then send to that
-// port, from the port that the guest knows.
+// A guest behind a forward may answer from another port, too; the sender can then send to that port,
+// and the guest sees the same source port as before.
 func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.NAT = false
@@ -178,7 +178,7 @@ func TestUnreachablePortsAreTold(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The same over IPv6, and with a guest's own stack.
+// A guest's own network stack reports that nobody listens to its program, over IPv4 and IPv6.
 func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	for _, l := range loopbacks {
 		c := hostUDP(t, l.ip)
@@ -193,8 +193,7 @@ func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 }
 
 // A server that starts late gets the datagrams sent from then on: an error from an earlier datagram
-// must not make the gateway lose a later one. The guest's own stack may refuse one send to report
-// the error to its program; the next one succeeds.
+// must not make the gateway lose a later one.
 func TestServersMayComeLate(t *testing.T) {
 	for _, l := range loopbacks {
 		for _, early := range []int{1, 3} {
@@ -233,7 +232,7 @@ func TestServersMayComeLate(t *testing.T) {
 	}
 }
 
-// The same holds for a guest that starts late, behind a forward.
+// A guest behind a forward that opens its socket late gets the datagrams sent from then on.
 func TestGuestsMayComeLate(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	w := newRig(t, forwardUDP(addr))
@@ -262,8 +261,8 @@ func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
 func (c *clock) set(g *Gateway)          { g.now = c.now }
 func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
 
-// A flow stays unchanged after almost two minutes of silence, in both directions, and behind a
-// forward; then it ends (RFC 4787, REQ-5).
+// A flow, of NAT or of a forward, still passes datagrams in both directions after almost two minutes
+// of silence; after two minutes of silence it ends (RFC 4787, REQ-5).
 func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	inner := netip.AddrPortFrom(addr4Of(1), 90)
 	var time clock
@@ -428,7 +427,7 @@ func TestBurstsAtAForward(t *testing.T) {
 	}
 }
 
-// A burst within a flow arrives completely, too, in both directions.
+// A burst within a flow of NAT arrives completely, too, in both directions.
 func TestBurstsInAFlow(t *testing.T) {
 	for _, c := range bursts {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // Bounds of datagrams that wait for a service of the gateway.
 const (
 	maxWaiting  = 256                // datagrams
-	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; services refuse one of this length
+	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; DNS refuses a question of this length
 )
 
 // datagram is a datagram for a service.
@@ -28,8 +28,7 @@ type datagram struct {
 // datagramServer is a UDP port of the gateway. To know which port of the switch sent a datagram, it
 // takes each datagram out of its endpoint at once, on the goroutine that delivered the frame.
 type datagramServer struct {
-	conn *udpConn // for answers
-	ep   tcpip.Endpoint
+	conn *udpConn
 	g    *Gateway
 	in   waiting
 }
@@ -67,7 +66,8 @@ func (w *waiting) pop() (d datagram, ok bool) {
 	return w.shares.next()
 }
 
-// serveDatagrams calls handle for each datagram to an address of the gateway, one after the other.
+// serveDatagrams starts a goroutine that calls handle for each datagram to an address and port of the
+// gateway, one after the other, until the gateway is closed.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)
@@ -75,7 +75,7 @@ func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProt
 	if err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
-	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g,
+	s := &datagramServer{conn: newUDPConn(wq, ep), g: g,
 		in: waiting{filled: make(chan struct{}, 1), shares: newShares[datagram](maxWaiting)}}
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
 	wq.EventRegister(&entry) // before Bind, so that no datagram stays in the endpoint
@@ -108,7 +108,7 @@ func (s *datagramServer) drain() {
 	var buf [maxDatagram]byte
 	for {
 		w := tcpip.SliceWriter(buf[:])
-		r, err := s.ep.Read(&w, tcpip.ReadOptions{NeedRemoteAddr: true})
+		r, err := s.conn.ep.Read(&w, tcpip.ReadOptions{NeedRemoteAddr: true})
 		if err != nil {
 			return
 		}

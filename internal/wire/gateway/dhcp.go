@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
@@ -14,7 +16,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
@@ -50,9 +51,9 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 
 // sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one
 // because the client has no address yet (RFC 2131, 4.1): broadcast frames would share one queue of
-// answers, which a flood of questions fills, and every guest would get them. It does not use the
-// endpoint, which is bound to no address: netstack could choose as the source any address for which
-// it answers, with NAT all addresses.
+// answers, which a flood of questions fills, and every guest would get them. sendLease does not use
+// the endpoint of the DHCP service, which is bound to no address: netstack could choose as the source
+// any address for which it answers, with NAT all addresses.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -73,9 +74,9 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's client is its sender, by the source address, which no other
-// port may use. For whole frames asksForAnother has also checked the MAC; for reassembled fragments
-// mayAsk is the only check.
+// mayAsk reports whether a datagram's source address is unspecified, or is bound on the switch to the
+// port of the client's MAC: no other port may send from such an address. For whole frames
+// asksForAnother has also checked the MAC; for reassembled fragments mayAsk is the only check.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -108,85 +109,93 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 // answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is
 // due, and nil if the datagram is invalid, or cannot be served.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
-	req, err := dhcp4.Decode(b)
-	if err != nil || req.Op != dhcp4.BootRequest || !req.Relay.IsUnspecified() { // no relays
+	req, err := dhcpv4.FromBytes(b)
+	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
+		len(req.ClientHWAddr) != 6 || !req.GatewayIPAddr.IsUnspecified() { // no relays
 		return nil, to
 	}
-	mac := wire.MAC(req.MAC)
+	mac := wire.MAC(req.ClientHWAddr)
 	if g.leases.none[mac] {
 		return []byte{}, to // a Host without Addr4 has its IPv4 network elsewhere
 	}
-	if server, ok := req.Options.Addr(dhcp4.ServerID); ok && server != g.o.Prefix4.Addr() {
+	if server, ok := optionAddr(req, dhcpv4.OptionServerIdentifier); ok && server != g.o.Prefix4.Addr() {
 		return []byte{}, to // the client has chosen another server
 	}
-	client, want := req.Client, req.Client
-	if a, ok := req.Options.Addr(dhcp4.RequestedAddress); ok {
+	client := netip.AddrFrom4([4]byte(req.ClientIPAddr.To4()))
+	want := client
+	if a, ok := optionAddr(req, dhcpv4.OptionRequestedIPAddress); ok {
 		want = a
 	}
-	kind, yours, known := dhcp4.Ack, want, false
-	switch req.Type() {
-	case dhcp4.Discover:
-		kind = dhcp4.Offer
+	kind, yours, known := dhcpv4.MessageTypeAck, want, false
+	switch req.MessageType() {
+	case dhcpv4.MessageTypeDiscover:
+		kind = dhcpv4.MessageTypeOffer
 		if yours, known = g.leases.offer(mac, want, now); !known {
 			return nil, to
 		}
-	case dhcp4.Request:
+	case dhcpv4.MessageTypeRequest:
 		if !g.leases.confirm(mac, want, now) {
-			kind = dhcp4.Nak
+			kind = dhcpv4.MessageTypeNak
 		}
-	case dhcp4.Inform:
+	case dhcpv4.MessageTypeInform:
 		yours = netip.IPv4Unspecified()
-	case dhcp4.Release:
+	case dhcpv4.MessageTypeRelease:
 		g.leases.release(mac, client)
 		return []byte{}, to
-	case dhcp4.Decline:
+	case dhcpv4.MessageTypeDecline:
 		g.leases.decline(mac, want, now)
 		return []byte{}, to
 	default:
 		return nil, to
 	}
-	// To a client without an address, and for a NAK (RFC 2131, 4.1), the answer is a broadcast.
+	// An answer to a client without an address, and a NAK (RFC 2131, 4.1), go to the broadcast address.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
-	if kind != dhcp4.Nak && g.port.filter.neighbor4(client) {
+	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
 	}
-	return g.dhcpReply(req, kind, yours).Encode(), to
+	return g.dhcpReply(req, kind, yours).ToBytes(), to
+}
+
+// optionAddr returns the value of an option; ok reports that the option exists and is an IPv4 address.
+func optionAddr(m *dhcpv4.DHCPv4, code dhcpv4.OptionCode) (a netip.Addr, ok bool) {
+	a, ok = netip.AddrFromSlice(m.Options.Get(code))
+	return a, ok && a.Is4()
 }
 
 // dhcpReply makes an answer (RFC 2131, table 3).
-func (g *Gateway) dhcpReply(req *dhcp4.Message, kind dhcp4.Type, yours netip.Addr) *dhcp4.Message {
-	r := &dhcp4.Message{Op: dhcp4.BootReply, XID: req.XID, Flags: req.Flags, MAC: req.MAC, Options: dhcp4.Options{
-		dhcp4.MessageType: {byte(kind)},
-		dhcp4.ServerID:    g.o.Prefix4.Addr().AsSlice(),
-	}}
-	if id := req.Options[dhcp4.ClientID]; id != nil {
-		r.Options[dhcp4.ClientID] = id // RFC 6842
+func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours netip.Addr) *dhcpv4.DHCPv4 {
+	r := &dhcpv4.DHCPv4{OpCode: dhcpv4.OpcodeBootReply, HWType: req.HWType, TransactionID: req.TransactionID,
+		Flags: req.Flags, ClientHWAddr: req.ClientHWAddr, Options: dhcpv4.Options{}}
+	r.UpdateOption(dhcpv4.OptMessageType(kind))
+	r.UpdateOption(dhcpv4.OptServerIdentifier(g.o.Prefix4.Addr().AsSlice()))
+	if id := req.Options.Get(dhcpv4.OptionClientIdentifier); id != nil {
+		r.UpdateOption(dhcpv4.OptClientIdentifier(id)) // RFC 6842
 	}
-	if kind == dhcp4.Nak {
+	if kind == dhcpv4.MessageTypeNak {
 		return r
 	}
-	r.Yours, r.Client = yours, req.Client
-	g.network(r.Options, wire.MAC(req.MAC))
-	if req.Type() != dhcp4.Inform {
-		r.Options[dhcp4.LeaseTime] = binary.BigEndian.AppendUint32(nil, uint32(leaseTime/time.Second))
+	r.YourIPAddr, r.ClientIPAddr = yours.AsSlice(), req.ClientIPAddr
+	g.network(r, wire.MAC(req.ClientHWAddr))
+	if req.MessageType() != dhcpv4.MessageTypeInform {
+		r.UpdateOption(dhcpv4.OptIPAddressLeaseTime(leaseTime))
 	}
 	return r
 }
 
 // network adds the options that describe the network. Without NAT it names no router, because the
 // client may have another network with a router.
-func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
-	gateway4 := g.o.Prefix4.Addr().AsSlice()
-	o[dhcp4.SubnetMask] = net.CIDRMask(g.o.Prefix4.Bits(), 32)
-	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
-	o[dhcp4.DNS] = gateway4
-	o[dhcp4.DomainName] = []byte(domain)
-	o[dhcp4.DomainSearch] = encodeNames(g.search)
-	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
+func (g *Gateway) network(r *dhcpv4.DHCPv4, mac wire.MAC) {
+	gateway4 := net.IP(g.o.Prefix4.Addr().AsSlice())
+	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(g.o.Prefix4.Bits(), 32)))
+	r.UpdateOption(dhcpv4.OptBroadcastAddress(lastOf(g.o.Prefix4).AsSlice()))
+	r.UpdateOption(dhcpv4.OptDNS(gateway4))
+	r.UpdateOption(dhcpv4.OptDomainName(domain))
+	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionDNSDomainSearchList, encodeNames(g.search)))
+	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))))
 	if g.o.NAT {
-		o[dhcp4.Router] = gateway4
+		r.UpdateOption(dhcpv4.OptRouter(gateway4))
 	}
 	if h := g.leases.hosts[mac]; h != nil && h.Name != "" {
-		o[dhcp4.HostName] = []byte(h.Name)
+		r.UpdateOption(dhcpv4.OptHostName(h.Name))
 	}
 }

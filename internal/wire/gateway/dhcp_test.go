@@ -19,7 +19,8 @@ import (
 
 var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// dhcp sends a request as a client without an address does, and returns the answer.
+// dhcp sends a broadcast request, from the client's address in it if there is one, otherwise from
+// 0.0.0.0, and returns the answer.
 func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	r.t.Helper()
 	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)

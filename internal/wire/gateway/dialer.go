@@ -70,8 +70,8 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// A Dialer makes sockets of this process for a gateway in another process, which it does not trust:
-// it checks each address by its own policy. Several goroutines may use it.
+// A Dialer makes sockets of this process for a gateway in another process. The Dialer does not trust
+// that process: it checks each address by its own policy. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy
@@ -80,7 +80,7 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // the host of each flow, by the flow's local port; also of past flows
+	opened map[uint16]netip.Addr // the host of each UDP flow, by the flow's local port; also of past flows
 }
 
 // NewDialer uses NAT, Policy and Forwards of a gateway's options.
@@ -91,7 +91,7 @@ func NewDialer(o Options) *Dialer {
 
 var _ Outside = (*Dialer)(nil)
 
-// refusedOutside returns an error that is EPERM.
+// refusedOutside returns an error that wraps EPERM.
 func refusedOutside(to netip.AddrPort, why string) error {
 	return fmt.Errorf("%v is refused: %s: %w", to, why, unix.EPERM)
 }

@@ -32,8 +32,8 @@ type dnsServer struct {
 	conns *quota // for connections
 }
 
-// startDNS serves DNS over UDP on each of the gateway's addresses. For DNS over TCP, pending calls
-// connection.
+// startDNS serves DNS over UDP on the gateway's addresses in Prefix4 and Prefix6. For a TCP connection
+// to port 53 of these, pending.connection calls dnsServer.connection.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
@@ -49,7 +49,7 @@ func (g *Gateway) startDNS() error {
 	return nil
 }
 
-// datagram answers a question over UDP.
+// datagram answers a question over UDP, or forwards it.
 func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	if b, forward := s.answer(d.data, maxUDPQuestion); b != nil {
 		server.reply(b, d.from)
@@ -84,8 +84,9 @@ func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection answers questions over a TCP connection (RFC 7766) that a guest asks for, until ctx
-// ends. It calls made when the handshake is complete.
+// connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766),
+// until the guest closes it, sends no question for dnsIdle, or ctx ends. It calls made when the
+// handshake is complete.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -156,8 +157,8 @@ type question struct {
 	from   netip.AddrPort
 }
 
-// answer returns the answer to a message of at most most bytes, or the question to forward. It
-// returns neither for a message that the gateway ignores.
+// answer returns the answer to a message, or the question to forward. It returns neither for a message
+// that the gateway ignores. The answer to a question longer than most bytes is an error.
 func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// resolver asks the gateway from a guest, over UDP or TCP.
+// resolver returns a resolver in a guest that asks the server at addr, over UDP or TCP.
 func (v *guest) resolver(network string, addr netip.AddrPort) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		if network == "udp" {
@@ -70,8 +70,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// newResolver starts two resolvers on the host: one that gives wrong answers, and one that knows
-// example.org, over UDP and TCP.
+// newResolver starts a resolver on the host that knows example.org, over UDP and TCP; over UDP a
+// forged answer precedes each answer. It returns two addresses: one at which nobody listens, and the
+// resolver's.
 func newResolver(t testing.TB) []netip.AddrPort {
 	t.Helper()
 	answer := func(b []byte) []byte {
@@ -148,7 +149,8 @@ func TestQuestionsOverTCP(t *testing.T) {
 	}
 }
 
-// ask sends a question, and returns the answer's code.
+// ask passes a question to the gateway's DNS, and returns the answer's code; false: it ignores the
+// question. change, if not nil, changes the question first.
 func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},

@@ -3,15 +3,15 @@
 //
 // It is a wire.Port without a NIC. Frames that the wire delivers are copied into memory of the
 // process, and one goroutine passes them to netstack; another goroutine passes netstack's frames to
-// the wire. The gateway accepts and sends GSO packets and partial checksums. Streams are not copied
-// in between: netstack writes a guest's data to the host's socket, and reads the data for the guest
-// from there. At its own addresses the gateway offers:
+// the wire. The gateway accepts and sends GSO packets and partial checksums. Except for short pieces,
+// streams are not copied between netstack and the host's socket: netstack writes a guest's data to the
+// socket, and reads the data for the guest from there. At its own addresses the gateway offers:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
 //     a ping of another address goes there by NAT if the host allows that
 //     (net.ipv4.ping_group_range), otherwise it is answered by ICMP's "administratively
 //     prohibited", or without NAT "unreachable";
-//   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
+//   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for MACs of no Host;
 //   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, other questions go to the
 //     host's resolvers;
 //   - NAT, if configured: guests' TCP connections and datagram flows (UDP, echoes) end here, and
@@ -29,18 +29,18 @@
 // at most once a second, and logs at most one refusal of each guest a second.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a
-// server may answer from another port (TFTP); the same holds for a guest behind a forward. A flow
+// server may answer from another port (TFTP); so may a guest behind a forward. A flow
 // ends after 2 minutes of silence (RFC 4787). Packets of a guest are forwarded as by a router: with
 // one hop less, and their DF, which IPv6 packets have unless the guest has fragmented them itself.
 // Errors of the host's sockets (IP_RECVERR), and packets without hops left, are reported to the
-// guest by ICMP, and the flow and its source port stay. A port of the switch gets 50 errors at
-// once, and 1,000 a second. Guests may send ICMP echoes, and what neighbor discovery needs. The
+// guest by ICMP, and the flow and its source port stay. A port of the switch gets at most 50 errors
+// at once, and 1,000 a second. Guests may send ICMP echoes, and what neighbor discovery needs. The
 // filter refuses their ICMP errors, because netstack would apply an error to any guest's connection
 // that it quotes.
 //
-// Queues, flows, leases and pending questions have limits: 1,024 connections, 256 of them pending,
-// for at most 10 seconds each until the guest confirms; as many closed connections whose end the
-// guest has not confirmed (unfinished.go); 1,024 datagram flows; 128 forwarded questions; 32
+// Queues, flows, leases and pending questions have limits: 1,024 connections; 256 pending ones, whose
+// server gets 10 seconds to accept, and then the guest 10 seconds to confirm; 1,024 closed connections
+// whose end the guest has not confirmed (unfinished.go); 1,024 datagram flows; 128 forwarded questions; 32
 // connections for questions; and 256 datagrams of 4 KiB that wait for each service. A port of the
 // switch may use all that is free. When nothing is free, a port with less than its equal share
 // takes an entry of the port that has most: the oldest one; of datagram flows, first one with a
@@ -62,20 +62,20 @@
 // Incoming frames wait for netstack in a queue for each port; the queues are served in turn, by
 // bytes (inbox.go). They share 512 frames and 4 MiB in equal parts, and each has at least 32 frames
 // and 128 KiB. Senders to a full queue wait (Busy): not for long, because netstack never stops
-// taking frames. For a guest without buffers the gateway waits like a NIC's worker (nic.Sender).
-// Outgoing frames wait in a
-// queue for each destination; the queues are served in turn: 1,024 frames and 8 MiB of data, 64
-// frames of kinds that anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB in all; and no
-// destination has more than 8 of the 32 frames in flight. Datagrams for a guest wait for room there
+// taking frames. Like a NIC, the gateway holds frames for a guest without buffers for a limited time
+// (nic.Sender). Outgoing frames wait in a queue for each destination; the queues are served in turn. A
+// queue has room for 1,024 frames and 8 MiB of data, and for 64 frames of kinds that anybody can ask
+// for (ICMP, ARP, ND, RST, DHCP); all queues have room for 32 MiB. No destination has more than 8 of
+// the 32 frames in flight. Datagrams for a guest wait for room in its queue
 // as long as a frame waits for a receiver. Datagrams for which a flow's sockets have no room wait:
 // 2 MiB for a flow, 32 MiB for all flows plus 64 KiB for each. Datagrams lost for lack of room,
 // also in a socket, are counted.
 //
 // The addresses of the gateway and of Hosts are reserved on the switch: frames with these sources
 // from other ports with a wire.Identity are dropped there. A lease belongs to its client: a DHCP
-// message is accepted only if the client's MAC in it is the frame's source, and has the message's
-// source address. Otherwise it is dropped, and counted as BadDHCP. An address that another port
-// uses is not leased.
+// message is accepted only if the client's MAC in it is the frame's source, and its IP source is
+// unspecified or bound to that MAC's port. Otherwise it is dropped, and counted as BadDHCP. An address
+// that another port uses is not leased.
 //
 // A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or
 // tables of flows takes no other lock, with these exceptions: it may wake waiting goroutines; under
@@ -88,6 +88,6 @@
 // gateways with the same addresses on a switch. If guests' links have no wire.Identity, a guest
 // that takes another's address or MAC is not detected. Guests may send router advertisements, and
 // answer DHCP. TCP options, urgent data and path MTU discovery of TCP end here. With NAT the host's
-// network is open to guests, as far as Policy allows; without NAT no question of a guest leaves
+// network is open to guests, as far as Policy allows; without NAT the gateway forwards no DNS question
 // either.
 package gateway

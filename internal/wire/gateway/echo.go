@@ -10,8 +10,8 @@ import (
 )
 
 // echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
-// gateway's own; netstack answers requests to the gateway. Netstack calls echo on the goroutine that
-// delivered the packet (port.run).
+// gateway's own, if there is NAT; otherwise it returns false. Netstack answers requests to the gateway
+// itself. Netstack calls echo on the goroutine that delivered the packet (port.run).
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
@@ -34,8 +34,8 @@ func (g *Gateway) isOwn(a netip.Addr) bool {
 	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
 }
 
-// answerEcho sends an echo reply to the guest, with the identifier of its request: the host's
-// socket has replaced it by its own (icmp(7)).
+// answerEcho sends an echo reply to the guest, with the identifier of the guest's request: the host's
+// socket has replaced that identifier by another one (icmp(7)).
 func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world opens sockets to a host that answers echo requests; like the kernel, it replaces the
-// identifier. It sends the flows of the requested sockets to asked.
+// world makes a gateway open the sockets of flows to a server on loopback that answers echo requests;
+// like the kernel, the server replaces the identifier. The gateway sends each requested Flow to asked.
 func world(t testing.TB, asked chan Flow) func(*Gateway) {
 	const id = 0x4242
 	c := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)

@@ -33,7 +33,7 @@ const (
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// admits reports whether a frame is for the gateway. b is the start of the frame.
+// admits reports whether netstack may get a frame. b is the start of the frame.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false

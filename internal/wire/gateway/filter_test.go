@@ -98,7 +98,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			b.check(t)
 			taken := g.Stats().Received
 			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
-			// Connections that passed earlier were dialled before this one.
+			// The gateway would have dialled an earlier connection, had it passed, before this one.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
 			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
 			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())

@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Incomplete fragments use no more memory than netstack's limit.
+// A flood of incomplete fragments does not keep the gateway from reassembling another guest's
+// datagrams.
 func TestFloodOfFragments(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -38,7 +39,7 @@ func TestFloodOfFragments(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A flood of half-open connections does not prevent others from connecting.
+// A guest's flood of half-open connections does not prevent another guest from connecting.
 func TestFloodOfConnections(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -85,7 +86,8 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	testkit.OK(t, exchange(c, noise(1000, 1)))
 }
 
-// Connections in TIME-WAIT make room for other guests' connections.
+// When the table of unfinished connections is full of ones in TIME-WAIT, the oldest makes room for a
+// guest's next connection.
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -107,7 +109,7 @@ func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Refused, 0)
 }
 
-// len returns the total number.
+// len returns the total number of unfinished connections.
 func (u *unfinished) len() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 // (test/56-floods.sh).
 const floodShares = "VNIC_FLOODS"
 
-// flooding are queues that send frames as fast as possible.
+// flooding are goroutines that send frames, or only use CPU time, until end is called.
 type flooding struct {
 	stop atomic.Bool
 	wg   sync.WaitGroup
@@ -34,8 +34,8 @@ func (f *flooding) end() {
 	f.wg.Wait()
 }
 
-// flood starts to send frame(r, i) through several queues of a port. wiretest.Send waits for a busy
-// receiver, as a NIC's worker does.
+// flood starts goroutines, one for each queue, that send frame(r, i) from a port of the switch as fast
+// as possible. wiretest.Send waits for a busy receiver, as a NIC's worker does.
 func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	for q := range queues {
 		b := make([]byte, slotSize)

@@ -42,7 +42,7 @@ func (fs *flows) find(key flowKey) *flow {
 	return fs.byKey[key]
 }
 
-// flowLife is the life time of a flow, NAT or forward.
+// flowLife is the part that flows of NAT and of forwards have in common: their quota and their end.
 type flowLife struct {
 	clock func() time.Time
 	entry *entry
@@ -50,7 +50,7 @@ type flowLife struct {
 	end   context.CancelFunc // of ctx
 
 	last            atomic.Int64  // when a datagram last passed, in nanoseconds since epoch
-	asked, answered atomic.Uint32 // datagrams to the other end, and from the other end
+	asked, answered atomic.Uint32 // datagrams from the side that began the flow, and from the other side
 }
 
 var epoch = time.Now()
@@ -79,7 +79,7 @@ func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	return true
 }
 
-// touch records that a datagram passes.
+// touch records that a datagram of the flow passes now.
 func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
 
 // rank orders the flows for eviction, lowest first: a flow with one question and one answer, which
@@ -130,8 +130,8 @@ type flow struct {
 	host netip.Addr   // the server's address as this machine sees it
 	back *stack.Route // for datagrams from the server to the guest
 
-	// hears is connected to the host without a port, and receives from its other ports; nil until
-	// the first socket is open. The backlog's mu guards hears and sends.
+	// hears, of a UDP flow, is connected to the host without a port, and receives from ports to which no
+	// socket of sends is connected; nil until the first of these is open. The backlog's mu guards both.
 	hears *flowSocket
 	sends []*flowSocket // in the order of opening
 }
@@ -225,7 +225,8 @@ func (f *flow) now(d *outgoing) bool {
 	return true
 }
 
-// sent handles the result of writing a datagram to a socket of the host.
+// sent counts a datagram that was lost for lack of room in a socket of the host, and reports any other
+// error of writing it to the guest.
 func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	switch {
 	case err == nil || f.ctx.Err() != nil:
@@ -269,7 +270,7 @@ func (f *flow) endIfIdle() {
 	}
 }
 
-// heard sends a server's datagram to the guest.
+// heard sends a datagram to the guest that a socket of the flow has received from the server.
 func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte) {
 	f.touch()
 	f.answered.Add(1)

@@ -91,7 +91,7 @@ func (s *flowSocket) close() {
 	<-s.done
 }
 
-// closeAll closes sockets, and returns their buffers.
+// closeAll closes sockets, and gives their buffers back to the budget.
 func closeAll(list []*flowSocket) {
 	for _, s := range list {
 		s.close()
@@ -99,7 +99,7 @@ func closeAll(list []*flowSocket) {
 	}
 }
 
-// drop closes a socket that was not started, and returns its buffer; nil is allowed.
+// drop closes a socket that was not started, and gives its buffer back; s may be nil.
 func (s *flowSocket) drop() {
 	if s != nil {
 		_ = s.c.Close()
@@ -119,8 +119,8 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is how many errors of earlier datagrams a send skips by trying again. An error of
-// the datagram itself comes again.
+// pendingErrors is how many times toSocket tries to send a datagram: each try may return the error of
+// an earlier one. The same error twice in succession is the datagram's own.
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
@@ -138,7 +138,7 @@ func toSocket(fd int, b []byte) (err error) {
 // (limits.Patience); EAGAIN: there was no room in that time.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
-	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // it is closed, then
+	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // fails only if the socket is closed
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -170,7 +170,8 @@ func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	}
 }
 
-// drain passes on all datagrams of a socket: it ends with EAGAIN, or with an error of the socket.
+// drain passes on all datagrams and errors of a socket. It returns EAGAIN when none is left,
+// net.ErrClosed when ctx has ended, or an error of the socket itself.
 func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		b, from, err := receiveFrom(fd)
@@ -253,8 +254,8 @@ func (s *flowSocket) countLost(g *Gateway, fd int) {
 }
 
 // droppedBy returns how many datagrams a socket had no room for: the last number of SO_MEMINFO
-// (SK_MEMINFO_DROPS of linux/sock_diag.h). A TCPInfo up to Lost has the same length, with Lost at
-// the place of that number.
+// (SK_MEMINFO_DROPS of linux/sock_diag.h). It reads the numbers into a TCPInfo, whose field Lost is at
+// the offset of that number.
 func droppedBy(fd int) (uint32, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 	if err != nil {

@@ -90,8 +90,8 @@ func TestConnectionsToTheHost(t *testing.T) {
 	}
 }
 
-// A remote address is dialled as a process of the host would dial it; here the dialler leads to
-// servers on loopback.
+// The gateway dials the remote address to which a guest sends; here the dialler leads to servers on
+// loopback.
 func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
@@ -116,7 +116,7 @@ func TestFlowsToElsewhere(t *testing.T) {
 		c.Close()
 		testkit.Equal(t, "dialled", <-asked, "tcp "+to)
 		u := v.dialUDP(netip.MustParseAddrPort(to))
-		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // netstack drops it from another address
+		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // the guest drops an answer from another address
 		u.Close()
 		testkit.Equal(t, "dialled", <-asked, "udp "+to)
 	}
@@ -156,8 +156,8 @@ func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	return guest, host.(*net.TCPConn)
 }
 
-// When a guest closes one direction, the host sees its end, and the other direction continues; and
-// vice versa.
+// When a guest closes its direction of a connection, the host reads the end, and the other direction
+// continues until the host closes it.
 func TestHalfClose(t *testing.T) {
 	conn, host := guestAndHost(t)
 	_ = host.SetDeadline(time.Now().Add(patience))
@@ -177,7 +177,7 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// A connection that the host resets is reset for the guest, and vice versa.
+// A connection that the host resets is reset for the guest.
 func TestResetsArePassedOn(t *testing.T) {
 	conn, host := guestAndHost(t)
 	hostConn{host}.reset()
@@ -241,7 +241,8 @@ func TestDatagramsToTheHost(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The test does not wait for the answer: on a busy machine it may take longer than the idle limit.
+// A flow ends after udpIdle without datagrams. The test does not wait for the server's answer, which
+// on a busy machine may take longer than that.
 func TestSilentFlowsEnd(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))

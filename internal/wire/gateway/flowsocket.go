@@ -15,19 +15,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow describes a socket of a datagram flow. Flows with one source port have one socket for each
-// destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need not set options
-// for each datagram; and one socket that receives from other ports of the same host.
+// Flow describes a socket of a datagram flow. All UDP sockets of a flow have one source port: one
+// socket for each destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need
+// not set options for each datagram; and one socket that receives from other ports of the same host.
 type Flow struct {
 	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
 	// To is the address to which the socket is connected. A UDP socket without a port receives from
 	// any port of that host, and sends nothing.
 	To netip.AddrPort
-	// Local is the port of an open UDP socket to the same host, which both share then; 0: any port.
+	// Local is the port of an open UDP socket to the same host, which the new socket shares; 0: any
+	// port.
 	Local uint16
 	TTL   uint8 // of sent packets; 0: the host's default
 	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE), instead of
-	// fragmenting them. The socket's error queue (IP_RECVERR) gets all errors of the path.
+	// fragmenting them.
 	DF bool
 	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the
 	// host's default.
@@ -72,7 +73,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets the options that are the same for all packets of a flow.
+// options sets the socket's options; IP_RECVERR makes its error queue get the errors of the path.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]
@@ -121,7 +122,7 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	if f.Local == 0 { // from here on, sockets of this flow may share its port; earlier, another flow could have got it
+	if f.Local == 0 { // now, because a port that could be shared earlier might have been given to two flows
 		if err := reuse(u); err != nil {
 			return nil, errors.Join(err, u.Close())
 		}
@@ -137,8 +138,8 @@ func reuse(c *net.UDPConn) error {
 	})
 }
 
-// openEcho makes a socket for echoes (icmp(7); net.ipv4.ping_group_range, for IPv6 too). EACCES:
-// the host does not allow it.
+// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow this
+// process such sockets (net.ipv4.ping_group_range, for IPv6 too).
 func (f *Flow) openEcho() (*net.UDPConn, error) {
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(f.To.Addr().AsSlice())})
 	if f.To.Addr().Is6() {

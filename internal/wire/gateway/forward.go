@@ -14,29 +14,21 @@ import (
 
 // startForwards opens the listening sockets of all forwards on the host.
 func (g *Gateway) startForwards() error {
-	for _, f := range g.o.Forwards {
-		var err error
+	for i := range g.o.Forwards {
+		f := &g.o.Forwards[i]
+		listen := g.listenUDP
 		if f.Proto == "tcp" {
-			err = g.listenTCP(&f)
-		} else {
-			err = g.listenUDP(&f)
+			listen = g.listenTCP
 		}
-		if err != nil {
+		if err := listen(f); err != nil {
 			return fmt.Errorf("forward %s %v to %v: %w", f.Proto, f.Listen, f.To, err)
 		}
-		g.mu.Lock()
-		g.forwards = append(g.forwards, f)
-		g.mu.Unlock()
 	}
 	return nil
 }
 
 // Forwards returns the forwards, with the ports that they listen on.
-func (g *Gateway) Forwards() []Forward {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.forwards)
-}
+func (g *Gateway) Forwards() []Forward { return slices.Clone(g.o.Forwards) }
 
 // closes starts a goroutine that closes a socket when the gateway's context ends. It does not use
 // context.AfterFunc, because Close would not wait for that.
@@ -47,6 +39,7 @@ func (g *Gateway) closes(c io.Closer) {
 	})
 }
 
+// listenTCP opens the socket of a TCP forward, and sets the port in f.Listen.
 func (g *Gateway) listenTCP(f *Forward) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.Listen))
 	if err != nil {
@@ -84,7 +77,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost joins a connection of the host with a new one to a guest, until ctx ends.
+// fromHost joins a connection of the host with a new one to a guest, until both have ended, or ctx
+// ends.
 func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()

@@ -36,9 +36,9 @@ const (
 	numPorts  = 1<<16 - firstPort
 )
 
-// outerFlow is a datagram flow between an outside sender and a guest. Answers of the guest from
-// another port than the forward's destination go through a socket of their own, so that the sender
-// can see the port, and send there.
+// outerFlow is a datagram flow between an outside sender and a guest. The gateway sends the guest's
+// answers from another port than the forward's destination through a separate socket for each port, so
+// that the sender can tell these ports apart, and send to each.
 type outerFlow struct {
 	flowLife
 	backlog
@@ -50,6 +50,7 @@ type outerFlow struct {
 	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
+// listenUDP opens the socket of a UDP forward, and sets the port in f.Listen.
 func (g *Gateway) listenUDP(f *Forward) error {
 	c, err := g.listenHost(f.Listen)
 	if err != nil {
@@ -62,7 +63,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 	return nil
 }
 
-// run sends the host's datagrams to the guest.
+// run sends the guest the datagrams that the host's socket receives.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	var lost uint32
@@ -218,5 +219,5 @@ func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, 
 	f.toGuest(ctx, s.port, b)
 }
 
-// troubled implements flowReader. It does nothing: the guest gets ICMP errors from netstack.
+// troubled implements flowReader. It does nothing: the guest gets no errors of its answers.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

@@ -43,8 +43,8 @@ func TestWhatAGuestHasCut(t *testing.T) {
 	}
 }
 
-// The gateway verifies the checksum of a reassembled datagram, however short, because nobody could
-// verify it before.
+// The gateway verifies the checksum of a reassembled datagram, however short, because it cannot be
+// verified in the fragments.
 func TestFragmentsWithAWrongChecksum(t *testing.T) {
 	for _, to := range []string{"192.0.2.7", "2001:db8::7"} {
 		t.Run(to, func(t *testing.T) {

@@ -21,8 +21,8 @@ func unstarted(t testing.TB) *Gateway {
 	return g
 }
 
-// For any request: an answer is a valid message, its address is free, and a configured host gets
-// its own address.
+// For any request: an answer is a valid message; a configured host gets its own address, and any other
+// client an address of the pool.
 func FuzzDHCP(f *testing.F) {
 	for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform,
 		dhcpv4.MessageTypeRelease, dhcpv4.MessageTypeDecline, 0, 200} {
@@ -112,9 +112,9 @@ func FuzzFrames(f *testing.F) {
 		if len(b) < 14 || len(b) > 9000 {
 			return
 		}
-		copy(b[6:12], r.mac[:]) // otherwise it may take the other guest's place on the switch
+		copy(b[6:12], r.mac[:]) // otherwise the switch may learn the other guest's MAC at r's port
 		r.send(b)
-		if r.describe(b) { // with everything that a sender may say about it
+		if r.describe(b) { // once more, with a partial checksum
 			p := &r.pkt
 			if start, off, ok := splitter.CsumPlace(&p.Meta.Headers); ok {
 				p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, off

@@ -74,10 +74,9 @@ type Gateway struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // all goroutines that use netstack
 
-	mu       sync.Mutex
-	closed   bool
-	forwards []Forward
-	rates    map[uint32]*rates // by wire.Link.Serial
+	mu     sync.Mutex
+	closed bool
+	rates  map[uint32]*rates // by wire.Link.Serial
 }
 
 // New makes a gateway, attaches it to a switch, and starts it.
@@ -252,17 +251,11 @@ func (g *Gateway) configure(ep *endpoint) error {
 // Addr4 returns the gateway's IPv4 address in its network.
 func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 
-// Addr6 returns the gateway's IPv6 address in its network.
-func (g *Gateway) Addr6() netip.Prefix { return g.o.Prefix6 }
-
-// MAC returns the MAC of the gateway's port.
-func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
-
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack, for which Close waits until end; false: the gateway is being
-// closed.
+// begin registers a user of netstack; Close waits until the user has called end. false: the gateway is
+// being closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,7 +290,8 @@ func (g *Gateway) pause() bool {
 }
 
 // Close resets every connection, detaches the gateway from its switch, and returns when no
-// goroutine of the gateway runs any more. The caller may close the switch before or after.
+// goroutine of the gateway runs any more; a second call returns at once. The caller may close the
+// switch before or after.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed

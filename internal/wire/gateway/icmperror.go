@@ -33,7 +33,7 @@ const (
 // icmpHeaderLen is the length of the header of errors and echoes, in ICMP and in ICMPv6.
 const icmpHeaderLen = header.ICMPv4MinimumSize
 
-// troubled reports an error of a datagram to its guest.
+// troubled implements flowReader: it reports the error to the guest that sent the datagram.
 func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) {
 	if t, ok := f.troubleOf(oob); ok {
 		d := outgoing{port: s.port, data: b}
@@ -123,9 +123,9 @@ func (f *flow) failed(err error, mtu int, d *outgoing) {
 	}
 }
 
-// tell sends an ICMP error to the guest, as far as allowsError allows. The source is the router or
-// host that found the error: for the server the address that the guest uses for it, for this machine
-// the gateway's address.
+// tell sends an ICMP error about datagram d to the guest, as far as allowsError allows. The source is
+// the router or host that found the error: for the server the address that the guest uses for it; the
+// gateway's address for this machine, for an address of the guests' networks, and if it is unknown.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
 	switch {
@@ -147,7 +147,7 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
-// ownAddr returns the gateway's own address of a family.
+// ownAddr returns the gateway's own address of the IP version of address family.
 func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return g.o.Prefix4.Addr()

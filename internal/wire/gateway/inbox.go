@@ -177,7 +177,7 @@ func (q *inbox) next() *lane {
 	return l
 }
 
-// take moves the frames of the lane whose turn it is to into. It is a deficit round robin: unused
+// take appends frames of the lane whose turn it is to into. It is a deficit round robin: unused
 // credit counts in the lane's next turn, if the lane still has frames. If take adds no frame, no
 // lane has frames.
 func (q *inbox) take(into []arrived) []arrived {
@@ -225,7 +225,8 @@ func (q *inbox) close() {
 	ether.Signal(q.filled)
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free.
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free, or the
+// inbox is closed.
 func (l *lane) AwaitBuffers() bool {
 	frames, bytes := l.in.limit()
 	return !l.in.closed.Load() && (l.used > frames/2 || l.bytes > bytes/2)

@@ -11,7 +11,7 @@ import (
 
 const (
 	poolSize  = 128              // most addresses for unknown MACs
-	leaseTime = 2 * time.Hour    // of a lease: a client may be stopped for half an hour when it has to renew
+	leaseTime = 2 * time.Hour    // long, because a client may be stopped for half an hour when it has to renew
 	offerTime = 20 * time.Second // how long offer keeps an address for its client
 	badTime   = 10 * time.Minute // how long decline withholds an address that a client found in use (RFC 2131, 4.4.4)
 )
@@ -63,8 +63,9 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns an address for a client: its own, as a Host or of an earlier lease; otherwise the
-// one that it wants, if that is free; otherwise any. offer keeps the address for offerTime.
+// offer returns an address for a client: the Host's, or the address of the client's earlier lease;
+// otherwise the one that it wants, if that is free; otherwise any free one. offer keeps an address of
+// the pool for the client for offerTime. false: no address is free.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -86,8 +87,8 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return x.addr, true
 }
 
-// confirm leases an address to a client for leaseTime from now on; false: the client may not have
-// the address.
+// confirm leases an address to a client for leaseTime from now on, and ends the client's lease of any
+// other address; false: the client may not have the address.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr

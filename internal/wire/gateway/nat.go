@@ -31,9 +31,9 @@ const (
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The forwarder has no limit of its own, because the quota limits pending connections. The
-	// forwarder would also count connections that the quota has just evicted. If it then ignored a
-	// new connection, that one would be pending for ever.
+	// The forwarder has no limit of its own, because the quota limits pending connections. A limit of
+	// the forwarder would also count connections that the quota has just evicted. If the forwarder then
+	// ignored a new connection, that one would be pending for ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -49,8 +49,8 @@ func (g *Gateway) startFlows() {
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
 
-// The host's loopbacks, the one of the guest's family first: a server of the host may listen on
-// only one of them, and a name like "gateway" has both families.
+// The host's loopbacks. hostSide returns both, the one of the guest's family first, because a server of
+// the host may listen on only one of them, and a name like "gateway" has addresses of both families.
 var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	loopback6 = netip.IPv6Loopback()
@@ -59,11 +59,7 @@ var (
 // looped reports whether the gateway itself has sent a packet: netstack receives its own broadcasts.
 // The filter refuses frames from the switch with such a source.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
-	switch addrPort(id.RemoteAddress, 0).Addr() {
-	case g.o.Prefix4.Addr(), g.o.Prefix6.Addr(), g.port.filter.local6:
-		return true
-	}
-	return false
+	return g.isOwn(addrPort(id.RemoteAddress, 0).Addr())
 }
 
 // hostSide returns the host's addresses for an address to which a guest sends: the host's loopbacks
@@ -129,7 +125,7 @@ func (g *Gateway) ratesOf(o owner) *rates {
 	defer g.mu.Unlock()
 	r := g.rates[o.link]
 	if r == nil {
-		if len(g.rates) > wire.MaxPorts { // removes detached links
+		if len(g.rates) > wire.MaxPorts { // some are of detached links
 			clear(g.rates)
 		}
 		r = &rates{errors: rate.NewLimiter(errorRate, errorBurst)}

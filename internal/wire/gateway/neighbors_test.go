@@ -41,7 +41,7 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// icmp6 makes an ICMPv6 message with a good checksum.
+// icmp6 makes a frame with an ICMPv6 message, and sets the message's checksum.
 func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	ip := make([]byte, 40)
 	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)),
@@ -112,8 +112,8 @@ func TestRouterAdvertisements(t *testing.T) {
 	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
-// The gateway answers pings of its own addresses only. For other addresses of the network it sends
-// "unreachable" from its own address.
+// The gateway answers pings of its own addresses itself. If the host allows no ping sockets, the
+// gateway answers a ping of a remote address with an ICMP error from its own address.
 func TestPing(t *testing.T) {
 	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
@@ -157,8 +157,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Without NAT there is no route to remote addresses. ICMP errors, and pings of addresses without a
-// host, get no answer.
+// Without NAT the gateway answers a ping of a remote address with "network unreachable". ICMP errors,
+// and pings of addresses that no host can have, get no answer.
 func TestPingWithoutNAT(t *testing.T) {
 	w := newRig(t, func(o *Options) { o.NAT = false })
 	r := w.raw(1)

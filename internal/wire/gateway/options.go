@@ -74,7 +74,8 @@ type Datagrams interface {
 	Close() error
 }
 
-// Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
+// Host is a guest that the gateway knows: DHCP gives its MAC the address Addr4, and DNS answers for its
+// Name.
 type Host struct {
 	Name         string   // "": none
 	MAC          wire.MAC // zero: unknown; DHCP answers a known MAC only if it has an Addr4

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	outBatch     = 32           // frames in flight, held ones included
-	destUnderWay = outBatch / 4 // of these, for one destination
+	outBatch     = 32           // most frames in flight, held ones included
+	destUnderWay = outBatch / 4 // most of these for one destination
 	slotSize     = 66 << 10
 	directPieces = 4 // most pieces of a payload that the outbox sends from netstack's memory
 )
 
-// outbox holds netstack's packets for the wire: it is an nic.TxQueue, and the nic.Outlet of its
+// outbox holds netstack's packets for the wire: it is a nic.TxQueue, and the nic.Outlet of its
 // Sender.
 type outbox struct {
 	link   *wire.Link // set before run; nil: none, and Send drops all packets
@@ -266,8 +266,8 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 }
 
 // refer leaves a packet's payload in netstack's memory until the frame is released. It returns
-// false unless the packet is TCP with contiguous headers and a payload of a few long pieces.
-// Netstack does not change packets that it has sent.
+// false unless the packet is TCP with contiguous headers, and its payload has at least directLen bytes
+// in at most directPieces pieces. Netstack does not change packets that it has sent.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||

@@ -200,7 +200,7 @@ type hostAddrs struct {
 	now  func() time.Time
 
 	mu    sync.Mutex
-	until time.Time // under mu: when to read them again
+	until time.Time // under mu: when has reads the addresses again
 	known bool
 	addrs map[netip.Addr]bool
 }

@@ -217,7 +217,8 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// overlap makes the second fragment begin before the first ends, with other bytes.
+	// cut makes a datagram in two fragments. If off is less than cut they overlap; change makes the last
+	// byte of the second another one.
 	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
@@ -289,7 +290,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// Connections that passed earlier were dialled before these.
+			// The gateway would have dialled an earlier connection, had it passed, before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -440,7 +441,7 @@ func (s *logged) String() string {
 }
 
 // A refusal's log line names guest, destination, rule and flag. There is at most one line per
-// second and guest, independent of other guests.
+// second for each guest; the refusals of another guest do not suppress it.
 func TestRefusalsAreLogged(t *testing.T) {
 	var log logged
 	w := newRig(t, func(o *Options) {
@@ -455,7 +456,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 	b.mustSend(b.syn(netip.AddrPortFrom(addr4Of(2), 1000), metadata))
 	testkit.Eventually(t, "all is refused", func() bool { return w.g.Stats().Denied[RuleMetadata] == n+1 })
-	// A refusal is counted before it is logged, each in a separate goroutine.
+	// A refusal is counted before it is logged, so its line may still be missing.
 	testkit.Eventually(t, "the other guest's refusal is logged", func() bool {
 		return strings.Contains(log.String(), "from=10.118.110.2:1000")
 	})

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is the gateway as a port of the switch, for incoming frames.
+// port is the gateway as a port of the switch. The switch delivers incoming frames to it.
 type port struct {
 	name      string
 	mac       wire.MAC
@@ -25,7 +25,7 @@ type port struct {
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // nil: there is no state
+	restarted func(owner) // called after a guest's restart; nil: no connection or flow is to be ended
 
 	// unreachable answers a ping of an outside address. Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
@@ -45,8 +45,8 @@ var (
 	_ wire.RestartObserver = (*port)(nil)
 )
 
-// portLimits returns the limits of a gateway's port: it accepts all packets that netstack can
-// process without reading payload.
+// portLimits returns the limits of a gateway's port: GSO packets of TCP, with ECN too; partial
+// checksums; other packets, and segments, of at most mtu bytes.
 func portLimits(mtu int) wire.Limits {
 	return wire.Limits{
 		GSO: wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6), ECN: true, Csum: true,
@@ -70,7 +70,8 @@ func (p *port) PortRestarted(l *wire.Link) {
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
-// Deliver implements wire.Port: it copies admitted frames to the inbox.
+// Deliver implements wire.Port: it copies frames to the inbox that the filter admits, or that
+// unreachable has to answer.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	in := p.in.lane(batch[0].From) // a batch comes from one port
@@ -141,8 +142,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	return checked, p.filter.admits(h, checked)
 }
 
-// receive copies a packet, n bytes from its network header on, and verifies its checksum, which
-// netstack will not do. The sender may change the payload's memory meanwhile. So receive takes the
+// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum,
+// because netstack will not. The sender may change the payload's memory meanwhile. So receive takes the
 // bytes that wants has checked from checked, and does not read them again.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
@@ -182,7 +183,7 @@ func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, 
 	return a, wire.DropNone
 }
 
-// run passes arriving frames to netstack, until the inbox is closed. It never waits.
+// run passes arriving frames to netstack, until the inbox is closed. It waits only for frames.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived

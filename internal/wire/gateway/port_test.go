@@ -58,7 +58,7 @@ func TestFilter(t *testing.T) {
 		{"fd76:6e69::1", "2001:db8::1", splitter.OtherIP, 58, 0, true, false},
 		{"fe80::1", "2001:db8::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "fd76:6e69::2", splitter.TCP, 6, 80, false, false},
-		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, true, false}, // the same
+		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, true, false}, // the policy refuses it
 		{"fd76:6e69::1", "::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::ffff:127.0.0.1", splitter.TCP, 6, 80, false, false},
@@ -91,7 +91,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Deliver into a full inbox returns at once with Busy, and waiting senders are woken later.
+// When a port's lane of the inbox is full, Deliver returns at once with Busy; when netstack has taken
+// frames, the inbox wakes the waiting senders.
 func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}

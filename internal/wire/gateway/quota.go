@@ -117,7 +117,8 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is an entry of a quota, until its holder calls give or another owner takes its place.
+// entry is an entry of a quota, until its holder calls give, another entry takes its place, or the
+// quota ends all entries of its owner.
 type entry struct {
 	q     *quota
 	owner owner
@@ -177,7 +178,7 @@ func first(list []*entry) (i int) {
 	return i
 }
 
-// give returns the entry, unless another owner has taken its place.
+// give removes the entry, unless the quota has done so already.
 func (e *entry) give() {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()

@@ -106,7 +106,7 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 	}
 }
 
-// readMessage reads a message into buf, which must be long enough.
+// readMessage reads a message into buf; over TCP, a message longer than buf is an error.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)

@@ -69,7 +69,7 @@ type rig struct {
 	sw *wire.Switch
 	g  *Gateway
 
-	lose func(*wire.Packet) bool // selects frames to later guests that are lost; nil: none
+	lose func(*wire.Packet) bool // selects received frames that guests made from now on lose; nil: none
 }
 
 // newRig makes a gateway that uses none of the machine's resolvers, unless set changes that. change
@@ -230,7 +230,7 @@ func (v *guest) listen(a netip.Addr, port uint16) *gonet.TCPListener {
 	return l
 }
 
-// raw is a machine that sends and receives raw frames.
+// raw is a machine for which the test makes and reads each frame.
 type raw struct {
 	t    testing.TB
 	mac  wire.MAC
@@ -399,7 +399,7 @@ func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	})
 }
 
-// serveUDP sends answer's datagrams for each datagram to c, until the test ends.
+// serveUDP answers each datagram to c with the datagrams that answer returns, until the test ends.
 func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 	done := make(chan struct{})
 	go func() {
@@ -428,8 +428,8 @@ func listenTCP(t testing.TB) (net.Listener, uint16) {
 	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-// echoServer starts a server on the host's loopback that sends back what it receives, and closes
-// when the other side does.
+// echoServer starts a server on the host's loopback that sends back what it receives, and closes a
+// connection when the client does.
 func echoServer(t testing.TB, network string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])

@@ -28,8 +28,9 @@ const (
 // chunks are buffers for short pieces and datagrams.
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// splice joins a guest's connection and a host's until both directions have ended. It passes on the
-// end of a direction; a failure ends both.
+// splice joins a guest's connection and a host's until both directions have ended. When one side ends
+// its stream, splice ends the stream to the other side; a failure, or the end of ctx, resets both
+// connections.
 func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	abort := sync.OnceFunc(func() {
 		guest.reset()
@@ -130,7 +131,7 @@ func (s *socketWriter) flush(b []byte) (done int) {
 			s.chunk = s.chunk[:copy(s.chunk, s.chunk[from:])]
 			done += n - from
 		case unix.EINTR:
-		case unix.EAGAIN: // the poller has seen it, and will wake us
+		case unix.EAGAIN: // raw.Write of toHost then waits until the socket has room
 			s.full = true
 		default:
 			s.err = err
@@ -187,8 +188,8 @@ type socketReader struct {
 	err   error
 }
 
-// look sets left to how many bytes the socket has; false: an error. With MSG_TRUNC the kernel copies
-// nothing for TCP (tcp(7)); scratch is for protocols for which it does copy.
+// look sets left to how many bytes the socket has, at most segmentLen; false: an error. With MSG_TRUNC
+// the kernel copies nothing for TCP (tcp(7)); scratch is for protocols for which it does copy.
 func (s *socketReader) look(scratch []byte) bool {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)
@@ -197,7 +198,7 @@ func (s *socketReader) look(scratch []byte) bool {
 			s.left, s.ended = min(n, segmentLen), n == 0
 			return true
 		case unix.EINTR:
-		case unix.EAGAIN: // the poller has seen it, and will wake us
+		case unix.EAGAIN: // raw.Read of toGuest then waits until data comes
 			s.left = 0
 			return true
 		default:
@@ -244,8 +245,8 @@ func (c *guestConn) watch(events waiter.EventMask) *watch {
 
 func (w *watch) end() { w.c.wq.EventUnregister(&w.entry) }
 
-// wait waits until the connection may have become ready since the last wait; an error: it was
-// reset.
+// wait waits until the connection may have become ready since the last wait; it returns an error if
+// the connection was reset.
 func (w *watch) wait() error {
 	select {
 	case <-w.ready:

@@ -46,7 +46,8 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends bytes in pieces of all lengths and concurrently receives others, both to the end.
+// both sends bytes in pieces of all lengths and then closes its direction; concurrently it receives to
+// the end, and checks that it receives the expected bytes.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -70,8 +71,8 @@ func both(c halfCloser, send, expect []byte) error {
 	return g.Wait()
 }
 
-// After a partial write, the writer continues where it ended, whether the bytes were collected or
-// not.
+// After a partial write, the writer continues behind the last written byte, whether the bytes were
+// collected or not.
 func TestSocketWriterGoesOn(t *testing.T) {
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fds[0])

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sources are invented addresses of guest 1: enough to use up everything if each got a share.
+// sources returns invented addresses of guest 1: enough to use up all entries if each got a share.
 func sources() (list []netip.Addr) {
 	for i := range byte(16) {
 		list = append(list, addr4Of(10+i))
@@ -58,7 +58,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	set := func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to permit) (net.Conn, error) {
 			if to.to == hold {
-				<-g.ctx.Done() // ctx would end after dialTime
+				<-g.ctx.Done() // ctx ends earlier, after limits.Dial
 				return nil, g.ctx.Err()
 			}
 			return dialHost(ctx, network, to)
@@ -74,7 +74,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				s := w.g.Stats()
 				return s.UDPOpen == maxUDP && s.Evicted == 8 && s.Refused == 0
 			})
-			c := w.guest(2).dialUDP(own4(udpEcho(t).Port())) // the first one's buffer may be full
+			c := w.guest(2).dialUDP(own4(udpEcho(t).Port())) // the first server's buffer may be full
 			defer c.Close()
 			testkit.OK(t, exchangeDatagram(c, []byte("hello")))
 			testkit.Equal(t, "flows", w.g.Stats().UDPOpen, maxUDP)
@@ -149,7 +149,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				}
 				before++
 			}
-			if before > 2 { // the one being handled, and the next one
+			if before > 2 { // the datagram that handle had already, and the next one
 				t.Errorf("%d of guest 1 came before it", before)
 			}
 		},
@@ -188,7 +188,7 @@ func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, permit) (net.Conn, error) {
-			<-g.ctx.Done() // not earlier, whatever its own context says
+			<-g.ctx.Done() // not at the end of its own context
 			return nil, g.ctx.Err()
 		}
 	})

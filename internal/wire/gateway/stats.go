@@ -21,7 +21,7 @@ type Stats struct {
 	Denied     [NumRules]uint64 // flows and questions that Policy refused
 	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
 	Leases     int64            // pool addresses leased, offered or withheld now
-	BadDHCP    uint64           // requests that were invalid, or got no answer
+	BadDHCP    uint64           // requests that were invalid, not from their client, or found no free address
 	Queries    uint64           // DNS questions
 	Forwarded  uint64           // part of Queries: sent to the host's resolvers
 	BadQueries uint64           // part of Queries: invalid, or answered by an error of the gateway

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// turns limits how many goroutines go on at a time. Owners with waiting goroutines take turns, for
-// one goroutine each, so that no owner waits behind all goroutines of another.
+// turns limits how many goroutines are between take and give at a time. Owners with waiting goroutines
+// take turns, one goroutine in each turn, so that no owner waits behind all goroutines of another.
 type turns struct {
 	mu      sync.Mutex
 	free    int                   // how many more goroutines may go on; 0 if any waits
@@ -17,8 +17,8 @@ type turns struct {
 
 func newTurns(n int) *turns { return &turns{free: n, waiting: newShares[chan struct{}](math.MaxInt)} }
 
-// take waits until the caller may go on. The caller then calls give when it is done. An error means
-// that ctx has ended before: the caller must not call give.
+// take waits until the caller may go on. The caller calls give when it is done. If take returns an
+// error, ctx has ended before, and the caller must not call give.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {

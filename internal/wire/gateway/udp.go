@@ -3,7 +3,6 @@ package gateway
 import (
 	"net/netip"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -17,10 +16,7 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 		return true
 	}
 	guest, to := addrPort(id.RemoteAddress, id.RemotePort), addrPort(id.LocalAddress, id.LocalPort)
-	if !g.goodSum(pkt) {
-		return true
-	}
-	if g.answerForward(guest, to, pkt) {
+	if !goodSum(id, pkt) || g.answerForward(guest, to, pkt) {
 		return true
 	}
 	if !g.o.NAT { // netstack answers "port unreachable"
@@ -32,20 +28,11 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 
 // goodSum reports whether a datagram's checksum is right. For whole frames the port has verified it
 // on arrival.
-func (g *Gateway) goodSum(pkt *stack.PacketBuffer) bool {
-	src, dst := addresses(pkt)
+func goodSum(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	h := header.UDP(pkt.TransportHeader().Slice())
-	length, sum := header.UDPValid(h, pkt.Data().Checksum, uint16(pkt.Data().Size()), pkt.NetworkProtocolNumber, src, dst,
-		pkt.RXChecksumValidated)
+	length, sum := header.UDPValid(h, pkt.Data().Checksum, uint16(pkt.Data().Size()), pkt.NetworkProtocolNumber,
+		id.RemoteAddress, id.LocalAddress, pkt.RXChecksumValidated)
 	return length && sum
-}
-
-func addresses(pkt *stack.PacketBuffer) (src, dst tcpip.Address) {
-	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
-		return header.IPv4(b).SourceAddress(), header.IPv4(b).DestinationAddress()
-	} else {
-		return header.IPv6(b).SourceAddress(), header.IPv6(b).DestinationAddress()
-	}
 }
 
 // carry sends a guest's datagram to a server's port (0: an echo) by its flow, as far as the policy

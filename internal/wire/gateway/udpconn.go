@@ -9,9 +9,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// udpConn is a UDP endpoint in netstack whose Write waits for space in the send buffer. gonet's own
-// Write registers for a wake after a write that found no space, and does not write again before it
-// waits: if all sent data has left in between, it waits for ever.
+// udpConn is a UDP endpoint in netstack whose send waits for space in the send buffer. gonet's Write
+// registers for a wake after a write that found no space, and does not write again before it waits: if
+// all sent data has left in between, gonet's Write waits for ever.
 type udpConn struct {
 	*gonet.UDPConn
 	ep tcpip.Endpoint
@@ -21,9 +21,6 @@ type udpConn struct {
 func newUDPConn(wq *waiter.Queue, ep tcpip.Endpoint) *udpConn {
 	return &udpConn{gonet.NewUDPConn(wq, ep), ep, wq}
 }
-
-// Write sends a datagram on a connected endpoint. Close ends it.
-func (c *udpConn) Write(b []byte) (int, error) { return c.send(b, nil) }
 
 // send sends a datagram to an address; nil: the address to which the endpoint is connected.
 func (c *udpConn) send(b []byte, to *tcpip.FullAddress) (int, error) {

@@ -30,7 +30,7 @@ func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tc
 func TestWriterSeesSpace(t *testing.T) {
 	for full := range 4 {
 		e := &fullEndpoint{full: full}
-		n, err := newUDPConn(&e.wq, e).Write(make([]byte, 10))
+		n, err := newUDPConn(&e.wq, e).send(make([]byte, 10), nil)
 		testkit.OK(t, err)
 		testkit.Equal(t, "bytes", n, 10)
 		testkit.Equal(t, "writes", e.writes, full+1)

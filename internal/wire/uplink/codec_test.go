@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The expected bytes come from Linux's vxlan device, which sends and accepts them.
+// The first header has the same bytes as the header that Linux's vxlan device sends for VNI 42.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
@@ -62,7 +62,7 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// The frames of a stream do not depend on the pieces in which it arrives. The cutter skips a frame
+// The frames of a stream do not depend on the pieces in which the stream arrives. The cutter skips a frame
 // that is too long for the uplink without storing it; a length that is too long for QEMU ends the
 // stream.
 func TestStreamIsCutIntoFrames(t *testing.T) {
@@ -152,7 +152,7 @@ func TestVnetHeader(t *testing.T) {
 			GSOType: splitter.GSOTCPv4, GSOSize: 1448}, none},
 		{"01844200a805220010000000", splitter.Meta{Csum: splitter.CsumPartial, CsumStart: 34, CsumOffset: 16,
 			GSOType: splitter.GSOTCPv6, GSOSize: 1448, ECN: true}, none},
-		{"00014200a805220010000000", splitter.Meta{}, badHeader}, // without a checksum
+		{"00014200a805220010000000", splitter.Meta{}, badHeader}, // GSO without a partial checksum
 		{"01034200a805220010000000", splitter.Meta{}, badHeader}, // UFO
 		{"01054200a805220010000000", splitter.Meta{}, badHeader}, // USO
 	} {
@@ -165,7 +165,8 @@ func TestVnetHeader(t *testing.T) {
 	}
 }
 
-// A GSO packet of a tap device counts as long as its longest segment, or as itself if that is less.
+// Whether a tap's GSO packet is too long depends on the length of its longest segment, or on its own
+// length if that is less.
 func TestGSOPacketIsJudgedByItsLongestSegment(t *testing.T) {
 	q := &inbox{longest: 1514, skip: vnetLen, worker: wire.NewWorker(), free: newFrames(vnetLen + maxSuper)}
 	s := &inSlot{f: <-q.free}

@@ -21,8 +21,8 @@ type Config struct {
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
-	Local  netip.AddrPort // address that receives datagrams
-	Remote netip.AddrPort // address to which they are sent; they come from it, from any port
+	Local  netip.AddrPort // UDP address at which the uplink receives datagrams
+	Remote netip.AddrPort // the peer, to which datagrams are sent; the peer's own come from this address and any port
 	VNI    uint32
 }
 
@@ -36,12 +36,12 @@ type Stream struct {
 // MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
 const MaxVNI = 1<<24 - 1
 
-// Error is an error in a part of a Config; Key is the part's name in lab files.
+// Error is an error in a part of a Config; Key is the part's name in lab files, or "" for the whole.
 type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check returns the Config's error, an *Error; nil: none.
+// Check returns the Config's first error, an *Error; nil: none.
 func (c *Config) Check() error {
 	kinds := 0
 	for _, given := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
@@ -119,10 +119,10 @@ func network(addr string) string {
 	return "tcp"
 }
 
-// forms are the forms that Parse accepts.
+// forms are the forms that Parse accepts, for error messages.
 const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
 
-// Parse parses an uplink in the form of the command line flag.
+// Parse parses the value of the flag --uplink (forms). The Config has no Name.
 func Parse(s string) (c Config, err error) {
 	kind, rest, _ := strings.Cut(s, "=")
 	switch kind {
@@ -158,7 +158,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String formats the Config as Parse accepts it.
+// String formats the Config, without its Name, as Parse accepts it.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

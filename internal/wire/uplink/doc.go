@@ -3,25 +3,26 @@
 // machines, whose addresses the switch learns.
 //
 //   - VXLAN (RFC 7348), over UDP sockets of the process: it needs no privilege, and the peer may
-//     be a vnic or a kernel;
+//     be another vnic process or a kernel's VXLAN device;
 //   - tap: an existing tap device of the kernel, opened by name, with a virtio_net_hdr of 12 bytes.
 //     The kernel leaves checksums and TCP segmentation to the uplink (TUN_F_CSUM, TSO4, TSO6,
 //     TSO_ECN), because the wire does both;
 //   - stream: frames, each behind its length as in QEMU's -netdev stream, over a Unix or TCP
 //     socket.
 //
-// Outgoing frames are at most the MTU long, with complete checksums: the wire segments and
-// completes (Limits). Incoming frames have their checksums verified, so that NICs can report them
-// as good: a driver that receives to GPU memory cannot verify them itself. Full frames of one flow
-// are passed to the kernel as one datagram that it segments (UDP_SEGMENT) for VXLAN, and as one
-// write for a stream.
+// Packets in outgoing frames are at most MTU bytes long, with complete checksums: the wire segments
+// GSO packets and completes checksums for the uplink (Limits). The uplink verifies TCP and UDP
+// checksums of incoming frames, so that NICs can report them as good: a driver that receives to GPU
+// memory cannot verify them itself. VXLAN passes consecutive frames of one flow and one length to
+// the kernel as one datagram that the kernel segments (UDP_SEGMENT); the last frame may be shorter. A
+// stream writes up to 64 waiting frames with one system call.
 //
 // Incoming frames may have any source MAC except MACs of this switch's ports (wire.Switch.Owner). A
 // frame from a gateway's MAC, or from one that a guest uses beside its NIC's own (--allow-mac), is
 // dropped: two labs may both have a gateway. A frame from a NIC's own MAC has come back through a
 // loop, or another machine uses the same MAC. It is dropped and counted, and 8 such frames in 10
-// seconds close the uplink, with one log line. There is no spanning tree: guests' broadcasts close
-// two uplinks that lead to one network. Broadcasts and multicasts of other machines circulate in
+// seconds close the uplink. There is no spanning tree: if two uplinks lead to one network, guests'
+// broadcasts close at least one of them. Broadcasts and multicasts of other machines circulate in
 // such a loop. Options.Storm limits them; frames beyond the limit are counted and logged as storm.
 // Frames to a MAC that the switch has not learned circulate without a limit. Frames from an uplink
 // may leave by another one. Machines behind an uplink are trusted like neighbors in a network:
@@ -30,26 +31,32 @@
 // accepts whoever connects first; a log line says so if it is not on loopback. An inner VLAN tag is
 // kept (RFC 7348, 6.1, leaves that to configuration), if the outer packet has room for it.
 //
-// Nothing waits. An outgoing frame is copied into one of 512 buffers (fewer if frames are long: at
-// most 8 MiB, and at least 64), which one goroutine sends. With n active ports each may use one
-// buffer in n+1, so a port that sends more than the socket takes leaves room for other ports and
-// for frames to all, which do not wait. If a port has no free buffer, its sender is Busy while that
-// goroutine makes progress, and the frame is dropped while the socket takes nothing. A port's share
-// shrinks as its frames leave, so if many ports become active one after another while the socket
-// takes nothing, the last ones may find no buffer. Incoming frames have as many buffers; one
-// goroutine reads, and waits for a free buffer, so excess frames wait in the socket, and are lost
-// there. A nic.Sender passes them on to the switch, with patience for busy receivers.
+// The switch's workers never wait for a socket. An outgoing frame is copied into one of 512 buffers
+// (fewer if frames are long: all together have at most 8 MiB, unless these are fewer than 64
+// buffers), and one goroutine sends the filled buffers. If n ports have frames in buffers, each of
+// them may use one part in n+1 of the buffers. So a port that sends more than the socket takes
+// leaves room for other ports, and for broadcasts, which the switch drops if they find no buffer.
+// If a port has used its share, or no buffer is free, its sender is Busy while that goroutine makes
+// progress; while the socket takes nothing, the uplink drops the frame instead. A port's share
+// shrinks when other ports become active, but the port keeps the buffers that it has. So if many
+// ports become active one after another while the socket takes nothing, the last ones may find no
+// buffer.
+//
+// The number of buffers for incoming frames follows the same bounds. One goroutine reads the socket,
+// and waits for a free buffer; meanwhile frames wait in the socket, and the kernel drops a VXLAN's
+// or a tap's frames for which it has no room. A nic.Sender passes the read frames on to the switch,
+// and holds frames for receivers without buffers for a limited time.
 //
 // Input is hostile. A datagram is dropped that is not from the peer's address, whose VXLAN header
-// is too short, has no I flag or another VNI, or whose frame is longer than the longest of the
-// switch's ports. A length beyond QEMU's own bound ends a stream, because the start of the next
-// frame is unknown. The cost of a frame is at most a copy of its bytes; the cost of a drop is a
-// counter, and a log line a second for each reason; peers that connect and leave cost two lines a
-// second.
+// is too short, has no I flag or another VNI, or whose frame is longer than Options.MTU with link
+// header and two VLAN tags. A length beyond QEMU's own bound ends a stream, because the start of the
+// next frame is unknown. The cost of a frame is at most a copy and a checksum of its bytes; the cost
+// of a drop is a counter, and at most one log line a second for each reason; peers that connect and
+// leave cost at most two lines a second.
 //
 // The MTU is checked once, at the start: for VXLAN, the MTU of the route to the peer minus the
 // outer headers, as the outer packet must not be fragmented (RFC 7348, 4.3); for a tap the
-// device's. NICs with a greater MTU are an error.
+// device's. It is an error if a NIC has a greater MTU.
 //
 // Not implemented: multicast groups of VXLAN, and more than one peer; VXLAN-GPE and other
 // extensions, whose flags are ignored (RFC 7348, 5); reconnecting a stream (an uplink that connects

@@ -4,23 +4,23 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Bounds of each direction.
+// Bounds of the buffers for frames, in each direction.
 const (
 	maxFrames  = 512
 	minFrames  = 64
-	frameBytes = 8 << 20 // as long as there are minFrames
+	frameBytes = 8 << 20 // of all buffers together, unless these are fewer than minFrames
 )
 
 // frame is a buffer with a frame in it, behind room for the carrier's header.
 type frame struct {
 	b    []byte
 	n    int    // bytes, the room included
-	flow uint32 // frames of a flow have the same number
+	flow uint32 // of an outgoing frame: all frames of a flow have the same number
 	mem  *dma.Region
 	lane *lane // of the sending port, while the frame waits to go out
 }
 
-// newFrames makes buffers of n bytes, in a queue of free ones.
+// newFrames makes buffers of n bytes each, and returns the queue of free ones, with all of the buffers.
 func newFrames(n int) (free chan *frame) {
 	count := min(maxFrames, max(minFrames, frameBytes/n))
 	free = make(chan *frame, count)

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	inBatch  = 64                             // frames in flight, held ones included
+	inBatch  = 64                             // most frames that the Sender has at once, held ones included
 	maxSuper = 65535 + splitter.EthLen + tags // longest GSO packet of a tap
 )
 
-// inbox holds incoming frames for the wire: it is an nic.TxQueue, and the nic.Outlet of its Sender.
+// inbox holds incoming frames for the wire: it is a nic.TxQueue, and the nic.Outlet of its Sender.
 type inbox struct {
 	u       *Uplink
 	longest int // longest frame, or segment of a GSO packet, with its tags
-	skip    int
+	skip    int // length of a tap's virtio_net_hdr, which precedes each frame; 0 for other carriers
 	free    chan *frame
-	filled  chan *frame // same capacity
+	filled  chan *frame // capacity as of free
 	sender  *nic.Sender
 
 	// Used by the Sender's worker.
@@ -35,7 +35,7 @@ type inbox struct {
 	now    func() time.Time
 }
 
-// inSlot is a frame in flight.
+// inSlot is a frame that the Sender has.
 type inSlot struct {
 	f   *frame
 	buf [vnetLen + nic.MaxHeader]byte
@@ -62,8 +62,9 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies an incoming frame, for the Sender. It waits for a free buffer; meanwhile frames wait
-// in the socket.
+// add copies an incoming frame to a buffer, for the Sender; it drops a frame that is too short or too
+// long. It waits for a free buffer, or until the uplink ends; meanwhile further frames wait in the
+// socket.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -85,7 +86,8 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is the error after frames from a MAC of this switch's NICs came in.
+// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch. The
+// uplink ends with it after several such frames.
 var ErrLoop = errors.New("received frames from a MAC of this switch")
 
 // An uplink ends after loopFrames looped frames in loopTime: a loop makes that many, while a single
@@ -95,11 +97,10 @@ const (
 	loopTime   = 10 * time.Second
 )
 
-// looped records a looped frame, and reports whether there were enough for a loop.
+// looped records a looped frame, and reports whether loopFrames have come within loopTime.
 func (q *inbox) looped(now time.Time) bool {
-	oldest := &q.loops[q.nLoops%loopFrames]
+	q.loops[q.nLoops%loopFrames] = now
 	q.nLoops++
-	*oldest = now
 	first := q.loops[q.nLoops%loopFrames] // oldest of the last loopFrames
 	return q.nLoops >= loopFrames && now.Sub(first) <= loopTime
 }
@@ -140,7 +141,7 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// describe makes a packet of a frame.
+// describe fills in p for the frame in slot s.
 func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	q.segs[0] = s.f.mem.Segment(0, uint32(s.f.n))
 	if nic.ParseFrame(q.worker.Copier, q.segs[:], uint32(q.skip), uint32(s.f.n), s.buf[:], p) != nil {
@@ -164,8 +165,8 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// vouch verifies the checksum of a frame if it is unknown: a receiver that cannot read payload in
-// GPU memory needs the result. A frame with a bad checksum is passed on unchanged.
+// vouch verifies the checksum of a TCP or UDP frame if the carrier has not: a receiver that cannot
+// read payload in GPU memory needs the result. A frame with a bad checksum is passed on unchanged.
 func vouch(p *wire.Packet, b []byte) {
 	h := &p.Meta.Headers
 	if p.Meta.Csum != splitter.CsumNone || h.Class != splitter.TCP && h.Class != splitter.UDP {
@@ -177,9 +178,9 @@ func vouch(p *wire.Packet, b []byte) {
 	}
 }
 
-// checkSource returns an error if a frame may not come in, because of its source MAC. A MAC that
-// the switch last saw behind this uplink may: if a port of this switch used it, the switch would
-// have seen it there later.
+// checkSource returns an error if a frame may not come in, because of its source MAC. A frame may
+// come in if the switch last saw its source behind this uplink: if a port of this switch had used
+// that MAC since, the switch would have seen the MAC at that port.
 func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil
@@ -214,7 +215,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
 
 // Reload implements nic.TxQueue: the uplink's memory does not move, but Send may have replaced the
-// segments.
+// packet's segments.
 func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
 	f := q.slots[t.Slot].f
 	q.segs[0] = f.mem.Segment(0, uint32(f.n))

@@ -14,14 +14,14 @@ import (
 // outBatch is how many frames are passed to the carrier at once.
 const outBatch = 64
 
-// outbox holds outgoing frames. Ports with frames in it have equal shares of its buffers, and one
-// more share is left for the next port.
+// outbox holds outgoing frames. The ports with frames in the outbox have equal shares of its buffers,
+// and one more share is left for the next port.
 type outbox struct {
 	u       *Uplink
 	longest int // longest frame, with its tags
-	room    int
+	room    int // carrier.room
 	free    chan *frame
-	filled  chan *frame  // same capacity
+	filled  chan *frame  // capacity as of free
 	waits   atomic.Bool  // the carrier waits for its socket
 	active  atomic.Int32 // lanes with frames
 	short   atomic.Bool  // a lane may wait for any free buffer
@@ -30,7 +30,7 @@ type outbox struct {
 	lanes map[uint32]*lane // by wire.Packet.From
 }
 
-// lane is the share of a port. Senders that find it used up wait on its RxBase.
+// lane is the share of a port. The port's senders wait on the RxBase when they find no buffer.
 type lane struct {
 	nic.RxBase
 	o    *outbox
@@ -45,8 +45,8 @@ func newOutbox(u *Uplink) *outbox {
 }
 
 // lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes lanes without buffers; most of these belong to detached
-// ports.
+// switch can have ports, it first deletes the lanes that use no buffer and on which no sender waits;
+// most of these belong to detached ports.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +65,7 @@ func (o *outbox) lane(from uint32) *lane {
 // share returns how many buffers each lane may have.
 func (o *outbox) share() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
 
-// take takes a free buffer for the lane; nil: the lane has its share, or no buffer is free.
+// take takes a free buffer for the lane; nil: the lane has used its share, or no buffer is free.
 func (l *lane) take() *frame {
 	if l.count(1) > l.o.share() {
 		l.count(-1)
@@ -90,7 +90,8 @@ func (l *lane) count(n int32) int32 {
 	return used
 }
 
-// put copies a packet to a buffer, and queues it.
+// put copies a packet to buffer f, and queues f. If the packet's memory cannot be read, put releases
+// f, and the verdict is a drop.
 func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	n := o.room + copy(f.b[o.room:], pkt.Header)
 	k, err := w.Copier.Read(f.b[n:], pkt.Payload)
@@ -104,7 +105,7 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf returns a number that differs between most flows. It need not be secret.
+// flowOf returns a number that differs between most flows. A guest may be able to predict the number.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0
@@ -112,7 +113,7 @@ func flowOf(h *splitter.Headers) uint32 {
 	return uint32(h.Flow.SrcPort)*0x9e37 ^ uint32(h.Flow.DstPort)*0x79b9
 }
 
-// release frees a buffer.
+// release frees a buffer, and wakes senders that wait for one.
 func (o *outbox) release(f *frame) {
 	l := f.lane
 	f.lane = nil
@@ -136,7 +137,7 @@ func (o *outbox) each(f func(*lane)) {
 	}
 }
 
-// relieve wakes senders if they need not wait any more.
+// relieve wakes the lane's senders if they need not wait any more.
 func (l *lane) relieve() {
 	l.Lock()
 	defer l.Unlock()
@@ -145,16 +146,9 @@ func (l *lane) relieve() {
 	}
 }
 
-// wakeAll wakes all senders, whatever buffers there are.
-func (o *outbox) wakeAll() {
-	o.each(func(l *lane) {
-		l.Lock()
-		defer l.Unlock()
-		l.WakeAll()
-	})
-}
-
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is free.
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is unused and a
+// buffer is free, or until the carrier waits for its socket or the uplink ends: then Deliver drops
+// their frames.
 func (l *lane) AwaitBuffers() bool {
 	select {
 	case <-l.o.u.ended:
@@ -179,8 +173,8 @@ func (l *lane) Buffers() int { return len(l.o.free) }
 // Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
-// wait is what the carrier calls before it waits for its socket: from then on Deliver drops frames
-// that find no buffer.
+// wait is what the carrier calls before it waits for its socket: until the carrier's write returns,
+// Deliver drops frames that find no buffer, and no sender waits.
 func (o *outbox) wait() {
 	o.waits.Store(true)
 	o.each((*lane).relieve)
@@ -189,7 +183,7 @@ func (o *outbox) wait() {
 // run sends filled buffers, until the uplink ends.
 func (o *outbox) run() {
 	var batch [outBatch]*frame
-	wait := o.wait // made once
+	wait := o.wait // one method value for all batches
 	for {
 		n := 1
 		select {

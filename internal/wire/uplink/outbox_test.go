@@ -7,15 +7,15 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Ports have equal shares of the buffers, and one buffer is left for the next port. The outbox
-// wakes a port that waits for its share when half of the share is free, and a port that waits for a
-// buffer when any is free.
+// Ports have equal shares of the buffers, and one more share is left for the next port. The outbox
+// wakes a port that has used up its share when half of the share is free, and a port that found no
+// buffer free when one is free.
 //
 // Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
-	o := newOutbox(newSide(t, 1, x, 1500).up) // no carrier empties it
+	o := newOutbox(newSide(t, 1, x, 1500).up) // no goroutine sends what is in this outbox
 	all := cap(o.free)
 	fill := func(l *lane) (fs []*frame) {
 		for f := l.take(); f != nil; f = l.take() {

@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is an uplink as a port of the switch, for outgoing frames.
+// port is an uplink as a port of the switch. The switch delivers outgoing frames to it.
 type port struct{ *Uplink }
 
 var _ wire.Port = (*port)(nil)
@@ -22,8 +22,7 @@ func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
-// Deliver implements wire.Port: it copies frames to free buffers, as many as the sending port's
-// share.
+// Deliver implements wire.Port: it copies frames to free buffers, within the sending port's share.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
 	l := o.lane(batch[0].From) // a batch comes from one port

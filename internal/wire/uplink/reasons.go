@@ -8,19 +8,19 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// reason is why an uplink itself dropped a frame.
+// reason is why an uplink dropped a frame.
 type reason int
 
 const (
 	none       reason = iota
 	stranger          // a datagram from another address than the peer's
-	badHeader         // too short, or without I flag; a virtio_net_hdr that was not offered
-	otherVNI          // of another tunnel
-	tooLong           // longer than any port of the switch accepts
+	badHeader         // a VXLAN header too short or without I flag; a virtio_net_hdr with a GSO type that was not offered
+	otherVNI          // a datagram with another VNI than the tunnel's
+	tooLong           // longer than Options.MTU with link header and two tags
 	badFrame          // too short for a link header
-	ourSource         // its source MAC belongs to a port of this switch
+	ourSource         // its source MAC belongs to a port of this switch, but is no NIC's own MAC
 	loop              // its source MAC is a NIC's own one: it looped back, or another machine has that MAC
-	socketFull        // the socket took nothing, and all buffers were full
+	socketFull        // the socket took nothing, and no buffer was free for the sending port
 	notSent           // the socket refused it
 	noPeer            // a listening stream without a connection
 	storm             // to a group address, beyond Options.Storm: many machines, or a loop
@@ -33,7 +33,7 @@ const Loop = "loop"
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
 	"our-source", Loop, "socket-full", "not-sent", "no-peer", "storm"}
 
-// counters count drops by reason, and log each reason at most once a second.
+// counters count dropped frames by reason, and log at most one line a second for each reason.
 type counters struct {
 	log    *slog.Logger
 	link   *wire.Link // set before the uplink starts
@@ -41,8 +41,8 @@ type counters struct {
 	limits [numReasons]nic.LogLimit
 }
 
-// refuse counts a frame that came in and is not valid, or was not sent. The port's link counts it
-// too.
+// refuse counts and logs an incoming frame that is not valid, or an outgoing one that was not sent. It
+// counts the frame at the uplink's link too.
 func (c *counters) refuse(why reason, attrs ...any) {
 	c.drop(why, attrs...)
 	switch why {
@@ -55,7 +55,7 @@ func (c *counters) refuse(why reason, attrs ...any) {
 	}
 }
 
-// drop counts and logs a drop that the link counts itself.
+// drop counts and logs a dropped frame. It does not count the frame at the link.
 func (c *counters) drop(why reason, attrs ...any) {
 	c.drops[why].Add(1)
 	level := slog.LevelWarn
@@ -65,8 +65,7 @@ func (c *counters) drop(why reason, attrs ...any) {
 	c.limits[why].Log(c.log, level, "frame dropped", append(attrs, "why", reasonNames[why])...)
 }
 
-// Stats returns the uplink's own drops by reason. Link.Counters has the drops of the switch and its
-// ports, and these.
+// Stats returns how many frames the uplink dropped, by reason. The link's counters include them.
 func (u *Uplink) Stats() map[string]uint64 {
 	m := make(map[string]uint64)
 	for r := none + 1; r < numReasons; r++ {

@@ -85,9 +85,19 @@ func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 	return s
 }
 
+// err returns why the uplink ended; nil: it has not ended, or Close ended it.
+func (u *Uplink) err() error {
+	select {
+	case <-u.ended:
+		return u.failed
+	default:
+		return nil
+	}
+}
+
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
-// machine is a port of a switch that sends one frame at a time, and receives all frames.
+// machine is a port of a switch. It sends one frame at a time, and puts received frames into got.
 type machine struct {
 	t    testing.TB
 	mac  wire.MAC
@@ -114,7 +124,7 @@ func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// packet makes a packet from a frame.
+// packet makes a packet from the bytes of a frame.
 func packet(t testing.TB, b []byte) *wire.Packet {
 	t.Helper()
 	p := new(wire.Packet)
@@ -196,7 +206,7 @@ func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	return p
 }
 
-// lastPort counts the ports given to tunnels.
+// lastPort counts the ports that loopback has returned.
 var lastPort atomic.Uint32
 
 // tunnel returns the configurations of the two ends of a VXLAN tunnel.

@@ -21,8 +21,8 @@ type stream struct {
 	o       *Stream
 	longest int
 	count   *counters
-	l       net.Listener // nil: this end has connected to the peer
-	remove  func() error // removes the listener's file; nil: there is none
+	l       net.Listener // nil: this side has connected to the peer
+	remove  func() error // removes the file of a Unix listener; nil: there is none
 
 	mu     sync.Mutex
 	peer   *peer // under mu; nil: none
@@ -30,7 +30,8 @@ type stream struct {
 
 	pieces [outBatch][]byte // used by write
 
-	came, quiet nic.LogLimit // for peers that connect, and that leave or fail: any peer can cause both lines
+	came  nic.LogLimit // for log lines about peers that connect
+	quiet nic.LogLimit // for log lines about peers that leave, and failures of Accept
 }
 
 // peer is a connection.
@@ -58,7 +59,8 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the socket. It replaces a file left by a dead process.
+// listen makes the listening socket. It first removes the file of a Unix socket that a dead process
+// has left.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	addr := s.o.Listen
 	if network(addr) != "unix" {
@@ -94,7 +96,7 @@ func (s *stream) mtu() (n int, why string) { return 0, "" }
 
 func (s *stream) room() int { return streamLen }
 
-// connected makes c the connection to the peer.
+// connected makes c the connection to the peer. After an error it has closed c.
 func (s *stream) connected(c net.Conn) error {
 	p := &peer{conn: c}
 	var err error
@@ -122,7 +124,7 @@ func (s *stream) now() *peer {
 	return s.peer
 }
 
-// read implements carrier. A listening stream serves one peer after another.
+// read implements carrier. A listening stream serves one peer after another, until it is closed.
 func (s *stream) read(in func([]byte)) error {
 	for {
 		if s.l != nil {
@@ -153,7 +155,7 @@ func (s *stream) read(in func([]byte)) error {
 	}
 }
 
-// frames passes the frames of a connection to in, until the connection ends.
+// frames passes the frames of a connection to in, until the connection ends or a length is invalid.
 func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	cut := newCutter(s.longest)
 	for {

@@ -26,7 +26,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	if before > peers/10 {
 		t.Errorf("%d lines", before)
 	}
-	// After these peers, a peer that does not hang up gets the uplink.
+	// After these peers, the uplink serves a peer that does not hang up.
 	c := testkit.Must(net.Dial("unix", path))(t)
 	defer c.Close()
 	f := plain(macOf(9), a.mac, "hello")

@@ -20,8 +20,8 @@ type tap struct {
 	one   [1][]byte
 }
 
-// openTap opens an existing device. Another user may have made it: the only right needed is to open
-// it.
+// openTap opens an existing device. It needs no privilege if root has made the device for this user
+// ('ip tuntap add ... user NAME').
 func openTap(name string, count *counters) (carrier, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -39,7 +39,8 @@ func openTap(name string, count *counters) (carrier, error) {
 	return t, nil
 }
 
-// attach opens a queue of the device (Documentation/networking/tuntap.rst).
+// attach opens a queue of the device, and returns its descriptor
+// (Documentation/networking/tuntap.rst).
 func attach(name string) (_ int, err error) {
 	const device = "/dev/net/tun"
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

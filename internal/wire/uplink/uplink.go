@@ -20,8 +20,8 @@ type Options struct {
 	// Storm is how many frames to group addresses may come in a second; more are dropped. 0: any
 	// number.
 	Storm int
-	// Keep passes the file of a listening socket to an owner that removes it at the end; nil: Close
-	// removes it.
+	// Keep registers the file of a listening Unix socket with another process that can still remove
+	// the file later; Close calls remove. nil: Close removes the file itself.
 	Keep func(path string, dir bool) (remove func() error, err error)
 	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the
 	// error is logged.
@@ -30,19 +30,21 @@ type Options struct {
 	now func() time.Time // tests; nil: time.Now
 }
 
-// tags is the length of two tags, which a frame may have beyond MTU and link header.
+// tags is the length of two VLAN tags, which a frame may have beyond MTU and link header.
 const tags = 8
 
 // carrier moves frames to and from the outside. One goroutine calls read, another write.
 type carrier interface {
-	// mtu returns the longest packet that it carries, and why, for an error message; 0: any.
+	// mtu returns the length of the longest packet that the carrier accepts, and why, for an error
+	// message; 0: any.
 	mtu() (n int, why string)
-	// room is how many bytes precede a frame in buffers of read and write.
+	// room is how many bytes precede a frame in the buffers of write, for the carrier's header.
 	room() int
-	// read passes each frame to in, which copies it, until the uplink ends; it returns why.
+	// read passes each incoming frame to in, which copies it, until the carrier ends, and returns why
+	// it ended. A tap's virtio_net_hdr precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames. It drops frames that the socket does not take, and calls wait before each
-	// wait for the socket.
+	// write sends frames. It drops and counts frames that the socket refuses, and calls wait before
+	// each wait for the socket.
 	write(fs []*frame, wait func())
 	// close ends read and write. Any goroutine may call it, more than once.
 	close() error
@@ -61,12 +63,12 @@ type Uplink struct {
 
 	end    sync.Once
 	ended  chan struct{} // closed when the uplink has ended
-	failed error         // why it ended; nil: Close. Set before ended is closed, like gone
-	gone   error         // error of closing the carrier
+	failed error         // why the uplink ended; nil: Close was called. Set before ended is closed
+	gone   error         // the error of closing the carrier. Set before ended is closed
 }
 
-// New makes an uplink and attaches it to a switch. Ports whose MACs it has to recognize must be
-// attached before.
+// New makes an uplink and attaches it to a switch. Ports whose MACs the uplink has to recognize must
+// be attached before.
 func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
@@ -135,7 +137,7 @@ func (u *Uplink) checkMTU() error {
 		"(mtu: %d in the lab file, or --mtu %d)", n, why, who, u.o.MTU, n, n, n)
 }
 
-// read copies all incoming frames, until the end.
+// read passes incoming frames to the inbox, until the carrier ends; then it ends the uplink.
 func (u *Uplink) read() {
 	if err := u.c.read(u.in.add); err != nil {
 		u.fail(err)
@@ -143,7 +145,7 @@ func (u *Uplink) read() {
 }
 
 // fail ends the uplink: its port stays, with its counters, and drops all frames. err is nil if
-// Close called it.
+// Close calls fail. Only the first call has an effect.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
 		if u.failed = err; err != nil && u.o.Failed == nil {
@@ -151,25 +153,12 @@ func (u *Uplink) fail(err error) {
 		}
 		u.gone = u.c.close()
 		close(u.ended)
-		u.out.wakeAll()
+		u.out.each((*lane).relieve) // all senders, because ended is closed
 		if err != nil && u.o.Failed != nil {
 			u.o.Failed(fmt.Errorf("uplink %s: %w", u.o.Name, err))
 		}
 	})
 }
-
-// Err returns why the uplink ended; nil: it has not ended, or Close ended it.
-func (u *Uplink) Err() error {
-	select {
-	case <-u.ended:
-		return u.failed
-	default:
-		return nil
-	}
-}
-
-// Link returns the uplink's link on the switch.
-func (u *Uplink) Link() *wire.Link { return u.link }
 
 // Close detaches the uplink from its switch, and frees it.
 func (u *Uplink) Close() error {

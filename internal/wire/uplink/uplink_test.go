@@ -58,7 +58,7 @@ func TestPortIsThisPrograms(t *testing.T) {
 }
 
 // Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
-// learned. Super-packets arrive as their segments, with correct checksums.
+// learned. GSO packets arrive as their segments, with correct checksums.
 //
 // Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
@@ -67,7 +67,7 @@ func TestFramesGoBothWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newSide(t, 1, c[0], 1500), newSide(t, 2, c[1], 1500)
 			hello := plain(a.mac, broadcast, "hello")
-			if c[0].Stream != nil { // frames are lost until it has a peer
+			if c[0].Stream != nil { // a stream loses frames until it has a peer
 				testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
 			}
 			a.mustSend(hello)
@@ -103,7 +103,7 @@ func TestFramesGoBothWays(t *testing.T) {
 					segment(t, b.next(), rest[:min(mss, len(rest))])
 				}
 			}
-			if s := a.up.Link().Counters(); s.Received != 1+3+1+1+1+3*45 {
+			if s := a.up.link.Counters(); s.Received != 1+3+1+1+1+3*45 {
 				t.Errorf("%+v", s)
 			}
 			if len(a.up.Stats()) != 0 || len(b.up.Stats()) != 0 {
@@ -128,7 +128,7 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// The uplink marks the checksum of a received frame as verified if and only if it is correct: a
+// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct: a
 // receiver whose memory the CPU cannot read has no other check.
 //
 // Invariant: uplink: Checksums of received frames are verified.
@@ -185,10 +185,10 @@ func TestHostileDatagrams(t *testing.T) {
 		{"bad-frame", peer, datagram(42, good[:13]), wire.DropBadFrame},
 		{"too-long", peer, datagram(42, append(good, make([]byte, 1600)...)), wire.DropTooBig},
 	} {
-		before, link := a.up.Stats()[c.name], a.up.Link().Counters().Drops[c.link]
+		before, link := a.up.Stats()[c.name], a.up.link.Counters().Drops[c.link]
 		testkit.Must(c.conn.Write(c.b))(t)
 		testkit.Eventually(t, c.name+" is counted", func() bool {
-			return a.up.Stats()[c.name] == before+1 && a.up.Link().Counters().Drops[c.link] == link+1
+			return a.up.Stats()[c.name] == before+1 && a.up.link.Counters().Drops[c.link] == link+1
 		})
 		if a.log.having("WARN", "why="+c.name) == 0 {
 			t.Errorf("%s: no line", c.name)
@@ -205,16 +205,16 @@ func TestHostileDatagrams(t *testing.T) {
 	} {
 		testkit.Must(peer.Write(datagram(42, plain(far, broadcast, "learn"))))(t)
 		a.gets(plain(far, broadcast, "learn"))
-		before := a.up.Link().Counters().Drops[c.want]
+		before := a.up.link.Counters().Drops[c.want]
 		testkit.Must(peer.Write(datagram(42, c.b)))(t)
-		testkit.Eventually(t, name, func() bool { return a.up.Link().Counters().Drops[c.want] == before+1 })
+		testkit.Eventually(t, name, func() bool { return a.up.link.Counters().Drops[c.want] == before+1 })
 	}
 	for range 1000 {
 		testkit.Must(peer.Write([]byte("noise")))(t)
 		testkit.Must(peer.Write(datagram(42, good)))(t)
 		a.gets(good)
 	}
-	testkit.OK(t, a.up.Err())
+	testkit.OK(t, a.up.err())
 }
 
 // Received frames from a MAC of this side's own machine close the uplink; its port stays, and
@@ -232,13 +232,13 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			if learned {
 				a.mustSend(plain(a.mac, broadcast, "hello"))
 			}
-			for range loopFrames + 2 { // after one more the socket may be closed
+			for range loopFrames + 2 { // the uplink may close its socket before the last two
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
-			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
-			testkit.ErrorSays(t, a.up.Err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
+			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
+			testkit.ErrorSays(t, a.up.err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
 			testkit.Equal(t, "lines", a.log.having("ERROR"), 1)
-			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], loopFrames)
+			testkit.Equal(t, "dropped", a.up.link.Counters().Drops[wire.DropMAC], loopFrames)
 			testkit.Equal(t, "counted", a.up.Stats()[Loop], loopFrames)
 			if v := a.send(packet(t, plain(a.mac, broadcast, "hello"))); v != wire.Drop(wire.DropStopped) {
 				t.Errorf("%+v", v)
@@ -283,12 +283,12 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	}
 	testkit.Must(peer.Write(datagram(42, good)))(t)
 	a.gets(good)
-	testkit.OK(t, a.up.Err())
+	testkit.OK(t, a.up.err())
 	now.Add(int64(loopTime) + 1)
 	loops(loopFrames - 1)
-	now.Add(int64(loopTime)) // the first of these is exactly 10 s old
+	now.Add(int64(loopTime)) // the first of the last 7 frames is exactly 10 s old
 	_, _ = peer.Write(ours)
-	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
+	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
 
 // An uplink that ends with an error passes it to Options.Failed and logs nothing; Close does not
@@ -327,7 +327,7 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.Eventually(t, "an uplink is closed", func() bool {
 		a.send(packet(t, plain(a.mac, broadcast, "hello")))
 		for _, l := range a.sw.Links() {
-			if u, ok := l.Port().(*port); ok && u.Err() != nil {
+			if u, ok := l.Port().(*port); ok && u.err() != nil {
 				return true
 			}
 		}
@@ -362,17 +362,17 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 		dropped = a.up.Stats()["storm"]
 		return came+dropped == sent
 	})
-	testkit.Equal(t, "at the link", a.up.Link().Counters().Drops[wire.DropStorm], dropped)
+	testkit.Equal(t, "at the link", a.up.link.Counters().Drops[wire.DropStorm], dropped)
 	if came < 32 || dropped < 32 {
 		t.Errorf("%d came, and %d were dropped", came, dropped)
 	}
-	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one may be logged in each second
+	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one line a second
 		t.Errorf("%d lines", n)
 	}
 }
 
 // The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
-// too, and from an additional MAC of a guest; it stays open.
+// too, and from a MAC that a port uses beside its own; the uplink stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -386,16 +386,16 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	for i, mac := range []wire.MAC{router.mac, behind} {
 		testkit.Must(peer.Write(datagram(42, plain(mac, a.mac, "not ours"))))(t)
 		testkit.Eventually(t, "it is dropped", func() bool {
-			return a.up.Stats()["our-source"] == uint64(i+1) && a.up.Link().Counters().Drops[wire.DropMAC] == uint64(i+1)
+			return a.up.Stats()["our-source"] == uint64(i+1) && a.up.link.Counters().Drops[wire.DropMAC] == uint64(i+1)
 		})
 	}
 	testkit.Must(peer.Write(datagram(42, plain(macOf(9), a.mac, "good"))))(t)
 	a.gets(plain(macOf(9), a.mac, "good"))
-	testkit.OK(t, a.up.Err())
+	testkit.OK(t, a.up.err())
 }
 
-// An uplink does not start on a switch whose NICs may send longer packets than fit. The error names
-// both lengths and the setting to change.
+// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries. The
+// error names both lengths and the setting to change.
 //
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
@@ -415,8 +415,8 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// A peer that reads nothing uses up the buffers; the uplink drops further frames, and no sender
-// waits.
+// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the
+// uplink drops its frames, and no sender waits.
 //
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
@@ -435,8 +435,8 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		v := a.send(packet(t, f))
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
-	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
-	// Other ports have their own shares, also for broadcasts, which do not wait.
+	testkit.Equal(t, "drops of the link", a.up.link.Counters().Drops[wire.DropNoBuffer] > 0, true)
+	// Other ports have their own shares, also for broadcasts, which the switch does not hold back.
 	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
 	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
 	const parts = 16
@@ -451,7 +451,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// The peer reads now: the frames that waited are complete, and so are the next ones.
+	// Now the peer reads: the frames that waited arrive complete, and so do the frames of other ports.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
@@ -489,7 +489,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// An outgoing stream connection ends with its peer, and logs that.
+// An uplink that connects a stream ends with an error when its peer hangs up.
 func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
@@ -502,8 +502,8 @@ func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.Must(c.Write(streamOf(plain(macOf(9), a.mac, "hello"))))(t)
 	a.gets(plain(macOf(9), a.mac, "hello"))
 	testkit.OK(t, c.Close())
-	testkit.Eventually(t, "the uplink is closed", func() bool { return a.up.Err() != nil })
-	testkit.ErrorSays(t, a.up.Err(), "the peer has hung up")
+	testkit.Eventually(t, "the uplink is closed", func() bool { return a.up.err() != nil })
+	testkit.ErrorSays(t, a.up.err(), "the peer has hung up")
 	_, err = New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Listen: path}}})
 	testkit.ErrorSays(t, err, "listens there: end it, or give another name")
 }

@@ -21,8 +21,8 @@ const (
 	vnetGSOECN    = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// offloads are the offloads that the kernel may leave to us: the wire does them for receivers that
-// cannot.
+// offloads are the offloads that the kernel may leave to the uplink: the wire does them for receivers
+// that cannot.
 const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 
 // readVnet reads the kernel's header of a frame. The wire checks where the checksum lies, and
@@ -44,7 +44,7 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	case vnetGSOTCPv6:
 		m.GSOType = splitter.GSOTCPv6
 	default:
-		return badHeader // not offered
+		return badHeader // a GSO type that offloads does not offer
 	}
 	if m.Csum != splitter.CsumPartial {
 		return badHeader
@@ -53,6 +53,6 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	return none
 }
 
-// putVnet writes the header of an outgoing frame: no flags, because its checksum is complete, and
-// the kernel may verify it.
+// putVnet writes the header of an outgoing frame: no flags, because the frame's checksum is complete,
+// and the kernel may verify it.
 func putVnet(b []byte) { clear(b[:vnetLen]) }

@@ -19,8 +19,8 @@ import (
 const (
 	// sources is the number of UDP source ports, by which networks spread flows (RFC 7348, 5).
 	sources = 8
-	// maxCut is the most datagrams that the kernel cuts from one (UDP_MAX_SEGMENTS,
-	// include/linux/udp.h, of old kernels), and maxUDP the most bytes of such a datagram.
+	// maxCut is the most datagrams into which the kernel cuts one (UDP_MAX_SEGMENTS,
+	// include/linux/udp.h, of old kernels), and maxUDP the most bytes of the datagram that it cuts.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
 	// socketBuffer is the buffer size requested for each socket (net.core.rmem_max and wmem_max may
@@ -28,8 +28,8 @@ const (
 	socketBuffer = 4 << 20
 )
 
-// outer returns the length of the headers that VXLAN adds to a packet: IP and UDP headers, its own,
-// and the link header of the frame inside (RFC 7348, 5).
+// outer returns the length of the headers that VXLAN to peer a adds to a packet: IP, UDP and VXLAN
+// headers, and the link header of the frame inside (RFC 7348, 5).
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -37,7 +37,8 @@ func outer(a netip.Addr) int {
 	return 40 + 8 + vxlanLen + splitter.EthLen
 }
 
-// vxlan is a tunnel: a socket that receives datagrams, and several sockets connected to the peer.
+// vxlan is a tunnel: a socket that receives datagrams, and several sockets, connected to the peer,
+// that send.
 type vxlan struct {
 	o     *VXLAN
 	count *counters
@@ -45,7 +46,7 @@ type vxlan struct {
 	out   [sources]*source
 	route int // MTU of the route to the peer
 
-	unlist func() // removes the port of in from the list (ownports.Add); nil: there is no in
+	unlist func() // removes the port of in from the list (ownports.Add); nil: in is not open
 
 	pieces [maxCut][]byte // used by write
 }
@@ -55,7 +56,7 @@ type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
 	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
-	size int  // current length of the datagrams that it cuts; 0: it cuts none
+	size int  // length of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
 }
 
 // openVXLAN opens a tunnel for frames of at most longest bytes.
@@ -74,7 +75,7 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // needs root
 		_ = v.in.SetReadBuffer(socketBuffer)
 	}
-	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without it, datagrams come one by one
+	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without UDP_GRO, each read returns one datagram
 	if !o.Local.Addr().Unmap().Is4() {
 		_ = set(v.in, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) // the outer checksum may be 0 (RFC 7348, 4.1; RFC 6935)
 	}
@@ -105,7 +106,8 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut makes the kernel cut longer datagrams into datagrams of size bytes; 0: it cuts none.
+// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts
+// none. ok reports whether the kernel supports that.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -146,7 +148,7 @@ func udp(a netip.Addr) string {
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// advise adds to an error what the user can do.
+// advise adds to some errors of a socket what the user can do.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -196,8 +198,9 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize returns the length of each of the datagrams (except the last) that lie in n bytes, from
-// control messages; n if there is only one.
+// cutSize returns the length of each of the datagrams (except the last, which may be shorter) that
+// lie in n bytes, from the control messages oob; if there is only one datagram, it returns n, or 1 if
+// n is 0.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -214,7 +217,8 @@ func cutSize(oob []byte, n int) int {
 	return max(n, 1)
 }
 
-// write implements carrier.
+// write implements carrier. It passes consecutive frames of one source and one length, the last
+// perhaps shorter, to send together.
 func (v *vxlan) write(fs []*frame, wait func()) {
 	for len(fs) > 0 {
 		s := v.out[fs[0].flow%sources]
@@ -234,7 +238,7 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 }
 
 // send sends frames; several as one datagram that the kernel cuts: all but the last have the same
-// length.
+// length, and the last is no longer.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {
@@ -244,7 +248,7 @@ func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	}
 	err := error(unix.EINVAL)
 	if n == 1 || s.cuts {
-		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // for an earlier datagram; this was not sent
+		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // the error of an earlier datagram; none was sent
 			_, err = s.raw.write(pieces, wait)
 		}
 	}

@@ -15,7 +15,7 @@ func putVXLAN(b []byte, vni uint32) {
 	binary.BigEndian.PutUint32(b[4:], vni<<8)
 }
 
-// cutVXLAN returns the frame in a datagram of a VNI.
+// cutVXLAN returns the frame in datagram b, which must have the given VNI.
 func cutVXLAN(b []byte, vni uint32) (frame []byte, why reason) {
 	switch {
 	case len(b) < vxlanLen || b[0]&vxlanI == 0:
