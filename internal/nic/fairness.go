@@ -55,7 +55,7 @@ type receiver struct {
 	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames that were held
 	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
-	mixed    int       // frames to it since the Sender held its first frame; slow halves it if the sum of all exceeds recent
+	mixed    int       // frames to it since the Sender held its first frame; slow halves it above a sum of recent
 
 	fill fill
 }
