@@ -271,8 +271,8 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 }
 
 // holdStop checks that held frames reach their queue before it stops, before its split changes, and
-// before rules change. If the queue has no buffers, the port drops the held frames when the queue
-// stops, with a reason.
+// before rules change. If the queue has no buffers, the port drops the held frames with a reason,
+// when the queue stops or when patience ends.
 //
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {

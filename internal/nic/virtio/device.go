@@ -34,7 +34,7 @@ const HeaderLimit = 256
 // Config describes a device.
 type Config struct {
 	Files *dma.Files // the files of this process, GPU memory included
-	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; this package sets the other fields
+	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
 	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that the frontend sends whole
 	// tables. Tests set it.
 	SetMemTable bool
@@ -80,7 +80,7 @@ type Device struct {
 // from this noteStart finds out whether the driver is new.
 type pair0 struct {
 	rx, tx  bool // the receive ring, the transmit ring has started
-	goes    bool // a ring continued from where it had stopped
+	goes    bool // a ring of any queue pair has continued a driver's work
 	decided bool
 	paused  bool // the guest was paused; the driver is the same if both rings start where they stopped
 	moved   bool // a ring started at another place than where it stopped
@@ -272,9 +272,10 @@ func (d *Device) Disconnected() {
 	d.pair0 = pair0{}
 }
 
-// noteStart records how a ring starts. If neither ring of queue pair 0 continues from where it
-// stopped, the driver is new: another guest may have replaced the guest that set this port up.
-// After a pause of the guest a ring may also continue from index 0.
+// noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring
+// has continued a driver's work, the driver is new: another guest may have replaced the guest that
+// set this port up. After a pause of the guest the driver is also the same if both rings start
+// where they stopped, even at index 0.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
