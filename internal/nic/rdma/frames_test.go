@@ -45,7 +45,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			v.state(control.QPReady, 0)
 		}
 		for n := range b {
-			if n < int(h.length())+3+icrcLen { // with a right ICRC; more bytes would be a packet of a wrong length, which gets a NAK
+			if n < int(h.length())+3+icrcLen { // with a right ICRC; more bytes would be a packet of a wrong length: a NAK
 				drop(fmt.Sprint("the first bytes: ", n), v.raw(v.ip, v.b.ip, b[:n], true))
 			}
 			drop(fmt.Sprint("the first bytes, ICRC and all: ", n), func() *wire.Packet {
