@@ -241,7 +241,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // enough buffers of gve for as many frames of 64 KiB
+		b.Post(0, 2*flows) // twice as many as virtio needs, because gve's are smaller
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
