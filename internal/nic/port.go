@@ -201,7 +201,10 @@ func (p *Port) Reset() {
 	p.rdma.reset()
 	p.engine.Reset() // not under mu, because jobs that end put frames into receive queue 0
 	p.mu.Lock()
-	p.reset()
+	p.registry.CloseAll()
+	p.clear()
+	p.dispatcher.Reset()
+	p.backlog.clear()
 	p.mu.Unlock()
 	p.Restarted()
 }
@@ -229,13 +232,6 @@ func (p *Port) DriverChanged() {
 		return
 	}
 	p.Restarted()
-}
-
-func (p *Port) reset() {
-	p.registry.CloseAll()
-	p.clear()
-	p.dispatcher.Reset()
-	p.backlog.clear()
 }
 
 // clear sets the state of a device after reset. The caller holds mu.

@@ -215,7 +215,10 @@ func (p *pair) waits() bool {
 				return true
 			}
 		}
-		if d.paging.open() {
+		d.paging.mu.Lock()
+		asked := len(d.paging.requests) > 0
+		d.paging.mu.Unlock()
+		if asked {
 			return true
 		}
 	}

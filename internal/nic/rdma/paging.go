@@ -319,13 +319,6 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// open reports whether there are requests without an answer.
-func (g *paging) open() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.requests) > 0
-}
-
 // tick repeats requests, and ends requests that have timed out. It returns the time of its next
 // call.
 func (g *paging) tick(t int64) (next int64) {

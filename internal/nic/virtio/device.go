@@ -66,7 +66,6 @@ type Device struct {
 
 	mu        sync.Mutex
 	stopped   map[int]string // under mu: why each stopped queue stopped, for Errors
-	broken    uint64         // under mu: how many times a queue stopped on an error
 	rssDue    bool           // under mu: a queue has got its first buffers, so the monitor must set the default RSS again
 	failures  map[int]error  // under mu: errors of stopped vrings, which the monitor has not logged yet
 	unreached map[int]error  // under mu: errors of unreachable memory, by vring, which the monitor has not logged yet
@@ -302,7 +301,6 @@ func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped[index] = err.Error()
-	d.broken++
 }
 
 // Errors returns the errors of stopped queues, by vring.
