@@ -267,7 +267,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			}
 		}
 		pass(tcp(a, b, 64))
-		chains, frame := pass(tcp(a, b, 65)) // the 64th shortens the list of chains, this one those of segments
+		chains, frame := pass(tcp(a, b, 65)) // the 64th shortens the list of chains, this one the lists of segments
 		testkit.Equal(t, "chains kept", len(chains), 256)
 		short(t, "after short frames", append(chains, frame)...)
 	}

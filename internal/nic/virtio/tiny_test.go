@@ -11,7 +11,8 @@ import (
 )
 
 // tiny runs a test with rings of 1, 2 and 4 descriptors (virtio 1.3, 2.7: any power of two), for
-// drivers with all features, and for drivers without those that change what is written to a ring.
+// drivers with all features, and for drivers without a feature that changes what is written to a
+// ring.
 func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	for _, size := range []uint16{1, 2, 4} {
 		for _, lacks := range []uint64{0, fEventIdx, fIndirect, fMrg, fVersion1 | fMrg} {
