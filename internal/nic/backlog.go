@@ -9,13 +9,13 @@ import (
 )
 
 // maxBacklog bounds the frames of the control channel that wait for buffers; it is more than the
-// requests that a driver has pending at a time.
+// requests that vnic's drivers have pending at a time.
 const maxBacklog = 32
 
 // replyBacklog holds frames of the control channel that found no buffer on receive queue 0. When
 // the queue has buffers again, a new goroutine puts the frames into it: the goroutine that calls
-// Wake must not do that, because an interrupt of the driver may block. A goroutine that holds the
-// queue's lock may take mu, not the other way round.
+// Wake must not do that, because the interrupt after the put may block. A goroutine that holds the
+// queue's lock may take mu; a goroutine that holds mu must not take the queue's lock.
 type replyBacklog struct {
 	port   *Port
 	copier *dma.Copier // used by the goroutine that flush runs on
@@ -23,7 +23,7 @@ type replyBacklog struct {
 
 	mu     sync.Mutex
 	frames [][]byte // under mu
-	active bool     // under mu: the goroutine runs, or the queue will start it (Wake)
+	active bool     // under mu: the goroutine runs, or Wake will start it
 	closed bool     // under mu
 }
 
@@ -42,14 +42,15 @@ func (b *replyBacklog) add(frame []byte) bool {
 	return true
 }
 
-// Wake implements wire.Waker: the queue has buffers, or has stopped.
+// Wake implements wire.Waker: the queue has buffers or has stopped, or an exhaustion (Exhaust) has
+// ended.
 func (b *replyBacklog) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.start()
 }
 
-// start starts the goroutine. The caller holds mu.
+// start starts the goroutine, unless the backlog is closed. The caller holds mu.
 func (b *replyBacklog) start() {
 	if b.closed {
 		return
@@ -61,7 +62,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until the backlog is empty or the queue has no buffer.
+// flush puts frames into the queue until the backlog is empty, or until there is no buffer; then
+// Wake starts the next flush.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
@@ -115,7 +117,7 @@ func (b *replyBacklog) remove(frame []byte) {
 	}
 }
 
-// clear drops all frames: the driver that they answer is gone.
+// clear drops all frames, because no driver waits for them after a reset.
 func (b *replyBacklog) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,8 +2,8 @@ package nic
 
 import "testing"
 
-// TestBatchSize: after long frames a batch is limited to about batchBytes; after short ones it
-// takes all slots.
+// TestBatchSize: after long frames a batch is limited to about batchBytes; after short frames it
+// takes all free slots.
 func TestBatchSize(t *testing.T) {
 	frames := make([]*TxFrame, 32)
 	for i := range frames {

@@ -14,7 +14,7 @@ const (
 	// lookAhead is the number of packets behind a packet among which followed looks for the next one
 	// of its flow before a merge begins: a sender seldom interleaves more flows.
 	lookAhead = maxMerges
-	// mergeSegments bounds the segments of senders' memory in which the payload of a merge lies.
+	// mergeSegments bounds the memory segments in which the payload of a merge lies.
 	mergeSegments = dma.KeepSegments
 )
 
@@ -41,7 +41,7 @@ type merge struct {
 	here        int   // number of the merge's frames in this batch
 	segments    int   // memory segments of the payload of its frames in this batch
 	checked     bool  // joins has checked the first frame's checksum
-	alone       bool  // no frame can join the merge: its first frame's checksum is not good
+	alone       bool  // no frame can join: the first frame's checksum is bad, or release has put some frames
 	held        *held // its frames of earlier batches; nil: none
 }
 
@@ -138,8 +138,8 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 }
 
 // followed reports whether the next packet of a packet's flow may be among the packets behind it.
-// The test is cheap. It is true for each packet whose successor in sequence is among these packets;
-// otherwise it is nearly always false.
+// The result is true for each TCP packet with payload whose successor in sequence is among these
+// packets; otherwise it is nearly always false, because only sequence numbers are compared.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -223,9 +223,9 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// end ends merge k: it puts its frames into the queue as one packet, or one by one if that is not
-// possible. It returns false if held frames found no buffers: these stay held, and the merge's
-// frames of this batch become Busy.
+// end ends merge k: it puts the merge's frames into the queue as one packet, or one by one if one
+// packet is not possible. It returns false if held frames found no buffers: these frames stay held,
+// and the merge's frames of this batch become Busy.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)

@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// control.State checks commands and returns their errnos; the methods in this file carry out
-// accepted commands. Commands run on the transmit workers of the port's guest, one at a time.
+// The methods in this file carry out commands. Most of them change a copy of control.State, which
+// checks the command and returns its errno. The transmit workers of the port's guest call them for
+// the control channel.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }

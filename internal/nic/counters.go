@@ -7,8 +7,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count one direction of a queue or a flow counter. One goroutine at a time adds to them
-// (a transmit queue's worker, the holder of a flow counter's lock); any goroutine may read them.
+// Counters count a transmit queue's packets, or one direction of a flow counter. One goroutine at a
+// time adds to them: the queue's worker, or the holder of the flow counter's lock. Any goroutine
+// may read them.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
@@ -39,15 +40,15 @@ type bytesByMem struct {
 
 	// Valid if gpu is not 0.
 	second      int32  // 1 + the second GPU in whose memory payload lies; 0: none
-	secondBytes uint64 // bytes outside the first GPU
+	secondBytes uint64 // bytes in the memory of GPUs other than the first
 
 	// Valid if node is not 0.
 	secondNode      int32  // 1 + the second node; 0: none
 	here, elsewhere uint64 // bytes on the first node, and outside it
 }
 
-// reset prepares w for a new frame. The port calls it once a frame, so it clears only the fields
-// that must be clear.
+// reset prepares w for a new frame. It runs for each frame, so it clears only the fields that must
+// be clear.
 func (w *bytesByMem) reset(nodes bool) {
 	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
 	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
@@ -97,8 +98,8 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	}
 }
 
-// nodeBytes counts n bytes of host memory for a NUMA node (-1: unknown). Bytes on a third node
-// count for the second.
+// nodeBytes counts n bytes of host memory for a NUMA node, or none if the node is unknown (-1).
+// Bytes on a third node count for the second.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch slot := int32(node + 1); {
 	case slot == 0:
@@ -125,7 +126,7 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	}
 }
 
-// placed adds the GPUs of w, and its number of segments, to t.
+// placed adds the GPUs of w, its bytes beyond the first GPU and its number of segments to t.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {
@@ -140,8 +141,8 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta to c and clears it. The caller must hold a lock that readers of c take as
-// well; then addTo is cheaper than flush.
+// addTo adds the delta to c and clears the delta. The caller must hold a lock that readers of c
+// take as well, because addTo uses no atomic stores: so it is cheaper than flush.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
 		c.Packets += t.packets
@@ -159,7 +160,7 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is what a batch adds to Counters. An atomic store costs as much as a small copy, so the
+// delta is the sum of the counts of a batch. An atomic store costs as much as a small copy, so the
 // port adds to Counters once a batch and not once a packet.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
@@ -174,10 +175,10 @@ type delta struct {
 	here uint64
 }
 
-// Traffic is the payload of one direction of a queue by GPU, and the number of buffers that held
-// it, headers included. The sum of Direct is the queue's DeviceBytes plus GPUFileBytes, the sum of
-// Bounced its BouncedBytes. Host is payload in host memory that was not bounced and whose NUMA node
-// is known.
+// Traffic is the payload of one direction of a queue by GPU and by NUMA node, and the number of
+// buffers that held payload and headers. The sum of Direct is the queue's DeviceBytes plus
+// GPUFileBytes, the sum of Bounced its BouncedBytes. Host is payload in host memory that was not
+// bounced and whose NUMA node is known.
 type Traffic struct {
 	Buffers         uint64
 	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU
@@ -266,8 +267,8 @@ func (t *delta) flushGPU() {
 	}
 }
 
-// clear adds the delta's bytes by GPU and node to Traffic, and then clears the delta; Traffic has
-// no other writer.
+// clear adds the delta's bytes by GPU and node, and its buffers, to Traffic if there is one (to),
+// and then clears the delta. Traffic has no other writer.
 func (t *delta) clear() {
 	to := t.to
 	if to != nil {
@@ -283,7 +284,7 @@ func (t *delta) drop(payload uint64) {
 	t.dropped += payload
 }
 
-// flush adds the delta to c and clears it.
+// flush adds the delta to c and clears the delta.
 func (t *delta) flush(c *Counters) {
 	if t.packets > 0 {
 		add(&c.live.Packets, t.packets)
@@ -303,8 +304,8 @@ func (t *delta) flush(c *Counters) {
 }
 
 // Read returns the counters as the control channel carries them. While a writer adds, the result
-// may be inconsistent, but the host bytes that were not bounced, and the mean header length,
-// computed from it are never too great.
+// may be inconsistent. But a caller that computes the host bytes that were not bounced, or the mean
+// header length, from the result never gets too great a value.
 func (c *Counters) Read() (now control.DirCounters) {
 	to := now.All()
 	for i, v := range c.live.All() {

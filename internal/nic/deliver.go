@@ -129,9 +129,10 @@ type delivery struct {
 	gate    gate
 }
 
-// fill puts the packets at the start of batch that go to queue r.q into it, under its lock, and
-// returns how many they were. r is the route of the first packet; when fill returns, it is the
-// route of the packet behind them.
+// fill puts the packets at the start of batch that go to queue r.q into that queue, under its lock,
+// and returns how many they were. It stops early at a packet that may overtake a merge on another
+// queue. r is the route of the first packet; when fill returns, r is the route of the packet behind
+// the ones that it has put.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -184,7 +185,7 @@ func (rq *rxQueue) counters() control.DirCounters {
 	return rq.in
 }
 
-// one puts one packet into the queue.
+// one puts one packet into the queue, or makes it Busy if an earlier packet of its flow waits.
 func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 	if wait := d.blocked.waitFor(r); wait != nil {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
@@ -276,16 +277,16 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of the control channel into receive queue 0. It never waits; if there is no
-// buffer, the backlog puts the frame when there is one.
+// putOwn puts a frame of the control channel into receive queue 0. It never waits: if there is no
+// buffer, the backlog puts the frame when there is one. If the backlog is full, the frame is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
 	}
 }
 
-// lost counts a frame of the control channel if receive queue 0 did not take it (res). If the frame
-// is an answer, the driver will repeat its request.
+// lost counts a frame of the control channel if receive queue 0 did not take it (res). vnic's
+// drivers repeat a request whose answer is lost.
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
@@ -335,8 +336,8 @@ const (
 
 // returnBuffers returns the posted buffers of a queue to its driver before a command turns the
 // queue's split off: without split the queue cannot use header buffers and GPU pages. The caller
-// need not be inside the epoch, and must hold no lock that others wait for: between two pieces
-// returnBuffers lets frames pass and interrupts the driver.
+// need not be inside the epoch, and must hold neither the queue's lock nor the port's mu: between
+// two pieces returnBuffers lets frames pass and interrupts the driver.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
 	r, ok := rq.wait.(Returner) // the model's queue, also if Sabotage has replaced q

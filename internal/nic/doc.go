@@ -3,16 +3,17 @@
 // kind of memory, the path to the GPUs (peer to peer or bounced through host memory), and the
 // control channel (frames to wire.ControlMAC).
 //
-// The sender's goroutine does all work for a packet. Transmitter.Send counts the packet and passes
-// it to the link; the receiving Port's Deliver steers it to a receive queue, which copies it once,
-// under that queue's lock. A goroutine holds at most one such lock. While it holds one, it does not
-// deliver packets, call drivers, log or wait.
+// The sender's goroutine does all work for a packet that waits for nothing. Transmitter.Send counts
+// the packet and passes it to the link; the receiving Port's Deliver steers it to a receive queue,
+// which copies it once, under that queue's lock. A goroutine holds at most one such lock. While it
+// holds one, it does not deliver packets, interrupt drivers, log or wait.
 //
 // When a command turns a queue's header split off, the port returns posted buffers to the driver
 // (Returner) in pieces of 256, each under one hold of the queue's lock, at most 32,768 in all.
 // Frames pass between the pieces, and the port's own lock is free meanwhile.
 //
-// All state that commands set up is one control.State. Device reset (Reset) clears it.
+// All state that commands set up is one control.State, and the objects of RDMA are in an
+// rdma.Engine. Device reset (Reset) clears both.
 //
 // # Device models
 //
@@ -51,12 +52,14 @@
 //
 // A port misbehaves on request. It drops an interrupt (LoseInterrupt; the device model calls
 // InterruptLost before it interrupts its driver), delays transmit completions (DelayCompletions;
-// the Sender keeps what it needs to complete the frames), or takes no receive buffers (Exhaust;
-// Deliver returns Busy without looking at a queue). One word of the port has a bit for each of
-// these faults and for the lost carrier; the port reads it once for a batch.
+// the Sender keeps the tokens with which it completes the frames later), or takes no receive
+// buffers (Exhaust; Deliver makes all packets Busy without looking at a queue). One word of the
+// port has a bit for each of the last two faults and one for the lost carrier; Deliver reads the
+// word once for a batch.
 //
-// A port has other faults from its creation on, or never: Config.Sabotage replaces receive queues,
-// a Sender's queue and its outlet, and changes the State that the port compiles (package sabotage).
+// A port has other faults from its creation on, or never: Config.Sabotage wraps receive queues, a
+// Sender's queue and its outlet, changes the State that the port compiles, or makes the device
+// model mark its rings wrongly (package sabotage).
 //
 // # Fairness
 //
@@ -65,7 +68,7 @@
 // frames. It wakes one Sender of a port at a time; the port's other Senders follow in turn. A turn
 // is one round of a Sender: its held frames, and new ones up to its Batch. A Sender that is awake
 // sends without a turn while there are buffers, and these frames count for its port. When a port is
-// 128 frames ahead of a port that has a turn, its frames wait until that turn has ended
+// more than 128 frames ahead of a port that has a turn, its frames wait until that turn has ended
 // (RxBase.Admit). A turn ends when the Sender has tried to send, whatever the result, so no Sender
 // sleeps while there are buffers. Shares are equal in frames, not in bytes. All Senders of a port
 // count as that port: the Senders of its transmit queues, of RDMA, of the gateway or of an uplink.
@@ -79,12 +82,13 @@
 // slots, the Sender drops the oldest held frames of the receiver that has most, and leaves it one
 // slot in eight; the dropped frames count as DropSlowReceiver. This happens only if, in the last
 // second, frames to that receiver have waited for more than 50 ms, it took fewer than 5,000 frames,
-// it took less than half of the frames sent to it, and frames went to another receiver. While that
-// stays true, the Sender does not wait for full slots again. If a receiver takes no frame for
-// Patience, the Sender drops its held frames in any case. Patience counts time during which the
-// Sender ran: while it waits, the Sender looks at the clock once a step, a 16th of Patience, and
-// the time between two looks counts as two steps at most. So no frame is lost when the host
-// suspends the Sender for a second. If each look is late, patience ends after 8 to 16 looks.
+// it took less than half of the frames sent to it, and frames went to another receiver. After that,
+// as long as it holds frames for that receiver, the Sender judges again whenever held and new
+// frames together fill all slots. If a receiver takes no frame for Patience, the Sender drops its
+// held frames in any case. Patience counts time during which the Sender ran: while it waits, the
+// Sender looks at the clock once a step, a 16th of Patience, and the time between two looks counts
+// as two steps at most. So no frame is lost when the host suspends the Sender for a second. If each
+// look is late, patience ends after 8 to 16 looks.
 //
 // The number of frames sent to a receiver is the number taken from the ring for it, plus its share
 // of the frames that still wait in the ring, estimated from the mix of recent frames. While held
@@ -95,15 +99,15 @@
 // 1,700 frames. A ring that is not full shows that its driver does not wait for the Sender: TCP's
 // window limits the driver.
 //
-// A Sender keeps state for 64 receivers, a dozen numbers each. It reads the clock only while frames
-// are held, and looks at all receivers only when the first frame is held and when held frames fill
-// all slots. Some delay remains. The Sender waits for a receiver that takes 5,000 frames a second
-// or more, or half of the frames that came until the ring was full; meanwhile other receivers get
-// from this Sender one frame for each that this receiver takes. For some seconds the Sender does
-// not find a receiver slow that was fast before (3 s after 100,000 frames a second). And if a guest
-// has filled its ring with frames to one receiver that takes few, the first frame behind them to
-// another receiver waits until that receiver has taken Batch frames, or for Patience if it takes
-// none.
+// A Sender keeps state for 64 receivers, a dozen numbers each. For this it reads the clock only
+// while frames are held, and for a receiver that it does not know yet; it looks at all receivers
+// only when the first frame is held and when frames fill all slots. Some delay remains. The Sender
+// waits for a receiver that takes 5,000 frames a second or more, or half of the frames that came
+// until the ring was full; meanwhile other receivers get from this Sender one frame for each that
+// this receiver takes. For some seconds the Sender does not find a receiver slow that was fast
+// before (3 s after 100,000 frames a second). And if a guest has filled its ring with frames to one
+// receiver that takes few, the first frame behind them to another receiver waits until that
+// receiver has taken Batch frames, or for Patience if it takes none.
 //
 // # Receive coalescing
 //
@@ -111,10 +115,10 @@
 // packet (RSC, LRO), if its driver accepts such packets and SetCoalescing is on. Package coalesce
 // decides which frames: it merges only frames that Linux's GRO would merge too, but not all of
 // them. A merge ends with the batch, at a frame for another queue, at the first frame of its flow
-// that does not continue it, and at a frame whose flow is unknown (fragments, and protocols other
-// than TCP and UDP). So a merge never waits for frames, no frame overtakes another one of its flow,
-// and no merge is open at a reset or restart. With Config.Hold merges outlive their batch; see
-// below.
+// that does not continue it, and at a frame whose flow is unknown (a fragment, or an IP packet that
+// is neither TCP nor UDP). So a merge never waits for frames, no frame overtakes another one of its
+// flow, and no merge is open at a reset or restart. With Config.Hold merges outlive their batch;
+// see below.
 //
 // The queue gets the GSO packet whole: its payload is contiguous in payload buffers, and the queue
 // publishes nothing before the packet is complete. If the queue does not take the packet (few or

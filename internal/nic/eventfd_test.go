@@ -137,7 +137,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var fds nic.EventFDs
 	e, front := frontend(t, &fds)
-	write(t, front, almost) // first, because it fits only into an empty one
+	write(t, front, almost) // before the writers start, because this count fits only into an empty eventfd
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {

@@ -31,7 +31,8 @@ const (
 	// The rate of a receiver's frames has risen if surge of them came within about surgeTime.
 	surge     = 32
 	surgeTime = 10 * time.Millisecond
-	// maxReceivers bounds the receivers in memory; a new one replaces the one updated longest ago.
+	// maxReceivers bounds the receivers in memory; a new one replaces the one that was updated
+	// longest ago among the receivers without held frames.
 	maxReceivers = 64
 )
 
@@ -47,14 +48,14 @@ type receiver struct {
 	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
 	waited      float64   // seconds during which the Sender held frames to it
-	stuck       float64   // part of waited: slow found that it holds up most frames, and the driver's ring full
+	stuck       float64   // part of waited: at the last look it had most held frames, and the driver's ring was full
 	stuckSent   float64   // part of sent: frames sent during stuck
 
 	busy     bool      // it is in receivers.busy
 	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames that were held
 	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
-	mixed    int       // frames to it since the Sender held its first frame; slow halves all when their sum exceeds recent
+	mixed    int       // frames to it since the Sender held its first frame; slow halves it above a sum of recent
 
 	fill fill
 }

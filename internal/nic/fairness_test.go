@@ -43,8 +43,8 @@ func newSim() *sim {
 	return s
 }
 
-// round sends held frames and as many frames of the ring as there are slots, and reports whether it
-// did anything. It then does what Sender.settle does.
+// round sends held frames and as many frames of the ring as there are slots, and then does what
+// Sender.settle does. It reports whether it took frames from the ring or gave up held ones.
 func (s *sim) round() (some bool) {
 	old := s.held
 	n := min(len(s.slots)-old, len(s.ring))
@@ -204,7 +204,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 		first behaviour
 		idle  time.Duration
 		then  behaviour
-		from  int // from which ms of the second on slow is expected
+		from  int // ms of then before the second that the case judges
 		slow  bool
 	}{
 		{"others had much, then 50 a second", behaviour{sends: 200_000, buffers: all}, 0,
@@ -254,8 +254,8 @@ func one(yes bool) int {
 	return 0
 }
 
-// The Sender keeps the state of a bounded number of receivers, and always of those with held
-// frames.
+// The Sender keeps the state of a bounded number of receivers, and always of the receivers for
+// which it holds frames.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of requested faults: no fault stops a driver's ring for longer than these times.
+// Longest times of the requested faults that last for a time.
 const (
 	MaxCompletionDelay = time.Second
 	MaxExhaustion      = 10 * time.Second
@@ -55,8 +55,8 @@ func (p *Port) Faults() FaultCounters {
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
 // InterruptLost reports whether to drop an interrupt that the driver wants. The device model calls
-// it before each interrupt. After a drop it sends the next interrupt even if the driver did not ask
-// for one anew.
+// InterruptLost before each interrupt of a queue. After a drop the model sends the next interrupt
+// even if the driver did not ask for one anew.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -266,7 +266,7 @@ func (l *lateFrames) give() error {
 	return l.q.DoneLate(token)
 }
 
-// show completes the frames that are due, or all of them.
+// show completes the frames that are due, or all frames if all is set or the delay has ended.
 func (l *lateFrames) show(all bool) error {
 	all = all || !l.wanted()
 	for now := shape.Now(); l.some() && (all || l.list[l.next].due <= now); {

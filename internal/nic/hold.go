@@ -52,7 +52,7 @@ type held struct {
 	from     uint32
 	chunks   []dma.Segment // memory with the payload at its start
 	frames   uint32
-	done     uint32 // frames that release has put into the queue; if not 0, no frame may join the merge
+	done     uint32 // frames that release has put or lose has dropped; if not 0, no frame may join the merge
 	bytes    uint32
 	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with a complete checksum
 	due      int64                           // when the merge has to end, by holder.now
@@ -114,7 +114,7 @@ func (s *store) room(g *merge) bool {
 }
 
 // fill copies a merge's frames of this batch to chunks; the caller has checked that there are
-// enough. It returns false, with nothing changed, if the memory of a sender is gone.
+// enough. It returns false, and adds no frame to the held ones, if the memory of a sender is gone.
 func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32, due int64) bool {
 	h, fresh := g.held, g.held == nil
 	if fresh {
@@ -179,7 +179,7 @@ func (s *store) put(h *held) {
 	s.free = append(s.free, h)
 }
 
-// cut prepares frame for a merge's held frames.
+// cut prepares the store for calls of frame with h.
 func (s *store) cut(h *held) {
 	if h.frames > 1 {
 		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails: this is our GSO packet
@@ -205,10 +205,10 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	return p
 }
 
-// release ends a merge with held frames. It puts them into the queue together with this batch's
-// frames of the merge; if that is not possible, it puts the held frames one by one, then the
-// batch's frames. It returns false if held frames found no buffers: they stay held for the next
-// try, and the batch's frames become Busy.
+// release ends a merge with held frames. It puts the held frames and the merge's frames of this
+// batch into the queue as one packet; if that is not possible, it puts the held frames one by one,
+// then the batch's frames. It returns false if held frames found no buffers: these frames stay held
+// for the next try, and the batch's frames become Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {
@@ -303,7 +303,8 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts a frame that the port took from the wire and dropped later as dropped at the link.
+// refuse counts at the link, as dropped, a frame that the port took from the wire and dropped
+// later.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
@@ -338,7 +339,8 @@ func (h *holder) close() {
 	<-h.done
 }
 
-// Wake implements wire.Waker: a queue with stuck merges has buffers, or has stopped.
+// Wake implements wire.Waker, and makes the goroutine look for due merges now. A queue calls it
+// when it has buffers for stuck merges, or has stopped.
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:

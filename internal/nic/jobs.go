@@ -37,8 +37,8 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier sends the driver notices that answer no request. Jobs end on goroutines of their own, so
-// the notifier has a copier of its own and a lock.
+// notifier is the memory for notices to the driver, which answer no request. Several goroutines
+// send notices, so it has a lock and its own copier.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -46,7 +46,7 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the notice that a job has ended. A lost notice does no harm: the driver polls as
+// jobDone sends the notice that a job has ended. A lost notice does no harm: vnic's driver polls as
 // well.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)

@@ -33,7 +33,8 @@ type toy struct {
 	tx   *toyTx
 }
 
-// newToy makes a NIC on a switch, which has learnt its address. Its transmit queue is stopped.
+// newToy makes a NIC on a switch; the switch has learnt the NIC's address. The NIC's transmit queue
+// is stopped.
 func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wire.LinkOptions) *toy {
 	t.Helper()
 	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
@@ -668,8 +669,8 @@ func TestSenderMissesNoWake(t *testing.T) {
 	}
 }
 
-// Frames to a receiver that takes few do not delay frames to another one: the slow receiver gives
-// up some, which are counted. Without another receiver they wait.
+// Frames to a receiver that takes few do not delay frames to another one: the Sender drops some
+// frames to the slow receiver, and counts them.
 //
 // If a loaded machine keeps the sender from running for a second, it has sent to no other receiver
 // in that second, and so waits until patience ends; then the test tries again.

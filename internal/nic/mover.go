@@ -10,11 +10,11 @@ import (
 // Mover copies the bytes of frames into a receive queue's buffers, and records where the payload
 // lies. Each receive queue has a Mover, whose user holds the queue's lock.
 type Mover struct {
-	c         *dma.Copier // the copier of the sender's worker, during a Deliver
+	c         *dma.Copier // copier of the goroutine that uses the queue; nil: nobody uses it
 	port      *Port
 	payloadAt []dma.Segment // where this frame's payload lies, behind skip other bytes
 	skip      uint64
-	nodes     bool // count host memory by NUMA node; set during a Deliver
+	nodes     bool // count host memory by NUMA node
 	byMem     bytesByMem
 	parts     bytesByMem    // scratch of payload
 	shown     []dma.Segment // scratch of placed

@@ -90,8 +90,9 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize starts a penalty for a receiver: frames to it do not wait for a time. If s is not nil,
-// it is the receiver's entry, whose penalty has ended, and the new penalty is longer.
+// penalize starts a penalty for a receiver: for a time, frames to that receiver do not wait. If s
+// is not nil, it is the receiver's entry, whose penalty has ended, and the new penalty is twice as
+// long (at most limits.LastPenalty). A receiver that has buffers by now gets no penalty.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())

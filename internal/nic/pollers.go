@@ -228,8 +228,8 @@ func costOf(fs []*TxFrame) (bytes int) {
 	return bytes
 }
 
-// sleep sleeps until a driver kicks, a receiver of held frames has buffers, patience ends for a
-// held frame, or Wake is called.
+// sleep sleeps until a driver kicks, a receiver of held frames has buffers, the time of a Sender is
+// up (timeLeft), or Wake is called.
 func (t *poller) sleep() {
 	t.Park()
 	defer t.Unpark()

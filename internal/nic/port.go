@@ -29,8 +29,8 @@ const (
 	maxJobs         = 16
 )
 
-// Config describes a port. The device model sets QueuePairs, and HeaderLimit to Hash, to its
-// capabilities.
+// Config describes a port. The device model sets QueuePairs, and the fields from HeaderLimit to
+// Hash, to its capabilities.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
@@ -63,8 +63,8 @@ type GPU struct {
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads these fields for each batch, so they are in one cache line: with many ports
-	// none of them is in the cache.
+	// Deliver reads these fields for each batch, so they lie together, in few cache lines: with
+	// many ports none of them is in the cache.
 	space    *dma.Space
 	steering atomic.Pointer[steering]     // compiled from the State; stored under mu
 	limits   *atomic.Pointer[wire.Limits] // limits of the driver
@@ -110,8 +110,8 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model, which owns space and queues. The model keeps limits up
-// to date with the limits of its driver.
+// NewPort makes the port of a device model. Space and queues belong to the model, which keeps
+// limits up to date with the limits of its driver.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -201,7 +201,10 @@ func (p *Port) Reset() {
 	p.rdma.reset()
 	p.engine.Reset() // not under mu, because jobs that end put frames into receive queue 0
 	p.mu.Lock()
-	p.reset()
+	p.registry.CloseAll()
+	p.clear()
+	p.dispatcher.Reset()
+	p.backlog.clear()
 	p.mu.Unlock()
 	p.Restarted()
 }
@@ -229,13 +232,6 @@ func (p *Port) DriverChanged() {
 		return
 	}
 	p.Restarted()
-}
-
-func (p *Port) reset() {
-	p.registry.CloseAll()
-	p.clear()
-	p.dispatcher.Reset()
-	p.backlog.clear()
 }
 
 // clear sets the state of a device after reset. The caller holds mu.

@@ -38,9 +38,9 @@ type TxQueue interface {
 	// Done returns frames to the driver, in this order; each has its Verdict. An error stops the
 	// queue.
 	Done(fs []*TxFrame) error
-	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest. It
-	// returns true if the frame is back in the ring for the next start; otherwise the Sender drops the
-	// frame.
+	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest
+	// frame. Abandon returns true if the frame is back in the ring for the next start; otherwise
+	// the Sender drops the frame.
 	Abandon(f *TxFrame) (kept bool)
 	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
 	// it.
@@ -111,7 +111,7 @@ type Sender struct {
 	disposed   []*TxFrame     // memory for the lists of settle and reload
 	late       lateFrames
 	generation uint64          // Generation of the space in which the held frames' segments are valid
-	armed      []wire.Waitable // receivers of held frames that will wake us, from prepare to the end of the next step
+	armed      []wire.Waitable // receivers that will wake the Sender, from prepare to the end of the next step
 	patience   Patience
 	clock      func() time.Time // clock for the times of held frames
 	receivers  receivers

@@ -9,8 +9,8 @@ import (
 )
 
 // Wait waits until there is work: the driver has more frames and the batch has space, a receiver of
-// held frames has buffers, or patience ends. If SenderOptions.Spin is set and no frame is held, it
-// polls the ring for a moment before it sleeps.
+// held frames has buffers, or a time is up (timeLeft). If SenderOptions.Spin is set and no frame is
+// held, it polls the ring for a moment before it sleeps.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -25,8 +25,8 @@ func (s *Sender) Wait() error {
 }
 
 // prepare asks receivers and the driver to wake the Sender. false: there is work already. The
-// caller has to call resume in both cases. The receivers stay armed until the end of the next step,
-// because the port's turn (RxBase) lasts that long.
+// caller has to call resume in both cases. The receivers stay armed until the end of the Sender's
+// next step, because the port's turn at a receiver (RxBase) lasts that long.
 func (s *Sender) prepare() bool {
 	s.disarm() // a poller may have called prepare since the Sender's last step
 	s.trim()

@@ -18,8 +18,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,
 		Local: netip.MustParseAddrPort("10.0.0.1:1000"), Remote: netip.MustParseAddrPort("10.0.0.2:2000")})
 	testkit.OK(t, err)
-	// Each reader returns the packets that a has sent, without its first one, from which the switch
-	// learnt its address.
+	// Each reader returns a count that rises by one with each packet that a sends to b.
 	readers := map[string]func() uint64{
 		"PortCounters": func() uint64 {
 			c, _ := a.port.PortCounters()

@@ -77,7 +77,7 @@ type gate struct {
 const turn = MaxFrame
 
 // passes reports whether a packet may pass now. start is when its reserved links are free; 0: it
-// has no reservation yet.
+// has no reservation yet. With alone only the first waiting packet of a batch gets a reservation.
 func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use, alone bool) bool {
 	if g.now == 0 || *start > g.now { // read the clock again: time may have passed since
 		g.now = shape.Now()

@@ -81,12 +81,13 @@ type EventReader struct {
 	iov [1][]byte
 }
 
-// Consume reads an eventfd and reports whether there was a signal. It never blocks, whatever
-// O_NONBLOCK says: that flag belongs to the open file, and a frontend could clear it.
+// Consume reads an eventfd and reports whether there was a signal. From Linux 5.8 on it never
+// blocks, whatever O_NONBLOCK says: that flag belongs to the open file, and a frontend could clear
+// it.
 func (r *EventReader) Consume(fd int) bool {
 	r.iov[0] = r.b[:]
 	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
-	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8
+	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8: the flag decides
 		n, err = unix.Read(fd, r.b[:])
 	}
 	return err == nil && n == len(r.b)

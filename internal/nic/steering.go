@@ -223,13 +223,14 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// defaultTableLen is long enough to spread flows evenly over any number of queues.
+// defaultTableLen is the length of the default table: one entry for each of MaxQueuePairs queues.
 const defaultTableLen = 128
 
 // defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive
 // queues in use, as drivers that send no commands on the control channel (the kernel's virtio_net
-// and gve) expect. A driver that does binds queues, so from its Hello on the table has only queue
-// 0; this does not apply if the driver lays out the queues (QueueSplits). The caller holds mu.
+// and gve) expect. A driver that sends commands binds queues, so after its Hello (Info) the table
+// has only queue 0, unless the driver lays out the queues itself (QueueSplits). The caller holds
+// mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
 		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))

@@ -82,7 +82,8 @@ type Merge struct {
 
 // Begin makes g the Merge of one frame, for which Possible is true. If no other frame joins, the
 // receiver gets this frame unchanged. max is the length of the longest GSO packet that the receiver
-// takes, headers included. Begin returns false, and g stays empty, if no frame can follow this one.
+// takes, headers included. Begin returns false, and makes g empty, if the frame is longer than
+// that, if no frame may follow it, or if a segmenter would not write the same header.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// accs is the number of accumulators of a Shard: the Shard counts so many flows of a batch before
-// it adds the counts to their rows.
+// accs is the number of accumulators of a Shard: the Shard counts the packets of up to accs flows
+// before it adds the counts to the rows of these flows.
 const accs = 8
 
 // Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its
@@ -81,8 +81,8 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed prevents that a peer chooses flows which all have the same place in an index. The RSS hash
-// would not prevent this, because a guest chooses its key.
+// seed prevents a peer from choosing flows that all have the same place in an index. The RSS hash
+// would not prevent this, because a guest chooses the key of that hash.
 var seed = maphash.MakeSeed()
 
 // hashOf returns a flow's hash for the index. Tests replace it.

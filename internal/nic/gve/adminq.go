@@ -72,7 +72,8 @@ func (d *Device) run() {
 	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
-// writeDoorbell carries out the commands that the driver has posted, up to its count.
+// writeDoorbell carries out the commands that the driver has posted since the last write; count is
+// the number of commands that it has posted since the last reset.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -99,8 +100,8 @@ func (d *Device) stopAdminQueue(err error) {
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in a slot. It returns an error only if the queue is broken; it
-// writes the command's own error to the slot's status.
+// command carries out the command in the slot at an address. It writes the result of the command to
+// the slot's status, and returns an error only if it cannot read or write the slot.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {

@@ -48,8 +48,8 @@ func TestBufferSizeChanges(t *testing.T) {
 	w.Moves(t)
 }
 
-// Header buffers may be longer than the longest header: it is written completely, and nothing
-// behind it.
+// The device accepts header buffers from the length of the longest header up to the most bytes that
+// a completion can report.
 func TestHeaderBufferSizes(t *testing.T) {
 	for _, header := range []uint16{headerLimit, headerLimit + 1, 512, rxMaxHdr} {
 		c := newConfigured(t, 1)

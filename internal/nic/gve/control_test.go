@@ -45,8 +45,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A driver starts with the configured number of queues, and may use more: twice as many, as Linux
-// wants them for XDP.
+// A driver starts with the configured number of queues, and may use more: by default twice as many,
+// up to 16, as Linux wants them for XDP.
 //
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
-// changed returns a function that runs a good command after a change by the test.
+// changed returns a function that makes a function which runs a good command with a test's change.
 func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ctl) status {
 	return func(change func(*T)) func(*ctl) status {
 		return func(c *ctl) status {

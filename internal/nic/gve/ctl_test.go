@@ -59,7 +59,7 @@ func newUp(t testing.TB, pairs int, header uint16) *ctl {
 	return c
 }
 
-// newBareCtl does not check for leaked descriptors: a fuzzing process has its own.
+// newBareCtl does not check for leaked descriptors: a fuzzing process has descriptors of its own.
 func newBareCtl(t testing.TB, o Options) *ctl {
 	t.Helper()
 	o.Port.Name, o.Port.MAC, o.Port.MTU = "a", ctlMAC, 9000

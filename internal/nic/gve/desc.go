@@ -61,8 +61,8 @@ const (
 	rxStamped    = 1 << 0 // byte 11: GVE_DQO_RX_HWTSTAMP_VALID
 )
 
-// encode writes the completion without the word at offset 4, which has the generation bit. The
-// caller must store that word last; encode returns it with the bit 0.
+// encode writes the completion without the word at offset 4, which has the generation bit. It
+// returns that word with the generation bit clear; the caller must store the word last.
 func (c *rxCompl) encode(b []byte) (word uint32) {
 	e := (*[rxComplLen]byte)(b)
 	e[0], e[1] = rxDID, pick(c.bad, rxError)

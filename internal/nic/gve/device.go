@@ -22,14 +22,14 @@ import (
 
 // Options configure a device.
 type Options struct {
-	Port   nic.Config // Name, MAC, MTU, GPUs, Log; this package sets the other fields
+	Port   nic.Config // New sets QueuePairs, and the fields from HeaderLimit to Hash
 	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
-	// MaxQueues is the most queue pairs that the driver may use, at most 16. 0: twice Queues, so that
-	// the driver has more for XDP (gve_verify_xdp_configuration).
+	// MaxQueues is the most queue pairs that the driver may use, at most 16. 0: twice Queues, up to
+	// 16, so that the driver has more for XDP (gve_verify_xdp_configuration).
 	MaxQueues int
 	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and
-	// MaxTxRing the longest that it may choose; 0: 1024, 512, 4096, 4096. They are powers of two
-	// from 64 to 4096.
+	// MaxTxRing the longest that it may choose; 0: 1024, 512 (or the longest, if that is less),
+	// 4096, 4096. They are powers of two from 64 to 4096.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
 	LinkSpeed                            uint32 // link speed that the driver reports, in Mbit/s; 0: 100,000
 	// Express makes the device a PCI Express endpoint with this link, for a slot behind a root port;
@@ -216,7 +216,7 @@ func (d *Device) Close() {
 	d.vectors.Free()
 }
 
-// close frees everything that New made before the monitor. The queues must be stopped.
+// close closes the port and frees the transmit queues. The queues must be stopped.
 func (d *Device) close() {
 	d.port.Close() // from here on no frame comes in
 	for _, q := range d.tx {
@@ -341,7 +341,7 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// Unmapping implements vfiouser.Device. It stops queues whose rings lie in the range.
+// Unmapping implements vfiouser.Device. It stops queues whose rings overlap the range.
 func (d *Device) Unmapping(iova, size uint64) {
 	for i := range d.rx {
 		if d.res.tx[i].live {

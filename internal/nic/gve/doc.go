@@ -8,10 +8,10 @@
 // that fire once, until the driver re-arms them; the device latches an interrupt that is due
 // meanwhile.
 //
-// An invalid descriptor or ring stops its queue; an invalid doorbell of the admin queue stops the
-// admin queue. When a queue has stopped, the device asks its driver for a reset; when the admin
-// queue has stopped, it waits for one. Reset, by the driver, the machine or a frontend that hangs
-// up, ends all DMA before it returns.
+// An invalid descriptor, or a ring whose memory the frontend unmaps, stops its queue; an invalid
+// doorbell of the admin queue stops the admin queue. When a queue has stopped, the device asks its
+// driver for a reset; when the admin queue has stopped, the device waits for a reset. Reset, by the
+// driver, the machine or a frontend that hangs up, ends all DMA before it returns.
 //
 // The cost of a buffer is bounded: a buffer in more than 5 segments, which is impossible if
 // segments are whole pages, is invalid. The device drops a packet to send that has such a buffer,

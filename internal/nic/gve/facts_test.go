@@ -133,7 +133,7 @@ func TestSplitMarks(t *testing.T) {
 }
 
 // GSO packets of all kinds, whose checksum seed has no length, become valid segments for a receiver
-// that does not accept GSO packets. One of a single segment is a plain packet.
+// that does not accept GSO packets. A GSO packet of a single segment becomes a plain packet.
 func TestSuperPacketsAreCut(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 	for name, x := range map[string]struct {

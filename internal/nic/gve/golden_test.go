@@ -104,7 +104,7 @@ func (r *recorder) watch(what string, do func() status) {
 	}
 }
 
-// give watches a command without allocated memory.
+// give watches one command; the caller has allocated the memory that the command refers to.
 func (r *recorder) give(what string, op uint32, vs ...any) {
 	r.Helper()
 	r.watch(what, func() status { return r.command(op, vs...) })

@@ -89,7 +89,7 @@ func TestRepliesToOddMemory(t *testing.T) {
 	}
 }
 
-// resourcesAt creates a transmit queue with one of its addresses set to at.
+// resourcesAt creates a transmit queue with one of the command's addresses set to addr.
 func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	cmd := c.txCreate(0)
 	*field(&cmd) = addr

@@ -114,8 +114,8 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	regions := len(g.space.Regions())
 	order := rand.New(rand.NewPCG(1, 2)).Perm(translatedMaps)
 
-	// through calls do for each mapping of in (it sends a message about it), while frames arrive in
-	// mapped pages: frame k in the page of mapping use(k).
+	// through calls do for each mapping of in (do sends a message about the mapping), while frames
+	// arrive in mapped pages: frame k in the page of mapping use(k).
 	through := func(what string, in []int, do func(i int) error, use func(k int) int) {
 		t.Helper()
 		var client sync.WaitGroup

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Interrupt moderation: the driver writes an interval to a vector's doorbell
+// Interrupt moderation: the driver writes an interval to the doorbell of a queue's vector
 // (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`), and two interrupts of the vector are at least
 // that interval apart. The device delays an interrupt that is due earlier; the moderator raises it
 // when the interval is over. A vector with interval 0 does not read the clock.
@@ -117,8 +117,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	return next
 }
 
-// raiseDue raises the vector's delayed interrupt if it is due; otherwise it returns when the
-// interrupt is due; 0: none is delayed.
+// raiseDue raises the vector's delayed interrupt if it is due. It returns the time at which a
+// delayed interrupt will be due; 0: none is delayed any more.
 func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
 	due = v.until

@@ -8,13 +8,14 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// shared is the part of a device that its queues use. It does not change once the queues exist.
+// shared is the part of a device that its queues use. It does not change after New.
 type shared struct {
 	space    *dma.Space
 	notify   *vectors      // vectors for the interrupts of the queues
 	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	// A queue calls failed when it has stopped on an error; it stays stopped until the driver starts
-	// it again. It calls failed on any goroutine, without locks, so failed must not wait.
+	// A queue calls failed when it has stopped on an error; the queue stays stopped until the
+	// driver starts it again. The call may come on any goroutine, without locks of the queue, and
+	// failed must not wait.
 	failed func(tx bool, id int, err error)
 	// clock returns the time in nanoseconds, for timestamps of received batches; nil: no timestamps.
 	// New sets it.

@@ -60,8 +60,8 @@ const (
 	poison     = 0xee
 )
 
-// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings
-// run.
+// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. The guest has a GPU, and has
+// created all queues.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
@@ -281,7 +281,8 @@ func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	return d.addrs[slot], d.header + uint64(slot)*rawHeader
 }
 
-// Post posts buffers: on a split queue a page of the GPU for each, otherwise enough for a frame.
+// Post posts buffers: on a split queue n pages of the GPU, otherwise about 17 KiB n times, as far
+// as the ring has room.
 func (g *suiteGuest) Post(q, n int) {
 	g.Helper()
 	d := g.rxd[q]

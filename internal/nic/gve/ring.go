@@ -36,7 +36,7 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	if iova%uint64(entry) != 0 || iova > ^uint64(0)-r.size {
 		return fmt.Errorf("ring at %#x: not aligned to its descriptors, or beyond the end: %w", iova, errBadRing)
 	}
-	piece := r.size // a power of two; at most one page if the ring is aligned only to a page
+	piece := r.size // a power of two; the whole ring, if it lies in one region
 	p, err := space.Pin(iova, piece)
 	if err != nil && iova%ringPage == 0 && piece > ringPage {
 		piece = ringPage

@@ -25,7 +25,8 @@ func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFr
 // and stops it.
 //
 // The control goroutine calls start, stop, doorbell and unmapping. A goroutine that uses the fields
-// below RxBase holds RxBase's lock.
+// below RxBase holds RxBase's lock; only the control goroutine may read without it the fields that
+// start and stop set.
 type rxQueue struct {
 	*shared
 	id     int

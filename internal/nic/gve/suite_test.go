@@ -67,7 +67,8 @@ func tcp(from, to *suiteGuest, n int) nictest.Frame {
 	return nictest.Make(to.mac, from.mac, nictest.Spec{Payload: n})
 }
 
-// arrives checks that a frame arrives whole, with a complete, good checksum.
+// arrives checks that the bytes of a frame arrive; a partial checksum has become a complete, good
+// one.
 func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	t.Helper()
 	if got := nictest.Arrives(t, g, q, f); f.Partial && !got.Good {

@@ -102,8 +102,9 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read reads the descriptors of one packet; the driver has posted posted descriptors. It returns
-// the number of the packet's descriptors; 0: the packet is incomplete.
+// read reads the descriptors of one packet; posted is the number of descriptors in the ring that
+// the driver has posted. It returns the number of the packet's descriptors; 0: the packet is
+// incomplete.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false

@@ -25,7 +25,7 @@ type tcpStream struct {
 	whole   bool // checksums are complete, not partial
 }
 
-// frame makes the next frame, of n bytes.
+// frame makes the next frame, with n bytes of payload.
 func (s *tcpStream) frame(n int, flags uint8) Frame {
 	s.spec.Payload, s.spec.Flags = n, flags|splitter.ACK
 	f := Make(s.b.MAC(), s.a.MAC(), s.spec)

@@ -241,7 +241,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // enough buffers of gve for as many frames of 64 KiB
+		b.Post(0, 2*flows) // twice as many as virtio needs, because gve's are smaller
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
@@ -271,8 +271,8 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 }
 
 // holdStop checks that held frames reach their queue before it stops, before its split changes, and
-// before rules change. If the queue has no buffers, the port drops the held frames when the queue
-// stops, with a reason.
+// before rules change. If the queue has no buffers, the port drops the held frames with a reason,
+// when the queue stops or when patience ends.
 //
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {

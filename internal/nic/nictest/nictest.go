@@ -48,9 +48,10 @@ type Guest interface {
 	MAC() wire.MAC
 	// SetSplit turns a receive queue's header split on or off.
 	SetSplit(queue int, on bool)
-	// Post posts n buffers to a receive queue: buffers of at least 64 KiB, or, if the queue is split,
-	// pairs of a header buffer and a payload buffer of PayloadBuf bytes in GPU memory. It fills header
-	// buffers with a pattern before.
+	// Post posts buffers to a receive queue. If the queue is split, these are n pairs of a header
+	// buffer, filled with a pattern, and a payload buffer of PayloadBuf bytes in GPU memory.
+	// Otherwise they are n buffers of 68 KiB, or for gve small buffers, about 17 KiB n times, as
+	// far as the ring has room.
 	Post(queue, n int)
 	// Send sends frames on a transmit queue and returns when the NIC is done with them.
 	Send(queue int, f ...Frame)

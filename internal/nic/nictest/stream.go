@@ -78,8 +78,8 @@ func BenchmarkStream(b *testing.B, l Stream) {
 }
 
 // BenchmarkWorker measures the processor time that a transmit queue's worker takes for a frame. The
-// benchmark's thread runs the worker's rounds. It does not count the guests' work at the rings; its
-// reference is the same as in BenchmarkPath.
+// benchmark's thread runs the worker's rounds. The result does not include the guests' work at the
+// rings; its reference is the same as in BenchmarkPath.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -228,8 +228,8 @@ func excludes(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// busy waits until a sent frame has found too few buffers, so that buffers posted next come too
-// late for it.
+// busy calls send, and waits until the frame that send has sent to g has found too few buffers, so
+// that buffers posted next come too late for the frame's first try.
 func busy(t testing.TB, g Guest, send func()) {
 	t.Helper()
 	before := g.Port().Link().Counters().Busy

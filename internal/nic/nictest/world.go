@@ -241,8 +241,8 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives checks that a frame arrives whole on queue q; the NIC may have completed its checksum
-// field.
+// Arrives receives a frame on queue q, and checks that its bytes are those sent; the NIC may have
+// completed its checksum field.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)

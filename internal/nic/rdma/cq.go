@@ -17,7 +17,7 @@ type cq struct {
 	ring     []control.WC
 	first, n int
 	reserved int  // slots reserved for posted work requests and used by completions
-	armed    bool // a poll has found the queue empty: the driver gets a notice at the next completion
+	armed    bool // no poll yet, or the last one left the queue empty: the driver gets a notice at the next completion
 }
 
 // reserve reserves n slots for posted work requests; false: too few slots are free.

@@ -5,25 +5,25 @@
 //
 // A port has an Engine. The port passes packets from the wire to Receive, which carries out
 // requests and processes answers on the sender's goroutine. A worker, which Config.Wake wakes,
-// takes the packets to send one by one (Next). Receive and Next do not wait. Commands of package
-// control set everything up; an Engine implements its interface control.RDMA.
+// takes the packets to send one by one (Next). Receive and Next do not wait. Commands set
+// everything up: an Engine implements the interface control.RDMA.
 //
 // # Loss
 //
 // The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout; the
-// sender then sends this packet and all packets after it again (go-back-N, 9.7.2). At most Window
-// packets of a queue pair wait for an answer, including packets of READ answers. So a loss costs at
-// most Window packets, and a 24-bit packet number is never ambiguous. A READ is requested in pieces
-// of a quarter of Window.
+// sender then sends this packet and all packets after it again (go-back-N, 9.7.2). A queue pair
+// sends no request while Window packets have no answer; the packets of a READ's answer count as
+// such packets, and a queue pair requests a READ in pieces of a quarter of Window. So a loss costs
+// less than 5/4 of Window packets, and a 24-bit packet number is never ambiguous.
 //
 // # Memory regions
 //
 // For each packet, the Engine checks the protection domain, range and access of its key, by
 // subtraction, so that no sum wraps; at the first packet of a WRITE it checks the range of the
-// whole message. A refused request writes nothing, and puts the queue pairs on both ends, and no
-// others, into the error state. DelMR waits until no worker uses the memory any more. 22 bits of a
-// key are random, so that a peer cannot guess the keys of other regions of its protection domain.
-// The first queue pair's number is random; the others count up from it.
+// whole message. A packet that fails this check writes nothing, and puts the queue pairs on both
+// ends, and no others, into the error state. DelMR waits until no goroutine uses the memory any
+// more. 22 bits of a key are random, so that a peer cannot guess the keys of other regions of its
+// protection domain. The first queue pair's number is random; the others count up from it.
 //
 // # Bounds
 //

@@ -29,9 +29,9 @@ const (
 	MaxPlaces = 1 << 17 // slots for work requests and completions
 	MaxReads  = 16      // READs of a queue pair, in progress in either direction
 	MaxLength = 1 << 30 // bytes of a message
-	Window    = 128     // sent packets of a queue pair without an answer
+	Window    = 128     // packets without an answer at which a queue pair sends no more requests
 	readPiece = Window / 4
-	burst     = 16 // packets of a queue pair in its turn
+	burst     = 16 // most packets of a queue pair in one turn
 )
 
 // Config connects an Engine to its port.
@@ -66,7 +66,7 @@ type Engine struct {
 	users  epoch.Epoch // goroutines that use objects which commands may delete
 	active atomic.Int32
 
-	mu     sync.Mutex // commands hold it
+	mu     sync.Mutex // commands that make or delete objects hold it
 	closed bool
 	lastID uint32
 	pds    map[uint32]bool
@@ -81,7 +81,7 @@ type Engine struct {
 	run   []*qp      // queue pairs with something to send, in their order
 	tells []uint32   // completion queues for Tell
 	timer *time.Timer
-	due   int64 // time at which timer fires; 0: the timer is not set
+	due   int64 // time at which timer fires; 0: the timer is not set; negative: the Engine is closed
 
 	// Used by the worker.
 	cur     *qp
@@ -179,7 +179,8 @@ func (e *Engine) RDMALimits() (control.RDMALimits, error) {
 		Regions: maxPaged, Requests: maxRequests}, nil
 }
 
-// maxMTU returns the largest path MTU that fits the link's frames with the longest headers.
+// maxMTU returns the largest path MTU that fits the link's frames with the longest headers; 0: none
+// does.
 func (e *Engine) maxMTU() uint16 {
 	const most = 40 + 8 + maxExt + icrcLen
 	for mtu := uint16(4096); mtu >= 256; mtu /= 2 {
@@ -275,7 +276,7 @@ func (e *Engine) wakeAt(due int64) {
 	}
 }
 
-// tick schedules the queue pairs that are due. The timer calls it.
+// tick schedules the queue pairs that are due, and does paging's timed work. The timer calls it.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {

@@ -82,7 +82,7 @@ func newEnd(t testing.TB, n byte) *end {
 	return d
 }
 
-// guest makes an MR of guest memory [at, at+n).
+// guest makes an MR of guest memory [off, off+n), whose addresses begin at va.
 func (d *end) guest(access uint8, va, off, n uint64) uint32 {
 	d.t.Helper()
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MRGuest, Access: access, VA: va, Len: n,
@@ -182,7 +182,8 @@ func with(p *wire.Packet, b []byte) *wire.Packet {
 	return &c
 }
 
-// run moves frames until both ends have none, now and later; it runs in a synctest bubble.
+// run moves frames until no end has a frame to send or waits for time to pass. It runs in a
+// synctest bubble.
 func (p *pair) run() {
 	p.a.t.Helper()
 	for range 100_000 {
@@ -214,7 +215,10 @@ func (p *pair) waits() bool {
 				return true
 			}
 		}
-		if d.paging.open() {
+		d.paging.mu.Lock()
+		asked := len(d.paging.requests) > 0
+		d.paging.mu.Unlock()
+		if asked {
 			return true
 		}
 	}

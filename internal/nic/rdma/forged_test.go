@@ -11,7 +11,7 @@ import (
 
 // In this file the victim sends the requests, and its peer's answers are forged.
 
-// posted posts work to the victim's queue pair, and returns the frames that it sends.
+// posted posts work to the victim's queue pair, and returns the frames that the queue pair sends.
 func (v *victim) posted(wrs ...control.WR) []answered {
 	v.t.Helper()
 	v.b.post(v.qpn, wrs...)
@@ -184,7 +184,8 @@ func TestStormsOfNAKs(t *testing.T) {
 	})
 }
 
-// RNR NAKs: the queue pair waits as long as they say, and as often as its retries allow.
+// After an RNR NAK the queue pair waits for the NAK's delay, and sends again; it does so as often
+// as its retries allow.
 func TestStormsOfRNR(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 6, 7} {
 		bubble(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// write is a WRITE that the victim carries out if its frame is right.
+// write returns a WRITE that the victim carries out if its frame is right.
 func (v *victim) write() (h header, payload []byte) {
 	return header{op: opWriteOnly, qpn: v.qpn, psn: v.psn, ackReq: true, va: base + 5000, key: v.b.mr, dmaLen: 97,
 		pad: 3}, fill(97)
@@ -45,7 +45,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			v.state(control.QPReady, 0)
 		}
 		for n := range b {
-			if n < int(h.length())+3+icrcLen { // with a right ICRC; a byte more would be a wrong length
+			if n < int(h.length())+3+icrcLen { // with a right ICRC; more bytes would be a packet of a wrong length: a NAK
 				drop(fmt.Sprint("the first bytes: ", n), v.raw(v.ip, v.b.ip, b[:n], true))
 			}
 			drop(fmt.Sprint("the first bytes, ICRC and all: ", n), func() *wire.Packet {

@@ -192,7 +192,7 @@ func TestKeysOfAPeer(t *testing.T) {
 }
 
 // TestRequestsThatAreWrong sends requests with a wrong order, opcode or length (9.9.3, table 57:
-// class C), each after right packets.
+// class C), some of them after right packets.
 func TestRequestsThatAreWrong(t *testing.T) {
 	const start = 20_000
 	reth := func(op uint8, n uint32) func(v *victim) header {

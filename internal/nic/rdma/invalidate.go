@@ -131,7 +131,8 @@ func (b *box) look() {
 }
 
 // take carries out an invalidation: it forgets the pages, and acknowledges the invalidation when no
-// goroutine uses the pages any more.
+// goroutine uses the pages any more. If the driver has given the invalidation up, take only frees
+// the invalidation's slot then.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
@@ -159,9 +160,10 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. Requests
-// for these pages that have no answer stay: the Engine refuses an answer whose generation is from
-// before the invalidation.
+// forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. It ends
+// the region if the driver has given the invalidation up, or has removed or closed the region.
+// Requests for the pages that have no answer stay: the Engine refuses an answer whose generation is
+// from before the invalidation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -266,6 +268,6 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
 // KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them
-// out, as a broken NIC does. A test has to detect the lost data. KeepStale spares pages in RAM,
-// because any process may own such a page afterwards, the test included.
+// out, as a broken NIC does. A test has to detect the lost data. The Engine still carries out
+// invalidations of pages in RAM, because any process may own such a page afterwards.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

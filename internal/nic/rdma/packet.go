@@ -31,7 +31,7 @@ const (
 	opReadRespLast  = 0x0f
 	opReadRespOnly  = 0x10
 	opAck           = 0x11
-	numOps          = 0x12 // operations that this package supports start at 0
+	numOps          = 0x12 // this package supports the operation codes below
 	atomicAck       = 0x12
 	allOps          = 0x20 // number of operation codes of reliable connections: their upper three bits are 0
 )

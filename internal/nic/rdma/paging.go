@@ -22,8 +22,8 @@ const (
 	maxRequests = 64                     // requests for pages that have no answer
 	notAgain    = int64(time.Second)     // time for which the Engine does not request an unavailable page again
 	askAgain    = 50 * time.Millisecond  // interval at which tick repeats a request, as its notice may be lost
-	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that had something
-	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox that has had nothing for a while
+	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that has had an invalidation lately
+	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox after 100 polls without an invalidation
 )
 
 // Mailbox is the memory in which a GPU's driver posts invalidations and waits for their completion:
@@ -83,7 +83,7 @@ type entry struct {
 type entryState uint8
 
 const (
-	absent entryState = iota // the NIC has never had the page's place, or has forgotten it
+	absent entryState = iota // the NIC has never had the page's address, or has forgotten it
 	inRAM
 	inGPU
 )
@@ -254,8 +254,9 @@ func (p *paged) direct(e *Engine) bool {
 	return e.c.Direct(seg[:])
 }
 
-// want requests pages, at most n from page i on, and makes the queue pair wait for the answer. The
-// caller holds mu.
+// want requests pages, at most n from page i on, and makes the queue pair wait for the answer. If
+// maxRequests requests have no answer, the queue pair waits until one of them ends. The caller
+// holds mu.
 func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	if p.entries[i].asked {
 		p.wait(q)
@@ -316,13 +317,6 @@ func (g *paging) pending() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.toAsk) > 0
-}
-
-// open reports whether there are requests without an answer.
-func (g *paging) open() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.requests) > 0
 }
 
 // tick repeats requests, and ends requests that have timed out. It returns the time of its next

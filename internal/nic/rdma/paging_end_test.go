@@ -138,8 +138,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// The worker checks for packets and page requests to send, while packets find that pages are
-// missing: neither blocks the other. Both once deadlocked.
+// A worker checks for packets and page requests to send, while another goroutine finds that pages
+// are missing, as for packets: neither blocks the other. The two once deadlocked.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)

@@ -69,8 +69,9 @@ func (b *fakeBox) Alive() bool        { return !b.gone.Load() }
 func (b *fakeBox) Lost() uint32       { return 0 }
 func (b *fakeBox) Close()             {}
 
-// tell is the driver's end: it posts an invalidation, and returns when the NIC has acknowledged it,
-// or after bound.
+// tell is the driver's end: it posts an invalidation, and returns true when the NIC has
+// acknowledged it. After bound it gives the invalidation up, and returns false when the NIC has
+// freed the slot.
 func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	b.mu.Lock()
 	if b.done == nil {
@@ -412,8 +413,8 @@ func TestPagesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// If a NIC never acknowledges an invalidation, the mailbox quarantines the region, and the NIC
-// writes nothing to it any more.
+// If a NIC never acknowledges an invalidation, the driver gives the invalidation up, the region is
+// in quarantine, and the NIC writes nothing to it any more.
 func TestQuarantine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, o, key := pagedPair(t, 8)

@@ -87,8 +87,9 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 }
 
 // parkMore handles a packet that comes while others are parked; d is its distance from the expected
-// one. If it is not the next one in sequence, requests a READ, or finds no memory, it counts as
-// lost: the responder asks the peer for it when the parked packets are done.
+// one. It parks the packet that follows the parked ones, unless that requests a READ or there is no
+// memory. Such a packet, and one further behind, counts as lost: the responder asks the peer for it
+// when the parked packets are done.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {
@@ -139,7 +140,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged calls f with the counters of the region of a packet.
+// countPaged calls f with the counters of the region of a packet, if that region is on demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

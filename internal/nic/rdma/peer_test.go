@@ -147,7 +147,7 @@ func (v *victim) drain() []answered {
 	return v.sent
 }
 
-// frame takes one frame of the victim's.
+// frame takes one frame that the victim has to send; false: there is none.
 func (v *victim) frame() bool {
 	v.b.TellAll()
 	var p wire.Packet

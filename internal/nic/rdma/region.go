@@ -77,8 +77,8 @@ func (s *slots[T]) free(limit uint) uint32 {
 	return 0
 }
 
-// setTag sets the tag of the next numbers, of at most limit bits, from a random number. It is never
-// 0.
+// setTag sets the tag of the next numbers, of at most limit bits, from a random number. The tag is
+// never 0.
 func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
 func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.slots[number&(1<<s.bits-1)] }
@@ -130,7 +130,8 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces bounds the segments of a packet's payload.
+// maxPieces bounds the segments of one part of a packet's payload: of a scatter/gather element, or
+// of a page on demand.
 const maxPieces = 32
 
 // places appends the segments of [off, off+n) of a region. The caller has checked that the region

@@ -25,7 +25,7 @@ type requester struct {
 	recovering  bool   // goBack has run, and no answer has come since
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // a READ waits for a page of its memory, and its answer was dropped for that reason
-	rnrUntil    int64  // when to send again after an RNR NAK; 0: at once
+	rnrUntil    int64  // when to send again after an RNR NAK; 0: no RNR delay
 	answerUntil int64  // when the oldest answer times out; 0: none is missing
 }
 
@@ -357,7 +357,7 @@ func (q *qp) goBack() {
 }
 
 // advance processes an acknowledgment of all packets up to psn. It stops at a READ whose answer is
-// incomplete, and then returns false.
+// incomplete; it returns false if psn acknowledges a packet of that answer that has not come.
 func (q *qp) advance(psn uint32) (whole bool) {
 	r := &q.req
 	was := r.una

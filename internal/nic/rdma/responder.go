@@ -96,9 +96,9 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse sends a NAK for the expected packet. A NAK for an invalid request ends the queue pair; the
-// queue pair still answers earlier READs, because a NAK must not overtake answers to earlier
-// requests (9.7.5.1.1).
+// refuse queues a NAK for the expected packet. A NAK for an invalid request puts the queue pair
+// into the error state; the queue pair still answers earlier READs, because a NAK must not overtake
+// answers to earlier requests (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -140,8 +140,8 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again processes a request that the responder has carried out before: its answer may have been
-// lost, so it answers again (9.7.1.1).
+// again processes a request that the responder has carried out before: the answer may have been
+// lost, so the responder answers again (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
@@ -162,7 +162,8 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead bounds the bytes of a request (9.7.4.1.5): their packets take half of all numbers.
+// maxRead bounds the bytes of a request (9.7.4.1.5): at the smallest MTU their packets take half of
+// all packet numbers.
 const maxRead = 2 * MaxLength
 
 // carryOut carries out a request with the expected number.
@@ -367,7 +368,7 @@ func (q *qp) emitAnswer(f frame) bool {
 }
 
 // store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; the
-// responder will soon need ahead bytes from off on.
+// queue pair will soon need ahead bytes from off on.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {
@@ -413,7 +414,7 @@ func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bo
 	count.BouncedBytes += to.DeviceBytes + to.GPUFileBytes
 }
 
-// move copies n bytes of q.src to q.dst, through host memory if the NIC does not reach the GPU.
+// move copies n bytes of q.src to q.dst, through host memory if bounced is set.
 func (q *qp) move(c *dma.Copier, bounced bool, n uint32) error {
 	src := q.src
 	if bounced {

@@ -131,7 +131,7 @@ func TestReadFlood(t *testing.T) {
 					v.give(again)
 				}
 			}
-			// Each new READ is answered once, and repeats no more often.
+			// Each new READ is answered once, and at most depth repeats are answered.
 			v.mute = true
 			for v.frame() {
 			}

@@ -203,8 +203,8 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 // end2cq returns the completion queue of an end that all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
-// Reset runs while other goroutines post and delete: afterwards the engine has no object left, and
-// no goroutine uses the memory.
+// Reset runs while other goroutines post: afterwards the engine has no object left, and no
+// goroutine uses the memory.
 func TestResetInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	for range 20 {

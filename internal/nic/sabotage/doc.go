@@ -1,8 +1,8 @@
 // Package sabotage lists deliberate faults for NICs of both device models (nic.Sabotage), at least
 // one for each class of things that a NIC can do wrong. A test suite that passes on vnic proves
 // something only if it fails on a vnic with such a fault. So each fault names the case of
-// internal/nic/nictest, and of the kernel's own driver tests, that detects it; tests of the device
-// models check the former (nictest.SeesSabotage).
+// internal/nic/nictest that detects it, and a case of the kernel's own driver tests if one detects
+// it. Tests of the device models check the case of nictest (nictest.SeesSabotage).
 //
 // Most faults are wrappers around parts of package nic; a port replaces these parts by the wrappers
 // when it makes its queues. Faults in the marks of receive rings differ between device models, and

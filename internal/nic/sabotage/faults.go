@@ -44,7 +44,7 @@ const (
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }
 
-// faults are sorted by class, as in tables.
+// faults are in the order of tables: the faults of one class stand together.
 var faults = []Fault{
 	{
 		Name: "payload-place", Class: "payload place", Every: 1,

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Faults returns all faults, sorted by class.
+// Faults returns all faults; the faults of one class stand together.
 func Faults() []Fault { return slices.Clone(faults) }
 
 // Has reports whether NICs of a device model can have the fault.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// There is a fault for each class, of both device models or of gve alone.
+// For each class there is a fault that both device models have.
 func TestFaultsAreOfAllClasses(t *testing.T) {
 	classes, names := map[string]bool{}, map[string]bool{}
 	for _, f := range Faults() {

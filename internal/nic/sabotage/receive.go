@@ -85,7 +85,8 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether the queue puts exactly the frame's headers into its header buffer.
+// splits reports whether the queue puts exactly the frame's headers into its header buffer, and the
+// payload is long enough for splitLate.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }

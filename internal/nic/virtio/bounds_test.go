@@ -120,8 +120,8 @@ func short(t *testing.T, what string, room ...int) {
 	}
 }
 
-// A chain of all possible descriptors over all regions stops its queue at the limit, and leaves no
-// memory in use.
+// A chain of as many descriptors as possible, each across 500 regions, stops its queue at the limit
+// of segments, and leaves no memory in use.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -269,7 +269,7 @@ func TestSplitOffOverLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// A head outside the ring, or a repeated one, stops a queue that returns its chains.
+// A head outside the ring stops a queue that returns its chains.
 func TestSplitOffOverABadRing(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.SetSplit(1, true)

@@ -34,7 +34,7 @@ const HeaderLimit = 256
 // Config describes a device.
 type Config struct {
 	Files *dma.Files // the files of this process, GPU memory included
-	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; this package sets the other fields
+	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
 	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that the frontend sends whole
 	// tables. Tests set it.
 	SetMemTable bool
@@ -66,7 +66,6 @@ type Device struct {
 
 	mu        sync.Mutex
 	stopped   map[int]string // under mu: why each stopped queue stopped, for Errors
-	broken    uint64         // under mu: how many times a queue stopped on an error
 	rssDue    bool           // under mu: a queue has got its first buffers, so the monitor must set the default RSS again
 	failures  map[int]error  // under mu: errors of stopped vrings, which the monitor has not logged yet
 	unreached map[int]error  // under mu: errors of unreachable memory, by vring, which the monitor has not logged yet
@@ -80,7 +79,7 @@ type Device struct {
 // from this noteStart finds out whether the driver is new.
 type pair0 struct {
 	rx, tx  bool // the receive ring, the transmit ring has started
-	goes    bool // a ring continued from where it had stopped
+	goes    bool // a ring of any queue pair has continued a driver's work
 	decided bool
 	paused  bool // the guest was paused; the driver is the same if both rings start where they stopped
 	moved   bool // a ring started at another place than where it stopped
@@ -272,9 +271,10 @@ func (d *Device) Disconnected() {
 	d.pair0 = pair0{}
 }
 
-// noteStart records how a ring starts. If neither ring of queue pair 0 continues from where it
-// stopped, the driver is new: another guest may have replaced the guest that set this port up.
-// After a pause of the guest a ring may also continue from index 0.
+// noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring
+// has continued a driver's work, the driver is new: another guest may have replaced the guest that
+// set this port up. After a pause of the guest the driver is also the same if both rings start
+// where they stopped, even at index 0.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -301,7 +301,6 @@ func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped[index] = err.Error()
-	d.broken++
 }
 
 // Errors returns the errors of stopped queues, by vring.

@@ -5,7 +5,8 @@ import "vnic.dev/vnic/dma"
 // Counts returns what the worker of transmit queue i has copied for its frames, at both ends.
 func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Counts() }
 
-// Park runs a Wait of transmit queue i, whose worker has been ended, which a Wake ends at once.
+// Park calls Wait for transmit queue i, whose worker has been ended. A Wake before it ends the Wait
+// at once.
 func (d *Device) Park(i int) error {
 	d.tx[i].sender.Wake()
 	return d.tx[i].sender.Wait()

@@ -35,7 +35,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin sends frame(mac, i), for i from 0 on, from each queue.
+// begin makes each queue send frame(mac, i) again and again, with i increasing from ring<<16 on.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -161,8 +161,8 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers returns a filter for frames of a protocol from one of the gateway's ports to one of the
-// guest's, without TCP resets.
+// answers returns a filter that accepts the IPv4 frames of a protocol between two ports, except TCP
+// resets.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -187,7 +187,7 @@ func (v *innocent) answerARP(b []byte) {
 	v.Send(0, nictest.Frame{Header: reply})
 }
 
-// asks sends a frame once, and waits for its answer.
+// asks sends a frame once, and waits for a frame that accept accepts.
 func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	v.Helper()
 	v.Send(0, nictest.Frame{Header: frame})

@@ -15,12 +15,11 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers are kinds of drivers by the form of their virtio_net_hdr, and the features that each
-// lacks.
+// headers maps the kinds of drivers whose virtio_net_hdr differs to the features that each lacks.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 
-// soon is how long guests wait for their NIC in tests where it might fail to understand them.
+// soon is a guest's timeout in tests that wait in vain if the NIC misreads a virtio_net_hdr.
 const soon = 5 * time.Second
 
 // Frames go both ways between a modern driver and each other kind, with offloads and without: with

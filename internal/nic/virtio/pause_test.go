@@ -63,7 +63,7 @@ type settings struct {
 	qpn        uint32
 }
 
-// setUp sets all of it up, so that TCP to port 2000 goes to queue 1, and its payload to the GPU.
+// setUp makes the settings, so that TCP to port 2000 goes to queue 1, and its payload to the GPU.
 func (g *suiteGuest) setUp() *settings {
 	g.Helper()
 	p := g.Port()
@@ -78,14 +78,14 @@ func (g *suiteGuest) setUp() *settings {
 	return &settings{g, p.Generation(), p.State(), qpn}
 }
 
-// kept reports whether all of it is unchanged.
+// kept reports whether all settings are unchanged.
 func (s *settings) kept() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
 	return err == nil && p.Generation() == s.generation && reflect.DeepEqual(p.State(), s.state)
 }
 
-// gone reports whether all of it is gone.
+// gone reports whether no setting is left.
 func (s *settings) gone() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
@@ -156,9 +156,9 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 	}
 }
 
-// After status 0 the next start of the rings decides: the same driver continues them, or starts
-// other rings but not from 0; a driver that starts at 0 is a new one, and so is the driver after a
-// reset.
+// After status 0 the next start of the rings decides. Rings that continue where they stopped, or
+// that start at another index than 0, belong to the same driver. A driver that starts its rings
+// anew at 0 is a new one, and so is any driver after a reset.
 //
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {

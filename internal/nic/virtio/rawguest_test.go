@@ -93,8 +93,8 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest that the switch has learnt, and whose flows go to queue 0 except by
-// rules.
+// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule
+// go to queue 0.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -104,7 +104,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newStockGuest makes a guest that has not set RSS.
+// newStockGuest is newSuiteGuest for a guest that has not set RSS.
 func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newRawGuest(t, files, sw, i, o)
@@ -112,7 +112,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newRawGuest attaches a NIC to the switch, and guest i to the NIC. Its rings run.
+// newRawGuest attaches a NIC to the switch, and guest i to the NIC. The guest's rings run.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
@@ -187,7 +187,7 @@ func (g *suiteGuest) negotiate(o rawOptions) {
 	g.OK(err)
 }
 
-// redial hangs up and attaches another frontend of the same guest: its rings continue from base.
+// redial hangs up and attaches another frontend of the same guest, whose rings continue from base.
 func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	g.Helper()
 	g.hang()

@@ -25,7 +25,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			w.B.Post(0, 64)
 			w.A.Post(0, 64)
 			_, before := w.A.Port().QueueCounters(0)
-			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // out and in as seen by b's guest: in is sent
+			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // a sends out, b sends in
 			for round := 1; round <= hangUps; round++ {
 				for int(in.sent) < frames*round/hangUps {
 					out.send()
@@ -126,7 +126,7 @@ func (n *numbered) receive(t *testing.T) {
 	n.to.publish(0)
 }
 
-// A frontend that reconnects finds its port as its driver set it up.
+// Header split and rules that a driver has set are the same after its frontend has reconnected.
 //
 // Invariant: nic/virtio: Settings made by commands survive a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {

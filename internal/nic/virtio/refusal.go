@@ -3,8 +3,8 @@ package virtio
 import "vnic.dev/vnic/internal/nic"
 
 // refusal records that the queue refused a frame, and why. Until the driver adds a chain, the
-// device returns one, or memory changes, the queue refuses each frame of this kind that needs more
-// room than the walked chains have, without another walk.
+// device uses or returns one, or memory changes, the queue refuses each frame of this kind that
+// needs more room than the walked chains have, without another walk.
 type refusal struct {
 	result     nic.Result // PutNoBuffer or PutTooBig
 	generation uint64     // Generation of the space

@@ -17,12 +17,13 @@ import (
 type refusing struct {
 	*handRing
 	worker *wire.Worker
-	longs  uint64 // a table with a buffer of 64 bytes and so many empty ones that a frame may use 64 of these chains
+	longs  uint64 // a table with a buffer of 64 bytes and 64 empty ones; a frame may use 64 such tables
 	shorts uint64 // a table with a single buffer of 100 bytes
 	large  uint64 // a table with a single buffer of 16 KiB
 }
 
-// long is the number of descriptors in a table of longs: 63 of them have 4095.
+// long is the number of descriptors in the table longs: 63 such tables have 4095, which is below
+// the limit.
 const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
@@ -67,7 +68,7 @@ func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	}
 }
 
-// unreadDuring calls f a thousand times while each chain is one that stops a queue that reads it.
+// unreadDuring calls f a thousand times while all chains are invalid: a queue that reads one stops.
 func (r *refusing) unreadDuring(f func()) {
 	good := bytes.Clone(r.desc)
 	for i := range virtq.MaxSize {
@@ -79,8 +80,8 @@ func (r *refusing) unreadDuring(f func()) {
 	copy(r.desc, good)
 }
 
-// unread delivers frames of n bytes and more a thousand times while each chain is one that stops a
-// queue that reads it.
+// unread delivers a thousand frames, of n bytes, n+1 and so on, and fails the test if the queue
+// reads a chain for one of them.
 func (r *refusing) unread(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	i := -1
@@ -96,8 +97,8 @@ var (
 	tooBig = wire.Drop(wire.DropTooBig)
 )
 
-// A queue remembers a refusal: it walks over the same chains for no other frame until a change
-// might make a difference.
+// A queue remembers a refusal: it walks over the same chains again only after a change that might
+// make a difference.
 //
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
@@ -257,8 +258,8 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// A queue returns chains that are too small for a frame which may use no more of them, and walks
-// over each only once. The limit is 4096 segments and empty buffers.
+// If the most chains that a frame may use are too small for it, the queue returns them, and has
+// walked over each only once. The limit is 4096 segments and empty buffers.
 //
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.

@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Address of a guest's memory besides rawMem.
+// Addresses and size of additional guest memory.
 const (
 	moreMem  = 1 << 32
 	moreUser = rawUser + moreMem
 	moreSize = 1 << 20
 )
 
-// addMore shares a file as guest memory, which this process, the frontend's, has mapped with flags.
+// addMore maps a file with flags, as a frontend does, and shares it as guest memory.
 func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 	g.Helper()
 	mem, err := unix.Mmap(fd, 0, moreSize, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -88,7 +88,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					testkit.Equal(t, "frames lost", g.lost()-before, 3)
 				}
 
-				// Received frames: one of two buffers lies there.
+				// Received frames: the buffer lies in the additional memory.
 				g.OK(g.rings[0].Add(nil, []virtq.Buf{{Addr: moreMem + 1<<16, Len: 68 << 10}}, 200))
 				g.publish(0)
 				in := tcp(w.A, g, 1000)

@@ -19,8 +19,8 @@ type smallRing struct {
 	each uint64
 }
 
-// small replaces receive queue 0's ring by one of size descriptors with a buffer of each bytes for
-// each of them, and posts n of these.
+// small replaces receive queue 0's ring by one of size descriptors, each with its own buffer of
+// each bytes, and posts n of them.
 func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	g.Helper()
 	addr, _ := g.Alloc(int(size) * each)
@@ -267,7 +267,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			}
 		}
 		pass(tcp(a, b, 64))
-		chains, frame := pass(tcp(a, b, 65)) // the first of these finds that the lists were needed
+		chains, frame := pass(tcp(a, b, 65)) // the 64th shortens the list of chains, this one the lists of segments
 		testkit.Equal(t, "chains kept", len(chains), 256)
 		short(t, "after short frames", append(chains, frame)...)
 	}

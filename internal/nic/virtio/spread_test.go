@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// newStockWorld makes a sender, and a receiver whose driver uses none of our commands, with three
-// queue pairs.
+// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no
+// commands.
 func newStockWorld(t testing.TB) (from, to *suiteGuest) {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
@@ -66,8 +66,8 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 }
 
 // The NIC spreads the flows of a driver that uses no commands over all receive queues in use, as
-// the kernel's virtio_net expects. It sends the flows of a driver that uses commands, and binds
-// queues, to queue 0 until the driver sets RSS.
+// the kernel's virtio_net expects. It sends the flows of a driver that uses commands to queue 0
+// until the driver sets RSS.
 //
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
@@ -124,9 +124,8 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	g.getsFlows(from, 0, 1)
 }
 
-// The rings of a frontend that reconnects, maybe to a new backend without state of its guest,
-// continue with the buffers that they have. A driver that uses commands, and whose splits are lost,
-// drops the first whole frame on a bound queue, and sends Hello.
+// The rings of a frontend that reconnects continue with the buffers that they have, and flows are
+// spread over them.
 //
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.

@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// tiny runs a test with the smallest rings (virtio 1.3, 2.7: any power of two), without each
-// feature that changes what is written to them.
+// tiny runs a test with rings of 1, 2 and 4 descriptors (virtio 1.3, 2.7: any power of two), for
+// drivers with all features, and for drivers without a feature that changes what is written to a
+// ring.
 func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	for _, size := range []uint16{1, 2, 4} {
 		for _, lacks := range []uint64{0, fEventIdx, fIndirect, fMrg, fVersion1 | fMrg} {

@@ -204,8 +204,8 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 }
 
 // BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside a
-// guest with more queues. Both send as much as is taken, which is less than one could send. share
-// is the part of all frames that comes from the first guest; 0.5 is fair.
+// guest with more queues. Both send as much as the receiver takes, which is less than either could
+// send. share is the part of all frames that comes from the first guest; 0.5 is fair.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {

@@ -182,8 +182,9 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue. It assumes that unread frames are as long as those in flight.
-// With indirect descriptors each frame needs one descriptor of the ring.
+// Backlog implements nic.TxQueue. It assumes that unread frames have as many descriptors as the
+// frames that used the slots last. With indirect descriptors each frame needs one descriptor of the
+// ring.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1
