@@ -102,8 +102,8 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew gives a slot's command a new identifier, which no answer to an earlier command names, and
-// marks it as not sent.
+// renew gives a slot's command a new identifier, which differs from the slot's last 63, so that a late
+// answer to an earlier command does not name this one, and marks the command as not answered.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
