@@ -133,8 +133,7 @@ type Device struct {
 	q     queue
 
 	rx, tx devmem.Binding // nil with Copy
-	flow   devmem.FlowID
-	rule   bool // flow is valid
+	flow   devmem.FlowID  // 0: none
 
 	doing sync.Mutex // held by Do, and by Close while it releases the bindings
 
@@ -201,7 +200,6 @@ func (d *Device) open(ctx context.Context) (err error) {
 		if d.flow, err = d.c.Device.AddFlow(f); err != nil {
 			return err
 		}
-		d.rule = true
 	}
 	d.q.init(d)
 	return nil
@@ -221,11 +219,7 @@ func (d *Device) depth() {
 func (d *Device) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.c.Timeout)
 	defer cancel()
-	local := netip.AddrPort{}
-	if d.c.Local.IsValid() {
-		local = netip.AddrPortFrom(d.c.Local, 0)
-	}
-	c, err := d.c.Device.Dial(ctx, local, d.c.Target)
+	c, err := d.c.Device.Dial(ctx, netip.AddrPortFrom(d.c.Local, 0), d.c.Target)
 	if err != nil {
 		return nil, diagnosis.DialServer(err, d.c.Target)
 	}
@@ -316,9 +310,8 @@ func (d *Device) Close() error {
 // The connections are closed already.
 func (d *Device) release() error {
 	var errs []error
-	if d.rule {
+	if d.flow != 0 {
 		errs = append(errs, d.c.Device.DelFlow(d.flow))
-		d.rule = false
 	}
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if b != nil {

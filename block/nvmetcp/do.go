@@ -12,12 +12,9 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-const (
-	readBeyond = syscall.EIO
-	// mostTaken is the number of taken bytes from which on a run gathers them; a pool of less than
-	// four times this size lowers the number to a quarter of the pool.
-	mostTaken = 1 << 20
-)
+// mostTaken is the number of taken bytes from which on a run gathers them; a pool of less than four
+// times this size lowers the number to a quarter of the pool.
+const mostTaken = 1 << 20
 
 // run is one call of Do. Its goroutine receives, and calls next and done; another goroutine sends.
 type run struct {

@@ -65,15 +65,13 @@ func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, fals
 // look reads up to window headers, or pairs of headers, at the positions that the pattern predicts, into seen.
 func (h *heads) look(ctx context.Context) error {
 	// Each piece has size bytes.
-	size, count, most := uint64(headLen), 1, maxWindow
-	if h.pair && h.inPair {
-		most /= 2
-	}
-	if room := h.stream.Len(); h.pair && h.inPair && room >= 2*headLen {
+	size, count, room := uint64(headLen), 1, h.stream.Len()
+	switch {
+	case h.pair && h.inPair && room >= 2*headLen:
 		size = 2 * headLen
-		count = min(h.window, most, int((room-size)/h.stride)+1)
-	} else if !h.pair && h.stride > 0 {
-		count = min(h.window, most, int((room-size)/h.stride)+1)
+		count = min(h.window, maxWindow/2, int((room-size)/h.stride)+1)
+	case !h.pair && h.stride > 0:
+		count = min(h.window, int((room-size)/h.stride)+1)
 	}
 	dst := h.scratch[:count*int(size)]
 	each := devmem.Strided{Stride: h.stride, Len: int(size), Count: count}

@@ -43,17 +43,11 @@ type sender struct {
 // run executes jobs until the channel is closed.
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
-		for more := true; more; {
-			if err := s.do(ctx, &j); err != nil {
-				return s.over(err)
-			}
-			select {
-			case j, more = <-jobs:
-			default:
-				more = false
-			}
+		err := s.do(ctx, &j)
+		if err == nil && len(jobs) == 0 {
+			err = s.flush()
 		}
-		if err := s.flush(); err != nil {
+		if err != nil {
 			return s.over(err)
 		}
 	}
