@@ -52,7 +52,7 @@ type Space struct {
 	mu    sync.Mutex         // held during a change of the table, not while the space waits for workers
 	count int                // under mu: regions in the table
 	using map[*File]struct{} // under mu: the files of regions that are mapped or still in use by workers
-	reach uint64             // under mu: the sum of their sizes
+	reach uint64             // under mu: the sum of the sizes of the files in using
 
 	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
 	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
@@ -289,8 +289,8 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach counts the region as one of its file in this space, for faults and limits. The caller
-// holds mu.
+// attach counts the region among its file's regions in this space, for faults and limits; the error is
+// ENOSPC if a limit is reached. The caller holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {

@@ -53,7 +53,7 @@ func (e *AddrError) Error() string {
 // Unwrap returns the sentinel.
 func (e *AddrError) Unwrap() error { return e.Err }
 
-// maxSegment is the longest segment that Translate makes; a multiple of every page size.
+// maxSegment is the longest segment that Translate makes, in bytes.
 const maxSegment = 1 << 30
 
 // Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
@@ -137,9 +137,9 @@ type Pin struct {
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may
-// write. The caller guards every access with Recover. It closes the pin when a change of the space
-// has mapped other memory at the address.
+// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device
+// may write. The caller guards every access with Recover. The caller closes the pin when a change of
+// the space has mapped other memory at the address.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
