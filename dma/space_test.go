@@ -27,7 +27,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
 	add(t, s, Map{IOVA: 12 * page, Size: 2 * page, FD: b, FileOffset: page})
 	add(t, s, Map{IOVA: 14 * page, Size: page, FD: a, FileOffset: 3 * page, ReadOnly: true})
-	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a})                  // after a hole
+	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole
 	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true})
 	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // up to 2^64
 	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // the region at the top does not continue here
