@@ -1,5 +1,7 @@
 package dma
 
+import "slices"
+
 // MaxNodes is how many NUMA nodes of a guest a Space can distinguish.
 const MaxNodes = 8
 
@@ -35,13 +37,8 @@ func (s *Space) tellNodes() {
 	found := 0
 	s.table.Load().walk(0, func(r *Region) bool {
 		f := r.file
-		if f == nil || f.GPU() >= 0 {
+		if f == nil || f.GPU() >= 0 || slices.Contains(files[:min(found, MaxNodes)], f) {
 			return true
-		}
-		for _, known := range files[:min(found, MaxNodes)] {
-			if known == f {
-				return true
-			}
 		}
 		if found < MaxNodes {
 			files[found] = f

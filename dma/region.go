@@ -48,8 +48,12 @@ func (r *Region) denied() error {
 	return ErrAccess
 }
 
-func (r *Region) info() RegionInfo {
-	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
+func infosOf(regions []*Region) []RegionInfo {
+	infos := make([]RegionInfo, len(regions))
+	for i, r := range regions {
+		infos[i] = RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
+	}
+	return infos
 }
 
 // Segment returns [off, off+n) of the region as a Segment. The Copier checks the Segment's bounds

@@ -172,11 +172,7 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("space %s: %w", s.name, err)
 	}
-	infos := make([]RegionInfo, len(regions))
-	for i, r := range regions {
-		infos[i] = r.info()
-	}
-	return infos, nil
+	return infosOf(regions), nil
 }
 
 // Replace replaces all regions by maps at once, and returns when no worker uses the old regions any
@@ -227,14 +223,7 @@ func (s *Space) Replace(maps []Map) error {
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
-func (s *Space) Regions() []RegionInfo {
-	var infos []RegionInfo
-	s.table.Load().walk(0, func(r *Region) bool {
-		infos = append(infos, r.info())
-		return true
-	})
-	return infos
-}
+func (s *Space) Regions() []RegionInfo { return infosOf(s.table.Load().all()) }
 
 // Has reports whether the space maps a region of f, or has unmapped one that workers still use.
 func (s *Space) Has(f *File) bool {

@@ -119,16 +119,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 // The caller is inside the space. No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
-	var few [2]Segment
-	segs, err := s.Translate(few[:0], iova, uint64(len(dst)), Read)
-	for i := range segs {
-		b, err := segs[i].bytes(Read)
-		if err != nil {
-			return err
-		}
-		dst = dst[copy(dst, b):]
-	}
-	return err
+	t := NewTranslator(s)
+	return t.ReadAt(dst, iova)
 }
 
 // Pin is a piece of a region whose file stays mapped until Close, however the space changes.
@@ -156,11 +148,7 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case r.noAccess || r.readOnly:
 		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
-	if err := r.file.usable(); err != nil {
-		return nil, err
-	}
-	r.file.hold() // safe: the region holds a reference until the caller leaves the space
-	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
+	return r.Pin(off, n) // safe: the region holds a reference to its file until Leave
 }
 
 // Pin returns [off, off+n) of the region as memory, like Space.Pin. It is for callers that have the
