@@ -96,7 +96,8 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// close closes the connection, and resets it if responses are missing. A nil link is allowed.
+// close closes the connection, by a reset if responses are missing, and deletes its flow rule. l may be
+// nil.
 func (l *link) close() error {
 	if l == nil {
 		return nil

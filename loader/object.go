@@ -59,7 +59,7 @@ type asking struct {
 	head []byte // of base, in wire format
 }
 
-// askingWith returns base with headers h.
+// askingWith returns a request like base, with headers h.
 func askingWith(base *http.Request, h http.Header) (asking, error) {
 	r := &http.Request{Method: base.Method, URL: base.URL, Header: h, Host: base.Host}
 	var b bytes.Buffer
@@ -379,7 +379,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns the host's addresses of Local's family.
+// resolve returns at most 16 addresses of the host: those with Local's family, or all if Local is zero.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
