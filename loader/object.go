@@ -2,6 +2,7 @@ package loader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -362,16 +363,13 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	}
 	var errs []error
 	for _, a := range addrs {
-		local := netip.AddrPort{}
-		if o.c.Local.IsValid() {
-			local = netip.AddrPortFrom(o.c.Local, 0)
-		}
-		c, err := o.c.Device.Dial(ctx, local, netip.AddrPortFrom(a, uint16(port)))
+		server := netip.AddrPortFrom(a, uint16(port))
+		c, err := o.c.Device.Dial(ctx, netip.AddrPortFrom(o.c.Local, 0), server)
 		if err == nil {
 			c.SetStallLimit(o.c.Timeout)
 			return c, nil
 		}
-		err = diagnosis.DialServer(err, netip.AddrPortFrom(a, uint16(port)))
+		err = diagnosis.DialServer(err, server)
 		if errs = append(errs, fmt.Errorf("%s at %v: %w", host, a, err)); ctx.Err() != nil {
 			return nil, errors.Join(append(errs, context.Cause(ctx))...)
 		}
@@ -401,11 +399,7 @@ func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, e
 
 // address returns the server's host and port, for dial.
 func (o *Object) address() string {
-	port := o.url.Port()
-	if port == "" {
-		port = "80"
-	}
-	return net.JoinHostPort(o.url.Hostname(), port)
+	return net.JoinHostPort(o.url.Hostname(), cmp.Or(o.url.Port(), "80"))
 }
 
 // begin registers a Fetch in progress, until end is called.
