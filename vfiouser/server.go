@@ -35,7 +35,8 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
 // faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
 // it has called Disconnected, the space is empty, and every received descriptor is closed,
-// discarded (dma.Space.Discard) or owned by the device.
+// discarded (dma.Space.Discard) or owned by the device. While another Serve of the same Server runs,
+// it only closes sock and returns ErrBusy.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {
