@@ -1,6 +1,7 @@
 package vfiouser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,10 +26,7 @@ type Server struct {
 // NewServer returns a Server for dev. While a connection lasts, space holds the ranges that the
 // client maps; only the Server may change space. If log is nil, the Server logs nothing.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Server{dev: dev, space: space, log: log}
+	return &Server{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
 // Serve serves the device on sock, which it closes, until the client hangs up (nil;

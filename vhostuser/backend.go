@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +28,7 @@ type Backend struct {
 // NewBackend returns a Backend for dev. While a connection lasts, space holds the memory that the
 // frontend shares; only the Backend may change space. If log is nil, the Backend logs nothing.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Backend{dev: dev, space: space, log: log}
+	return &Backend{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
 // Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
