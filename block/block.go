@@ -1,6 +1,6 @@
 // Package block has the types that clients of remote block devices share. The clients, packages
 // nvmetcp and nbd, read blocks from the network into GPU memory, and write blocks from GPU memory;
-// each uses only package devmem.
+// both reach the network and the GPU only through package devmem.
 //
 // The package is API (README, Stability).
 package block
@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Op is an operation on a device: it reads or writes Len bytes of the device from Off on. The data is
-// in a buffer in device memory, from Mem on.
+// Op is an operation on a block device: it reads or writes Len bytes of the device from Off on. A read
+// stores the data in a buffer in GPU memory, from offset Mem on; a write takes the data from there.
 type Op struct {
 	Write bool
-	Off   uint64 // on the device, in bytes: whole blocks
-	Len   uint64 // in bytes: whole blocks, 1 to Info.MaxTransfer
-	Mem   uint64 // in the buffer, at any alignment
+	Off   uint64 // offset on the device in bytes, a multiple of Info.BlockSize
+	Len   uint64 // in bytes, a multiple of Info.BlockSize, 1 to Info.MaxTransfer
+	Mem   uint64 // offset in the buffer in bytes, of any alignment
 }
 
 func (o Op) String() string {
@@ -64,18 +64,18 @@ func (i *Info) Check(o Op, size uint64) error {
 	return nil
 }
 
-// Device is one or several connections to a remote device. One goroutine uses it; any goroutine may
-// call Close, which ends the operations in progress.
+// Device is one or several connections to a remote device. Only one goroutine at a time may call its
+// methods, except Close: any goroutine may call Close, which ends the operations in progress.
 type Device interface {
 	Info() Info
 
 	// Do performs the operations that next returns, at most depth at a time, until next returns
 	// false; it may complete them in any order. Do calls done, in the goroutine that called Do, once
-	// for each operation of next, when the operation's memory is no longer in use and, for a read,
-	// has the data. If one operation fails, its Done has the error, and Do continues: *OpError for a
-	// failure that the server reports, or an error of Info.Check, for which Do sends nothing. Do
-	// returns an error when the connection cannot be used any more, or ctx has ended; before that it
-	// calls done with the error for each operation in progress.
+	// for each operation of next, when the operation's memory is no longer in use and, for a
+	// successful read, has the data. If an operation fails, its Done.Err is an *OpError, if the server
+	// reports the failure, or an error of Info.Check, if Do sends nothing; Do continues with the other
+	// operations. Do returns an error when the connection cannot be used any more, or ctx has ended;
+	// before Do returns this error, it calls done with the error for each operation in progress.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
@@ -85,7 +85,7 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // time since the client sent the operation's command
+	Took time.Duration // from the sending of the operation's command until completion; 0: not sent
 	Err  error
 }
 
@@ -98,8 +98,8 @@ type Stats struct {
 	Messages      uint64 // received headers: of NVMe/TCP's PDUs, of NBD's replies
 }
 
-// ErrProtocol means that a server broke its protocol. The client has closed the connection, and has
-// written only to the buffers of operations in progress.
+// ErrProtocol means that a server broke the protocol. The client has closed the connection, and has
+// written only to the memory of operations in progress.
 var ErrProtocol = errors.New("the server breaks the protocol")
 
 // OpError means that the server did not perform an operation.

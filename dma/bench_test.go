@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// benchPlaces is how many bytes of its files a benchmark walks through, so that it measures memory
-// and not the first cache.
+// benchPlaces is how many bytes of each of its files a benchmark walks through, so that it measures
+// memory and not the first-level cache.
 const benchPlaces = 8 << 20
 
 // BenchmarkCopier reports, next to the speed of each way to copy, its ratio to copy() of the same

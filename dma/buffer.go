@@ -13,9 +13,9 @@ func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU declares that the file is memory of the GPU with this id, or of no GPU (-1). The caller
-// calls it right after Open, before it passes the file to other code. An id of MaxGPUs or more is a
-// bug of the caller, and panics.
+// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of no GPU (-1).
+// The caller calls it right after Open, before it passes the file to other code. Any other id is a bug
+// of the caller, and panics.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))

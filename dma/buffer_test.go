@@ -23,8 +23,8 @@ func TestDomainsOfAGPU(t *testing.T) {
 	}
 }
 
-// After any registrations of ranges, MemKind, which reads the ranges without a lock, returns what a
-// model with a count per byte returns.
+// After ranges were registered and unregistered in any order, MemKind, which reads the ranges without a
+// lock, agrees with a model that counts the registrations of each byte.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.

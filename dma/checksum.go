@@ -6,8 +6,8 @@ import (
 )
 
 // These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with
-// end-around carry, and convert it to network order at the end: the order of bytes and the width of
-// words do not change the sum.
+// end-around carry, and convert it to network order at the end: the width of the words does not change
+// the sum, and the other byte order only swaps the bytes of the sum.
 
 var le = binary.LittleEndian
 
@@ -92,7 +92,7 @@ func add64(a, b uint64) uint64 {
 	return s + c
 }
 
-// fold64 folds a sum of little-endian words to 16 bits, in network order.
+// fold64 folds a sum of little-endian words to the 16-bit sum of the same bytes as big-endian words.
 func fold64(acc uint64) uint16 {
 	acc = acc>>32 + acc&0xffffffff
 	acc = acc>>32 + acc&0xffffffff

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it. Go must have
-// started that goroutine, and it must be inside the spaces of the segments that it passes. A Copier
-// allocates only for errors.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it. That goroutine must
+// be inside the spaces of the segments that it passes; for segments outside any space, Go must have
+// started it, or it must have called Guard. The methods that copy allocate only for errors.
 //
 // If a file faults, the method returns that file's *FaultError; Space.Has reports whether a space
 // maps the file. The returned count then includes only completely copied pieces.
@@ -76,10 +76,11 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 }
 
 // done advances both cursors by n bytes, which the caller has just copied, and counts them if
-// counting has begun. Every write to guest and GPU memory passes here or through View, except
-// writes to rings (Pin).
+// counting has begun. Every write to guest and GPU memory is in copy, CopySum or behind, or goes
+// through View, except writes to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
-	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
+	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here, and in behind, which calls
+	// done only while the copier counts.
 	counts := c.counts.Load()
 	if counts == nil {
 		src.advance(n)
@@ -108,7 +109,8 @@ func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-// CopyBehind copies head, a private slice, and then src to dst until dst or src ends.
+// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends, and returns how
+// many bytes it copied.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
 	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
 		if n, err, done := c.behind(&dst[0], head, src); done {
@@ -203,7 +205,7 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Write copies src, a private slice, to dst until one of them ends.
+// Write copies src, a private slice, to dst until one of them ends, and returns how many bytes it copied.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	if len(dst) == 1 {
 		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
@@ -214,9 +216,9 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	return int(n), err
 }
 
-// View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until f
-// returns an error. It is for engines (hash, fill); f must not keep the slice. View counts no
-// bytes. If f faults, View returns an error, as Copy does.
+// View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until the end
+// of seg or an error of f. It is for engines (hash, fill); f must not keep the slice. View counts no
+// bytes. If f faults in a mapped file, View returns the file's *FaultError.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {

@@ -82,7 +82,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count adds what a copy between these bytes should count, and compares.
+		// count adds to want what a copy between these bytes should count, and compares want with the counters.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu

@@ -29,8 +29,8 @@
 //
 // No system call on a peer's descriptor waits for the peer. Files accepts only files of tmpfs,
 // hugetlbfs and local disks. It determines the file system without asking a server that may be
-// behind the file: by 7 system calls, and for files that are not memory by reading
-// /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). If closing a descriptor would ask a
+// behind the file: by fcntl(2), and for files that are not memory by reading /proc/self/fdinfo and
+// /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). If closing a descriptor might ask a
 // server, the descriptor stays open (Space.Discard): at most 64 per Space, plus the descriptors of
 // one message; then the Space's owner must stop serving (Space.DiscardErr).
 //
@@ -39,10 +39,11 @@
 // makes such memory inaccessible (ErrNotShared). A check reads at most 1 MiB of /proc/PID/maps; a
 // space may make 64 checks at once, and 10 a second.
 //
-// A peer may truncate a file while it is mapped. Go must start the goroutines that touch mapped
-// memory; Recover, which guards each call of the Copier, turns the fault into a *FaultError that
-// names the file. From then on the file is dead, and every Space that maps it reports the fault
-// (Faulted); the fault does not affect other spaces. A fault at any other address stays a panic.
+// A peer may truncate a file while it is mapped. A goroutine that touches mapped memory must have been
+// started by Go, have called Guard, or be inside a Space; then Recover, which guards each method of the
+// Copier, turns the fault into a *FaultError that names the file. From then on the file is dead, and
+// every Space that maps it reports the fault (Faulted); the fault does not affect other spaces. A fault
+// at any other address stays a panic.
 //
 // The package is independent of rings, packets and protocols. Linux only.
 //

@@ -27,7 +27,7 @@ func (e *FaultError) Error() string {
 func (e *FaultError) Unwrap() error { return ErrFault }
 
 // Go starts f on a new goroutine, where a fault in mapped memory becomes a panic that Recover turns
-// into an error; on other goroutines a fault ends the process. Go does not wait for f.
+// into an error; on a goroutine without Guard a fault ends the process. Go does not wait for f.
 func Go(f func()) {
 	go func() {
 		Guard()
@@ -35,14 +35,14 @@ func Go(f func()) {
 	}()
 }
 
-// Guard makes Recover work on the calling goroutine, for goroutines that Go did not start. Enter
-// calls it too; it costs a nanosecond.
+// Guard makes Recover work on the calling goroutine, for goroutines that Go did not start. Space.Enter
+// calls Guard too; a call takes about a nanosecond.
 func Guard() { debug.SetPanicOnFault(true) } // per goroutine
 
 // Recover turns a memory fault into an error. A function that touches mapped memory defers it, as
 // `defer dma.Recover(&err)`, on a goroutine that Go started, that called Guard, or that is inside a
 // Space. If the function faults inside a mapped File, Recover sets *err to the *FaultError, marks
-// the file dead, and reports it to every space that maps it. It re-raises any other panic.
+// the file dead, and reports the fault to every space that maps the file. It re-raises any other panic.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -70,8 +70,8 @@ func FaultAddr(v any) (addr uintptr, ok bool) {
 	return e.Addr(), true
 }
 
-// markDead marks the file dead after a fault at off, and reports it to the spaces that map the
-// file. It returns the error of the file's first fault.
+// markDead marks the file dead after a fault at off, and reports the fault to the spaces that map the
+// file. If the file has faulted or was closed before, markDead only returns the earlier error.
 func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +85,8 @@ func (f *File) markDead(off uint64) error {
 	return fe
 }
 
-// reportFault records the fault and closes the channel that Faulted returned.
+// reportFault records the fault and closes the channel that Faulted returned, unless the space has a
+// fault already.
 func (s *Space) reportFault(fe *FaultError) {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
@@ -95,8 +96,8 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault makes a new Faulted channel if no dead file is mapped here any more. The caller holds
-// mu, so no Add runs meanwhile.
+// clearFault makes a new Faulted channel if the space maps no dead file any more; otherwise it records
+// the fault of one of these files. The caller holds mu, so no Add runs meanwhile.
 func (s *Space) clearFault() {
 	s.faultMu.Lock() // a file that dies from now on calls reportFault after this function
 	defer s.faultMu.Unlock()

@@ -52,9 +52,9 @@ func (fs *Files) Len() int {
 // Open maps the file behind fd, whole, shared and writable, unless it is already mapped, and takes
 // a reference. The caller still owns fd, and may close it at once: the mapping keeps the inode. The
 // error is ErrBadFile if fd is not open for reading and writing, is no regular file (memfd, tmpfs,
-// hugetlbfs or disk) of this machine, or is shorter than need; ENOSPC if the registry has mapped
-// too much already. If a file has grown since it was mapped, its File keeps the old size until the
-// last reference is closed.
+// hugetlbfs or disk) of this machine, is empty, longer than 8 TiB or shorter than need; ENOSPC if the
+// registry has mapped too much already; ErrFault if the file is mapped and has faulted. If a file has
+// grown since it was mapped, its File keeps the old size until the last reference is closed.
 //
 // Open never waits for a server behind a file. It waits at most 2 s for a disk; then it returns
 // ErrBlocked.
@@ -154,7 +154,7 @@ func (f *File) Close() {
 	}
 }
 
-// hold takes one more reference; the caller makes sure that there is one already.
+// hold takes one more reference; the caller makes sure that nobody drops the last one meanwhile.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++

@@ -117,9 +117,9 @@ var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat calls statFile and waits at most statLimit. If a disk does not answer, stat returns
-// ErrBlocked, which ends the peer's connection; a goroutine and a descriptor remain until the disk
-// does answer.
+// stat calls statFile, and waits at most statLimit for a file that is not memory. If a disk does not
+// answer, stat returns ErrBlocked, which ends the peer's connection; a goroutine and a descriptor remain
+// until the disk does answer.
 func stat(fd int) (st unix.Statx_t, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // fd is a memory file
 		return st, statFile(fd, &st)
@@ -174,14 +174,15 @@ func (id FileID) in(s *Space) FileID {
 
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
-// FileIDOf returns the identity of the file behind fd, if it can be a guest's memory. It returns
-// the same errors as Files.Open. It asks no server.
+// FileIDOf returns the identity of the file behind fd, or ErrBadFile if the file cannot be a guest's
+// memory, for the reasons that Files.Open names, except its length. It asks no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err
 }
 
-// check examines fd before the caller maps it.
+// check returns the identity and the size of the file behind fd, or ErrBadFile if the file cannot be a
+// guest's memory.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -223,8 +224,8 @@ const maxKept = 64
 
 // Discard closes a descriptor that a peer has sent, unless a server may be behind it: closing a
 // file on FUSE waits for the server, and neither a signal nor exit_group(2) ends the wait
-// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends (Linux 6.2 and
-// newer do not wait then). DiscardErr reports when these descriptors are too many.
+// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends; Linux 6.2 and
+// newer do not wait when a process that ends closes it. DiscardErr reports when there are too many.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:

@@ -31,8 +31,8 @@ func (f *File) mapFile(fd int, size int) error {
 	return nil
 }
 
-// unmap removes f from mappings and unmaps it. Regions still hold slices of the memory; the copier
-// refuses a file that is not mapped any more.
+// unmap removes f from mappings and unmaps its memory. Regions still hold slices of the memory; the
+// Copier refuses a file that is not mapped any more.
 func (f *File) unmap() {
 	mappings.mu.Lock()
 	if i, ok := slices.BinarySearchFunc(mappings.files, f.base, byBase); ok {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// MemKind is the kind of memory that a byte lies in. It depends on the file behind the byte, never
-// on its address.
+// MemKind is the kind of memory that a byte lies in. It depends on the file behind the byte and the
+// byte's offset in the file, never on the byte's address.
 type MemKind uint8
 
 // The kinds of memory.

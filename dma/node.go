@@ -1,17 +1,19 @@
 package dma
 
+import "slices"
+
 // MaxNodes is how many NUMA nodes of a guest a Space can distinguish.
 const MaxNodes = 8
 
-// nodeRegions is the largest number of regions with which a space looks for nodes: RAM is a few
-// regions.
+// nodeRegions is the largest number of regions with which a space looks for nodes: a guest's RAM is
+// only a few regions.
 const nodeRegions = 256
 
 // SetNodes declares that the guest has n NUMA nodes with RAM, each a file of its own, in the order
 // of their addresses, as QEMU lays them out. Once the space maps exactly n files that are not
-// memory of a GPU, segments in these files have a Node. With any other number of files, or if an
-// IOMMU translates the addresses (SetIOTLB), the nodes stay unknown. SetNodes treats n above
-// MaxNodes as 0.
+// memory of a GPU, segments in these files have a Node. With any other number of files, with more than
+// 256 regions, or if an IOMMU translates the addresses (SetIOTLB), the space sets no node: a file keeps
+// the node that it has, none at first. SetNodes treats a negative n and one above MaxNodes as 0.
 func (s *Space) SetNodes(n int) {
 	if n < 0 || n > MaxNodes {
 		n = 0
@@ -35,13 +37,8 @@ func (s *Space) tellNodes() {
 	found := 0
 	s.table.Load().walk(0, func(r *Region) bool {
 		f := r.file
-		if f == nil || f.GPU() >= 0 {
+		if f == nil || f.GPU() >= 0 || slices.Contains(files[:min(found, MaxNodes)], f) {
 			return true
-		}
-		for _, known := range files[:min(found, MaxNodes)] {
-			if known == f {
-				return true
-			}
 		}
 		if found < MaxNodes {
 			files[found] = f

@@ -39,8 +39,8 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns how many bytes the file occupies; 0 if no space counts it. The caller's space
-// must have mapped the file.
+// occupied returns how many bytes the file occupies; 0 if no space counts it, or it is a GPU's. The
+// caller's space must have mapped the file.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -66,8 +66,8 @@ func (s *Space) leave(f *File) {
 	}
 }
 
-// keep duplicates fd, the descriptor of a memory file, if space s counts memory. The caller holds
-// files.mu.
+// keep stores a duplicate of fd in f.fd if space s counts memory, the file is a memory file of no GPU,
+// and f has no descriptor yet. The caller holds files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil

@@ -22,8 +22,8 @@ type Region struct {
 	private  bool // set: the region is noAccess because the peer has mapped the file privately
 }
 
-// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). The caller keeps b
-// alive, and its length unchanged.
+// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). If b is not memory of
+// the Go heap, the caller keeps it mapped while the region is in use.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -48,8 +48,12 @@ func (r *Region) denied() error {
 	return ErrAccess
 }
 
-func (r *Region) info() RegionInfo {
-	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
+func infosOf(regions []*Region) []RegionInfo {
+	infos := make([]RegionInfo, len(regions))
+	for i, r := range regions {
+		infos[i] = RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
+	}
+	return infos
 }
 
 // Segment returns [off, off+n) of the region as a Segment. The Copier checks the Segment's bounds

@@ -28,8 +28,8 @@ const (
 
 // SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with
 // this device and inode. The result is SharingUnknown for another user's process, for a process in
-// another PID namespace, whose pid is 0, and if the file system has other device numbers there than
-// in stat(2), as btrfs does.
+// another PID namespace, whose pid is 0, if the file system has other device numbers in the maps than
+// in stat(2), as btrfs does, and if the part that was read has only private mappings but is not all.
 //
 // A Space trusts a process with SharingUnknown to share its memory, as there is no other way to
 // find out. A write to a private mapping also allocates the file's page (SEEK_DATA finds it); in
@@ -57,8 +57,9 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 	return sharing
 }
 
-// How often a Space checks its peer's mappings: a peer may map files as often as it likes. When the
-// limit forbids a check, the last answer for the file applies, if there is one.
+// These limits say how often a Space checks its peer's mappings, because a peer may map files as often
+// as it likes. When a limit forbids a check, the last answer for the file applies; without one, the
+// space takes the file for shared.
 const (
 	sharingBurst = 64
 	sharingRate  = 10 // a second
@@ -90,7 +91,7 @@ func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 }
 
 // SetPeer sets the process whose memory the space maps from now on. Before it adds the first region
-// of a file, and for each file at each Replace, the space checks whether that process has mapped
+// of a file, and for each region at each Replace, the space checks whether that process has mapped
 // the file privately. If so, the region is like one with Map.NoAccess, but its error is
 // ErrNotShared; and the space calls private with the first such region of a file, and the file's
 // name. With a pid of 0 the space checks nothing. A space makes up to 64 checks at once, and 10 a
@@ -103,8 +104,9 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. If the space maps a region
-// of the file already, isPrivate asks again only if again is set.
+// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it asks
+// nothing, and repeats the earlier result, if the space maps a region of the file already, or if the
+// file was private and the space has removed no private region since.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()

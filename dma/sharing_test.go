@@ -109,9 +109,9 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// The space reads a peer's mappings when it first maps a file, and at each Replace, but not for
-// each region. It limits the rate of these reads, whatever the peer does: beyond that rate it uses
-// the last result.
+// The space reads a peer's mappings when it first maps a file, and at each Replace, but not for each
+// region that Add maps. It limits the rate of these reads, whatever the peer does: beyond that rate it
+// uses the last result.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())

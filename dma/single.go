@@ -3,7 +3,7 @@ package dma
 // Most frames have a few bytes in one or two segments; for these, two cursors cost more than the
 // copy. The functions in this file copy such frames faster.
 
-// Read copies src to dst, a private slice, until one of them ends.
+// Read copies src to dst, a private slice, until one of them ends, and returns how many bytes it copied.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)
 	for i := range src {

@@ -52,7 +52,7 @@ type Space struct {
 	mu    sync.Mutex         // held during a change of the table, not while the space waits for workers
 	count int                // under mu: regions in the table
 	using map[*File]struct{} // under mu: the files of regions that are mapped or still in use by workers
-	reach uint64             // under mu: the sum of their sizes
+	reach uint64             // under mu: the sum of the sizes of the files in using
 
 	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
 	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
@@ -172,11 +172,7 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("space %s: %w", s.name, err)
 	}
-	infos := make([]RegionInfo, len(regions))
-	for i, r := range regions {
-		infos[i] = r.info()
-	}
-	return infos, nil
+	return infosOf(regions), nil
 }
 
 // Replace replaces all regions by maps at once, and returns when no worker uses the old regions any
@@ -227,14 +223,7 @@ func (s *Space) Replace(maps []Map) error {
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
-func (s *Space) Regions() []RegionInfo {
-	var infos []RegionInfo
-	s.table.Load().walk(0, func(r *Region) bool {
-		infos = append(infos, r.info())
-		return true
-	})
-	return infos
-}
+func (s *Space) Regions() []RegionInfo { return infosOf(s.table.Load().all()) }
 
 // Has reports whether the space maps a region of f, or has unmapped one that workers still use.
 func (s *Space) Has(f *File) bool {
@@ -289,8 +278,8 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach counts the region as one of its file in this space, for faults and limits. The caller
-// holds mu.
+// attach counts the region among its file's regions in this space, for faults and limits; the error is
+// ENOSPC if a limit is reached. The caller holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {

@@ -27,10 +27,10 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
 	add(t, s, Map{IOVA: 12 * page, Size: 2 * page, FD: b, FileOffset: page})
 	add(t, s, Map{IOVA: 14 * page, Size: page, FD: a, FileOffset: 3 * page, ReadOnly: true})
-	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a})                  // after a hole
-	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true}) // with neighbour:
-	add(t, s, Map{IOVA: top, Size: page, FD: b})                        // up to 2^64
-	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page})    // not adjacent to the one before
+	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole
+	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true})
+	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // up to 2^64
+	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // the region at the top does not continue here
 	if got := len(s.Regions()); got != 7 || s.Generation() != 7 {
 		t.Fatalf("%d regions, generation %d", got, s.Generation())
 	}
@@ -90,9 +90,9 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// In a space whose regions are IOTLB entries, an address outside all of them is a miss: the error
-// names the address, once for each missing entry, until the entry is added. An entry that denies
-// the access still denies it.
+// In a space whose regions are IOTLB entries, an address outside all of them is a miss: the error names
+// the first missing address, so after one error for each missing entry, each followed by its addition,
+// the call succeeds. An entry that does not allow the access causes ErrAccess.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)

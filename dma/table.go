@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNode is the largest number of regions in a leaf, and of children of a node; every node except
-// the root has at least half as many.
+// maxNode is the largest number of children of a node, and of regions in a leaf that is not the root;
+// every node except the root has at least half as many.
 const maxNode = 64
 
 // maxFlat is the largest number of regions for which the root is a leaf, because a search in one
@@ -84,8 +84,9 @@ func (t *table) leaf(iova uint64) *table {
 
 // follow returns the leaf, and the index in it, where a translation continues at iova, after its
 // index in node from has left the regions: from is an inner root, or the index is past the end of a
-// leaf. The leaf is nil if no region begins at or before iova. In a tree of one leaf, as for most
-// guests, translate calls follow only for addresses outside all regions.
+// leaf. The leaf is nil in a tree of one leaf, after a translation has wrapped to address 0, and if no
+// region begins at or before iova. In a tree of one leaf, as for most guests, translate calls follow
+// only for addresses outside all regions.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {

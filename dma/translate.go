@@ -53,7 +53,7 @@ func (e *AddrError) Error() string {
 // Unwrap returns the sentinel.
 func (e *AddrError) Unwrap() error { return e.Err }
 
-// maxSegment is the longest segment that Translate makes; a multiple of every page size.
+// maxSegment is the longest segment that Translate makes, in bytes.
 const maxSegment = 1 << 30
 
 // Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
@@ -119,16 +119,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 // The caller is inside the space. No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
-	var few [2]Segment
-	segs, err := s.Translate(few[:0], iova, uint64(len(dst)), Read)
-	for i := range segs {
-		b, err := segs[i].bytes(Read)
-		if err != nil {
-			return err
-		}
-		dst = dst[copy(dst, b):]
-	}
-	return err
+	t := NewTranslator(s)
+	return t.ReadAt(dst, iova)
 }
 
 // Pin is a piece of a region whose file stays mapped until Close, however the space changes.
@@ -137,9 +129,9 @@ type Pin struct {
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may
-// write. The caller guards every access with Recover. It closes the pin when a change of the space
-// has mapped other memory at the address.
+// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device
+// may write. The caller guards every access with Recover. The caller closes the pin when a change of
+// the space has mapped other memory at the address.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -156,11 +148,7 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case r.noAccess || r.readOnly:
 		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
-	if err := r.file.usable(); err != nil {
-		return nil, err
-	}
-	r.file.hold() // safe: the region holds a reference until the caller leaves the space
-	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
+	return r.Pin(off, n) // safe: the region holds a reference to its file until Leave
 }
 
 // Pin returns [off, off+n) of the region as memory, like Space.Pin. It is for callers that have the

@@ -15,21 +15,22 @@ import (
 // else is a bug, and panics.
 //
 // Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
-// compiler moves no store behind it. Both are little endian.
+// compiler moves no store behind it. Both architectures are little endian.
 func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }
 
-// LoadWord loads the word at the start of b; later loads see nothing older than it.
+// LoadWord loads the word at the start of b, as an acquire: later loads see everything that the peer
+// stored before it stored the word.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v in the word at the start of b if the word is old, and reports whether
+// CompareAndSwapWord stores v in the word at the start of b if the word equals old, and reports whether
 // it stored v. It is for a word that both sides change. It is both a release and an acquire.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
-// word proves that b starts with a whole, 4-aligned word.
+// word returns a pointer to the first 4 bytes of b; it panics if b is shorter or not 4-aligned.
 func word(b []byte) *uint32 {
 	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // bounds: panics if b has fewer than 4 bytes
 	if uintptr(p)&3 != 0 {

@@ -23,7 +23,7 @@ func TestServerThatIsKilledAndRestarted(t *testing.T) {
 			w.conf.Copy, w.conf.Connections, w.conf.RangeSize = copied, 1, 1<<20
 			file := random(3<<20+11, 11)
 			s := &server{t: t, addr: "127.0.0.1:0"}
-			const half = 1<<20 + 300_000 // the body ends here
+			const half = 1<<20 + 300_000 // the first server sends the second range's body up to this offset of the file
 			reached := make(chan struct{})
 			s.start(func(rw http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Range") != fmt.Sprintf("bytes=%d-%d", 1<<20, 2<<20-1) {

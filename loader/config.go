@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults: check replaces zero fields of a Config by these values.
+// Defaults: check replaces zero fields of a Config by these values; it multiplies the two times on
+// machines that run slowly.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -35,14 +36,14 @@ const (
 // Config configures how a file is read.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // of the Device's GPUs
+	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Queue int           // a receive queue that can be bound and that only the Object uses
 	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
 	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
 
-	// Local is the address that connections come from, of the same family as the server's. Zero:
-	// the Device chooses.
+	// Local is the local address of the connections, of the same family as the server's. Zero: the
+	// Device chooses.
 	Local netip.Addr
 	// Resolve returns a host's addresses; the loader calls it for literal addresses too. nil means
 	// net.DefaultResolver.
@@ -53,8 +54,8 @@ type Config struct {
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
 	// Header has headers for each request, for example Authorization. The value of Host replaces the
-	// URL's host. Open refuses headers that the loader sets itself (EINVAL): ranges, conditions,
-	// codings and headers of the connection.
+	// URL's host in the requests, not as the address. Open refuses headers that the loader sets itself
+	// (EINVAL): ranges, conditions, codings and headers of the connection.
 	Header http.Header
 
 	// Timeout is how long a server may take to connect, and how long it may send nothing after a
@@ -107,7 +108,7 @@ func (c *Config) check() error {
 	return c.checkHeader()
 }
 
-// checkHeader checks the headers, makes their names canonical, and adds User-Agent.
+// checkHeader checks the headers, makes their names canonical, and adds a User-Agent if there is none.
 func (c *Config) checkHeader() error {
 	if err := CheckHeader(c.Header); err != nil {
 		return err

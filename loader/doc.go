@@ -1,7 +1,7 @@
-// Package loader reads training data over HTTP/1.1 into device memory. It uses package devmem
-// alone. It asks for ranges of a file on several connections, steers the connections to a queue
-// with device memory, and gathers the bodies of the responses into a buffer. Any server that serves
-// ranges (RFC 9110, section 14) will do.
+// Package loader reads training data over HTTP/1.1 into GPU memory, also called device memory. It
+// reaches the network and the GPU only through package devmem. It asks for ranges of a file on several
+// connections, steers the connections to a queue with device memory, and gathers the bodies of the
+// responses into a buffer. Any server that serves ranges (RFC 9110, section 14) will do.
 //
 // An [Object] is a file on a server. [Object.Fetch] brings pieces of it to a buffer. [Records]
 // reads a file of records of one size, batch by batch for a training loop, and [Safetensors] reads
@@ -34,8 +34,8 @@
 // after its response (RFC 9112, section 9.3.2).
 //
 // If a server answers 408, 429 or 5xx (except 501 and 505), Fetch, Open and ReadHost ask again on
-// another connection: after the time in Retry-After, or else after 10 ms at first and up to a
-// second. Without another byte of the file they give up after Config.Retry and a second
+// another connection: after 10 ms at first, later after up to a second, but not before the time in
+// Retry-After. Without another byte of the file they give up after Config.Retry and a second
 // (TestWaitsAreBounded), and at once if Retry-After is longer than the rest of Config.Retry.
 //
 // Whatever a server sends, a response head costs at most 16 KiB. A connection costs at most 300 KiB

@@ -26,7 +26,7 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for, or the rest of it that has not come.
+// span is the part of a piece that one request asks for. off, n and mem are the rest that has not come.
 type span struct {
 	off, n, mem uint64
 	all         uint64 // the value of n when the span was made
@@ -53,9 +53,9 @@ type fetch struct {
 // one goroutine for one piece after the other. next may block, for example until memory is free,
 // until its context ends; Fetch asks for at most 2 x Connections x Pipeline + 1 pieces that are not
 // complete. Fetch calls done once for each complete piece, in any order, from the goroutine that
-// called Fetch; while done blocks, all connections wait. Fetch returns when it no longer writes to
-// dst: nil if next has no more pieces and all are complete, or else the first error, which may be
-// done's.
+// called Fetch, until the first error; while done blocks, the connections soon wait. Fetch returns when
+// it no longer writes to dst: nil if next has no more pieces and all are complete, or else the first
+// error, which may be done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a
 // piece is beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as
@@ -124,7 +124,7 @@ func (o *Object) checkBuffer(dst devmem.Buffer) error {
 	return nil
 }
 
-// feed cuts pieces into spans.
+// feed checks the pieces of next, and sends them to f.spans, cut into spans.
 func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece, bool)) error {
 	for ctx.Err() == nil {
 		p, ok := next(ctx)
@@ -306,7 +306,8 @@ func (w *worker) serve(ctx context.Context) error {
 	return nil
 }
 
-// ask adds spans to list, up to the most that may be in progress, and sends requests for the new ones.
+// ask adds spans to list, up to the most that may be in progress, and sends requests for the spans of
+// list that were not requested on this connection.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
@@ -356,8 +357,8 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	return nil
 }
 
-// recover prepares for another connection, or returns the error that ends the worker. It flushes
-// the bytes that were taken from the broken connection.
+// recover flushes the bytes that were taken from the broken connection, closes it, and waits until
+// another attempt is due, or returns the error that ends the worker.
 func (w *worker) recover(ctx context.Context, why error) error {
 	if l := *w.l; l != nil {
 		var away *broken

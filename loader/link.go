@@ -49,13 +49,12 @@ func (m *memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []dev
 
 // link is a connection to the server for requests of ranges. One Fetch after the other may use it.
 type link struct {
-	o       *Object
-	c       devmem.Conn
-	s       *devmem.Stream
-	m       *memory
-	flow    devmem.FlowID
-	steered bool        // flow is valid
-	stop    func() bool // undoes hold; nil: no context holds the link
+	o    *Object
+	c    devmem.Conn
+	s    *devmem.Stream
+	m    *memory
+	flow devmem.FlowID // 0: none, so heads are in host memory
+	stop func() bool   // undoes hold; nil: no context holds the link
 
 	parser headParser
 	head   []byte
@@ -89,14 +88,14 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 		if l.flow, err = o.c.Device.AddFlow(f); err != nil { // before the first request, so nothing arrives earlier
 			return nil, errors.Join(err, l.close())
 		}
-		l.steered = true
 	}
 	l.s = devmem.NewStream(c, l.m, pool)
 	o.stats.connections.Add(1)
 	return l, nil
 }
 
-// close closes the connection, and resets it if responses are missing. A nil link is allowed.
+// close closes the connection, by a reset if responses are missing, and deletes its flow rule. l may be
+// nil.
 func (l *link) close() error {
 	if l == nil {
 		return nil
@@ -109,7 +108,7 @@ func (l *link) close() error {
 	if errors.Is(err, net.ErrClosed) { // by the Device
 		err = nil
 	}
-	if l.steered {
+	if l.flow != 0 {
 		err = errors.Join(err, l.o.c.Device.DelFlow(l.flow))
 	}
 	return err
@@ -183,7 +182,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 		if err := l.s.Look(ctx, l.head[have:], uint64(have)); err != nil {
 			return nil, l.failed(err)
 		}
-		if l.steered {
+		if l.flow != 0 {
 			l.o.stats.looked.Add(uint64(n))
 			l.o.stats.looks.Add(1)
 		}

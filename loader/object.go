@@ -2,6 +2,7 @@ package loader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ type asking struct {
 	head []byte // of base, in wire format
 }
 
-// askingWith returns base with headers h.
+// askingWith returns a request like base, with headers h.
 func askingWith(base *http.Request, h http.Header) (asking, error) {
 	r := &http.Request{Method: base.Method, URL: base.URL, Header: h, Host: base.Host}
 	var b bytes.Buffer
@@ -362,16 +363,13 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	}
 	var errs []error
 	for _, a := range addrs {
-		local := netip.AddrPort{}
-		if o.c.Local.IsValid() {
-			local = netip.AddrPortFrom(o.c.Local, 0)
-		}
-		c, err := o.c.Device.Dial(ctx, local, netip.AddrPortFrom(a, uint16(port)))
+		server := netip.AddrPortFrom(a, uint16(port))
+		c, err := o.c.Device.Dial(ctx, netip.AddrPortFrom(o.c.Local, 0), server)
 		if err == nil {
 			c.SetStallLimit(o.c.Timeout)
 			return c, nil
 		}
-		err = diagnosis.DialServer(err, netip.AddrPortFrom(a, uint16(port)))
+		err = diagnosis.DialServer(err, server)
 		if errs = append(errs, fmt.Errorf("%s at %v: %w", host, a, err)); ctx.Err() != nil {
 			return nil, errors.Join(append(errs, context.Cause(ctx))...)
 		}
@@ -379,7 +377,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns the host's addresses of Local's family.
+// resolve returns at most 16 addresses of the host: those with Local's family, or all if Local is zero.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
@@ -401,11 +399,7 @@ func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, e
 
 // address returns the server's host and port, for dial.
 func (o *Object) address() string {
-	port := o.url.Port()
-	if port == "" {
-		port = "80"
-	}
-	return net.JoinHostPort(o.url.Hostname(), port)
+	return net.JoinHostPort(o.url.Hostname(), cmp.Or(o.url.Port(), "80"))
 }
 
 // begin registers a Fetch in progress, until end is called.

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// refused fails the test unless Open fails, and leaves no resources.
+// refused fails the test unless Open fails with an error that is want, if not nil, and contains says.
 func (w *world) refused(url string, want error, says ...string) {
 	w.t.Helper()
 	o, err := Open(w.t.Context(), url, w.conf)

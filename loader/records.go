@@ -18,7 +18,7 @@ const maxDepth = 1 << 16
 // RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
 	Buffer devmem.Buffer // must have room for Depth batches from Off on, one after the other (ENOSPC)
-	Off    uint64
+	Off    uint64        // in bytes
 
 	Skip       uint64 // bytes of the file before the first record
 	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
@@ -207,7 +207,8 @@ func (r *Records) Stats() RecordsStats { return r.stats }
 var errLeft = errors.New("the records were closed")
 
 // Close ends the fetch, and returns when the fetch no longer writes to memory; then the Object can
-// start another Fetch or Records. It is idempotent.
+// start another Fetch or Records. Close returns the error with which the fetch ended before, or nil. It
+// is idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -229,9 +229,6 @@ func (t *Tensor) parse(l *lexer) error {
 // maxShort is the most runes of the file's text, or numbers of a list, that an error shows.
 const maxShort = 80
 
-// listed formats numbers as JSON does: [1, 2].
-func listed(v []uint64) string { return strings.ReplaceAll(fmt.Sprint(v), " ", ", ") }
-
 // short returns the start of v, which may be long, for an error message.
 func short[T string | []byte](v T) string {
 	s := []rune(string(v[:min(len(v), maxShort*utf8.UTFMax)]))
@@ -241,4 +238,7 @@ func short[T string | []byte](v T) string {
 	return string(s)
 }
 
-func shortList(list []uint64) string { return short(listed(list[:min(len(list), maxShort)])) }
+// shortList returns the start of a list as JSON, for example [1, 2], for an error message.
+func shortList(list []uint64) string {
+	return short(strings.ReplaceAll(fmt.Sprint(list[:min(len(list), maxShort)]), " ", ", "))
+}

@@ -63,8 +63,8 @@ func addressSum(h *Headers, hdr []byte) uint16 {
 }
 
 // PseudoSum returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP
-// frame whose layer 4 header and payload have l4len bytes. As in each function here with h and hdr,
-// hdr has all headers of the frame.
+// frame whose layer 4 header and payload have l4len bytes. For each function of this file with h and
+// hdr, hdr has the first h.HdrLen bytes of the frame, and h is what Parse returns for it.
 func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
 	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
 }
@@ -107,7 +107,7 @@ func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
 }
 
 // FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload has payloadLen bytes
-// and the sum payloadSum.
+// and the sum payloadSum. It does nothing to other frames.
 func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	start, offset, ok := CsumPlace(h)
 	if !ok {

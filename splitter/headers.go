@@ -8,7 +8,7 @@ const (
 	MaxHeader = 512 // longest headers that Parse reads; a frame with longer headers is Malformed
 )
 
-// EtherTypes that Parse knows (IEEE 802 numbers).
+// EtherTypes that this package knows (IEEE 802 numbers).
 const (
 	EtherTypeIPv4 = 0x0800
 	EtherTypeARP  = 0x0806
@@ -48,7 +48,7 @@ type Class uint8
 // Classes of frames.
 const (
 	NotIP     Class = iota // ARP, LLDP and the like: only the link header is parsed
-	Fragment               // fragment of an IP datagram, also the first: no ports, so matches no rule with ports
+	Fragment               // fragment of an IP datagram, also the first: its ports are 0, so it matches no rule with ports
 	OtherIP                // IP of a protocol other than TCP and UDP, or with a source route that is not at its end
 	TCP                    // complete headers, options included
 	UDP                    // complete headers
@@ -57,7 +57,7 @@ const (
 
 var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
 
-// String returns the class's name for counters and logs.
+// String returns the class's name for counters and logs; "malformed" also for an unknown class.
 func (c Class) String() string {
 	if int(c) < len(classNames) {
 		return classNames[c]

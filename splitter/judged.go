@@ -19,8 +19,8 @@ const (
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
 // A link that checks source addresses (wire.Identity) also reads the bytes of neighbor discovery
-// messages beyond JudgedLen, after their checksum: it reads a private copy of the frame, in which
-// it has completed a partial checksum.
+// messages beyond JudgedLen. It reads them in a private copy of the frame, after it has completed a
+// partial checksum there.
 //
 // A capture copies headers and payload to a file, and decides nothing. Whoever adds a reader of
 // more bytes must extend JudgedLen. For a Malformed frame the result is its whole length.

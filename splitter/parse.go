@@ -17,7 +17,7 @@ const (
 	extDestOpts = 60
 )
 
-// errMalformed ends a parse whose class is already Malformed.
+// errMalformed ends the parse of a frame that is Malformed.
 var errMalformed = errors.New("malformed")
 
 // Parse reads the headers of a frame of frameLen bytes; b is the start of the frame: the whole
@@ -46,7 +46,8 @@ type parser struct {
 	end uint32 // end of the frame; once known, of the IP datagram
 }
 
-// need makes sure that the frame has the first n bytes and that they are in b.
+// need returns nil if the frame's first n bytes are in b; errMalformed if the frame is shorter or n is
+// above MaxHeader; and ErrShort if only b is shorter.
 func (p *parser) need(n uint32) error {
 	if n > p.end || n > MaxHeader {
 		return errMalformed

@@ -23,8 +23,9 @@ const maxTable = 1 << 15
 // inputLen is the longest input of the hash: two IPv6 addresses and two ports.
 const inputLen = 36
 
-// Toeplitz hashes a flow bit by bit: addresses, then ports. Ports of 0 add nothing, so a flow
-// without ports gets the 2-tuple hash. It is the reference; RSS.Hash returns the same value faster.
+// Toeplitz hashes a flow bit by bit: addresses, then ports. Ports of 0 add nothing, so the hash of a
+// flow without ports is the hash of its addresses. Toeplitz is the reference; RSS.Hash returns the same
+// value faster.
 func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	var in [inputLen]byte
 	n := f.input(&in)
@@ -61,7 +62,7 @@ func (f *Flow) input(in *[inputLen]byte) int {
 // through an atomic pointer.
 type RSS struct {
 	Key   [KeyLen]byte
-	Table []uint16 // queue by hash; its length is a power of two
+	Table []uint16 // queue by the low bits of the hash; its length is a power of two
 
 	nibble [2 * inputLen][16]uint32 // by half byte of the input and its value: the bits that it adds to the hash
 }

@@ -35,8 +35,8 @@ var (
 
 // Rule steers the flows that equal Flow in Fields to Queue. It ignores fields of Flow that are not
 // in Fields. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
-// rules without ports. A rule for ESP or AH has both ports in Fields (the halves of the SPI), or
-// neither.
+// rules without ports. A rule with FieldProto for ESP or AH has both ports in Fields (the halves of the
+// SPI), or neither.
 type Rule struct {
 	ID     uint32 // names the rule in errors
 	Flow   Flow
@@ -166,8 +166,8 @@ func (g *group) with() group {
 	return n
 }
 
-// NewRules returns the table for a list of rules, in time linear in the list. The error is
-// ErrRuleExists if two rules match the same flows.
+// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule
+// for an invalid rule, and ErrRuleExists if two rules match exactly the same flows.
 func NewRules(list []Rule) (*Rules, error) {
 	var count [FieldsAll + 1]int
 	for i := range list {
@@ -191,7 +191,8 @@ func NewRules(list []Rule) (*Rules, error) {
 	return r, nil
 }
 
-// With returns the table with one more rule, much faster than NewRules. r does not change.
+// With returns the table with one more rule, much faster than NewRules, with its errors. r does not
+// change.
 func (r *Rules) With(rule Rule) (*Rules, error) {
 	if err := rule.check(); err != nil {
 		return nil, err
@@ -239,7 +240,7 @@ func (r *Rules) add(rule *Rule) error {
 	return nil
 }
 
-// weight orders groups by the number of fields, then by which fields they are.
+// weight is a group's priority: it depends on the number of fields first, then on which fields they are.
 func (f Fields) weight() int {
 	w := bits.OnesCount8(uint8(f)) << 5
 	for i, one := range []Fields{FieldSrcPort, FieldDstPort, FieldProto, FieldSrc, FieldDst} {
@@ -274,8 +275,8 @@ func (r *Rule) check() error {
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
 // LookupFrame returns the queue for an IP frame. If a rule matches the flow of the frame's upper
-// layer, LookupFrame returns its queue; otherwise it looks up the flow of the authentication
-// header, if an IPv6 frame has one before the upper layer.
+// layer, LookupFrame returns the rule's queue; otherwise it looks up the flow of the authentication
+// header, if an IPv6 frame has one before the upper layer. ok is false if no rule matches.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {
@@ -286,7 +287,7 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	return r.Lookup(&f)
 }
 
-// Lookup returns the queue for the flow of an IP frame.
+// Lookup returns the queue for the flow of an IP frame; ok is false if no rule matches.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	e := r.lookup(f)
 	if e == nil {
@@ -295,7 +296,7 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	return e.queue, true
 }
 
-// LookupID returns the ID of the rule for the flow of an IP frame.
+// LookupID returns the ID of the rule for the flow of an IP frame; ok is false if no rule matches.
 func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
 	e := r.lookup(f)
 	if e == nil {

@@ -12,7 +12,7 @@ const MinGSOSize = 8
 // ErrBadGSO means that a super-packet's type, headers and segment size do not fit each other.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// The errors of CheckGSO, allocated only once, because a guest can cause any number of them.
+// The errors of CheckGSO and Piece, allocated only once, because a guest can cause any number of them.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -24,7 +24,7 @@ var (
 
 // Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k
 // times the MSS. The caller asks for pieces by payload offset, in any order, so it can leave out
-// segments. It calls Init again for the next packet.
+// segments. The caller calls Init again for the next packet.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
@@ -103,9 +103,10 @@ func (s *Segmenter) Segments() uint32 {
 }
 
 // Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room
-// for HdrLen bytes, and fills in its Meta. off is a multiple of the MSS; n is too, or extends to
-// the end. A piece of more than one segment is a super-packet. The piece's checksum is partial
-// (Meta.Complete completes it). A packet that is no super-packet has one piece: itself, unchanged.
+// for HdrLen bytes, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to
+// the payload's end. A piece of more than one segment is a super-packet. The piece's checksum is
+// partial (Meta.Complete completes it). A packet that is no super-packet has one piece: itself,
+// unchanged.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
 		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {

@@ -123,7 +123,7 @@ func (c *conn) discard() {
 	}
 }
 
-// peerClosed reports whether the other end is closed.
+// peerClosed reports whether the client has closed its end of the connection.
 func (c *conn) peerClosed() (gone bool) {
 	_ = scm.Control(c.sock, func(fd int) error { // Control fails only if this end has closed the socket
 		p := []unix.PollFd{{Fd: int32(fd)}}

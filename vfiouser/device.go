@@ -22,8 +22,8 @@ const (
 // Info describes a device. It must not change during a connection.
 type Info struct {
 	Reset   bool     // the device can be reset (VFIO_DEVICE_FLAGS_RESET)
-	Regions []Region // by VFIO region index; at most NumRegions, missing ones are absent
-	IRQs    []IRQ    // by VFIO IRQ index; at most NumIRQs, missing ones are absent
+	Regions []Region // by VFIO region index; at most NumRegions; regions past the end of the list are absent
+	IRQs    []IRQ    // by VFIO IRQ index; at most NumIRQs; indices past the end of the list are absent
 }
 
 // Region is a piece of a device that the client reads and writes. A size of 0 means that it is
@@ -39,9 +39,10 @@ type IRQ struct {
 	Count int // vectors; 0: absent
 }
 
-// Device is served by a Server. Serve's goroutine calls its methods, one at a time; SetPanicOnFault
-// guards that goroutine. No method may keep a slice that it gets as argument. If a method returns
-// an error, the Server replies with the errno that the error wraps, or with EIO.
+// Device is served by a Server. Serve's goroutine calls its methods, one at a time; on that goroutine a
+// fault in mapped memory is a panic, which dma.Recover can turn into an error. No method may keep a
+// slice that it gets as argument. If a method returns an error, the Server replies with the errno that
+// the error wraps; with EINVAL or EFAULT for errors of package dma; or else with EIO.
 type Device interface {
 	// The Server calls Info once for each connection, before any other method.
 	Info() Info
@@ -64,10 +65,10 @@ type Device interface {
 
 	// The Server calls Unmapping before it removes [iova, iova+size) from the space. When it returns,
 	// the device holds no Segment and no Pin in that range, and has stopped the rings in it. Unmapping
-	// must not return inside the epoch of the space (dma.Space.Enter): the Server then waits until all
-	// goroutines have left it.
+	// must leave the space that it enters (dma.Space.Enter) before it returns: afterwards the Server
+	// waits until all goroutines have left the space.
 	Unmapping(iova, size uint64)
-	// The Server calls MemoryChanged after each change of the space.
+	// The Server calls MemoryChanged after each message of the client that has changed the space.
 	MemoryChanged()
 
 	// The Server calls Disconnected once, when the connection has ended, before it empties the space:

@@ -227,7 +227,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// A server that disconnects a device also answers requests that come after that.
+// A server that ends also answers requests that arrive while it calls the device's Disconnected.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

@@ -17,12 +17,12 @@
 // lie in at most n/4096 + 2. With n ranges mapped, a message that maps or unmaps one takes O(log n)
 // time; a message that unmaps several takes O(log n) for each, but at most one pass over all.
 // Mapping and unmapping 65,535 ranges takes less than a second of processor time, and less than 64
-// MiB while they are mapped. A message makes at most 16 KiB of garbage; unmapping all 65,535 ranges
-// at once makes 32 MiB.
+// MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of garbage;
+// unmapping all 65,535 ranges at once makes at most 32 MiB.
 //
 // Memory that the client has mapped privately is accepted and not used (dma.ErrNotShared), like
-// memory without a descriptor: QEMU exits at an error. It is logged, in at most 16 lines a
-// connection.
+// memory without a descriptor, because QEMU exits if the server refuses to map memory. Each file that
+// is mapped privately is logged, in at most 16 lines a connection.
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must
 // be shared: share=on), dirty pages, migration. The server never sends commands.

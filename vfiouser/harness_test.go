@@ -122,7 +122,7 @@ func (d *recorder) SetIRQ(index, vector, fd int) error {
 	return err
 }
 
-// drop closes the eventfd of a vector. Under mu.
+// drop closes the eventfd of a vector, if there is one. The caller holds mu.
 func (d *recorder) drop(index, vector int) {
 	k := [2]int{index, vector}
 	if fd, ok := d.fds[k]; ok {
@@ -237,7 +237,7 @@ func (h *host) connect() *link {
 	return l
 }
 
-// wantByte fails the test if the device reads another byte of its memory.
+// wantByte fails the test if the device reads another byte than want at iova.
 func (h *host) wantByte(iova uint64, want byte) {
 	h.t.Helper()
 	got, err := h.ByteAt(iova)
@@ -245,14 +245,14 @@ func (h *host) wantByte(iova uint64, want byte) {
 	testkit.Equal(h.t, fmt.Sprintf("byte at %#x", iova), got, want)
 }
 
-// wantNoByte fails the test if the device can read its memory, or gets another error.
+// wantNoByte fails the test if the device can read the byte at iova, or gets another error than want.
 func (h *host) wantNoByte(iova uint64, want error) {
 	h.t.Helper()
 	_, err := h.ByteAt(iova)
 	peertest.WantError(h.t, fmt.Sprintf("byte at %#x", iova), err, want)
 }
 
-// wantNotLost fails the test if the log says that a guest has lost its device.
+// wantNotLost fails the test if the log reports that a guest has lost its device.
 func (h *host) wantNotLost() {
 	h.t.Helper()
 	if s := h.Logs.String(); strings.Contains(s, lost) {

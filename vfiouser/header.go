@@ -81,8 +81,8 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check returns an error for a header from which the start of the next message cannot be computed,
-// or that is no command.
+// check returns an error for a header whose Size is too small or too large for a message, or that is no
+// command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

@@ -85,7 +85,7 @@ func TestMapWithoutAccess(t *testing.T) {
 	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0x90a0000, 0, 0x2000} {
 		h.wantNoByte(iova, dma.ErrAccess)
 	}
-	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is not accepted so
+	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // writable memory of a read-only file
 	must(t, l.Unmap(0xfffc0000, 0x40000))
 	must(t, l.Unmap(0xc0000, 0x2000))
 	h.works(l, guestIOVA)
@@ -382,8 +382,8 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 }
 
 // The server records memory that the client has mapped privately, as QEMU exits at a refusal, but
-// the device cannot use it. The log has a line for each file with the remedy. The device can use
-// the same file once the client shares it.
+// the device cannot use it. The log has a line for each file, up to a limit. The device can use the
+// same file once the client has mapped it shared and sends it again.
 //
 // Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
 func TestMapOfPrivateMemory(t *testing.T) {

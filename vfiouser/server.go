@@ -1,6 +1,7 @@
 package vfiouser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -25,17 +26,15 @@ type Server struct {
 // NewServer returns a Server for dev. While a connection lasts, space holds the ranges that the
 // client maps; only the Server may change space. If log is nil, the Server logs nothing.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Server{dev: dev, space: space, log: log}
+	return &Server{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
 // Serve serves the device on sock, which it closes, until the client hangs up (nil;
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
 // faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
 // it has called Disconnected, the space is empty, and every received descriptor is closed,
-// discarded (dma.Space.Discard) or owned by the device.
+// discarded (dma.Space.Discard) or owned by the device. While another Serve of the same Server runs,
+// it only closes sock and returns ErrBusy.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {

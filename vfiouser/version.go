@@ -84,8 +84,8 @@ func pages(proposed *uint64) *uint64 {
 	return &n
 }
 
-// version negotiates. An error ends the connection: "or closes the connection if it cannot support
-// the advertised version".
+// version negotiates. ErrBadMessage ends the connection: "or closes the connection if it cannot support
+// the advertised version". A second VERSION is only refused.
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)

@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,17 +28,15 @@ type Backend struct {
 // NewBackend returns a Backend for dev. While a connection lasts, space holds the memory that the
 // frontend shares; only the Backend may change space. If log is nil, the Backend logs nothing.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Backend{dev: dev, space: space, log: log}
+	return &Backend{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
 // Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
-// (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
-// protocol (ErrBadMessage, ErrUnsupported). When it returns, it has stopped every queue, closed or
-// discarded (dma.Space.Discard) every received descriptor, and called Disconnected, and the space
-// is empty.
+// (its cause), memory of the frontend faults (a *dma.FaultError), the frontend breaks the protocol
+// (ErrBadMessage, ErrUnsupported), or a request about features or memory fails for which the frontend
+// wants no acknowledgement. When it returns, it has stopped every queue, closed or discarded
+// (dma.Space.Discard) every received descriptor, and called Disconnected, and the space is empty.
+// While another Serve of the same Backend runs, it only closes sock and returns ErrBusy.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -122,7 +121,7 @@ func (s *session) serveOne() error {
 	return nil
 }
 
-// ackDue reports whether the backend must acknowledge a message whose request has no reply of its
+// ackDue reports whether the backend must acknowledge a message, if its request has no reply of its
 // own (vhost-user.rst, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0

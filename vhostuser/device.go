@@ -9,7 +9,7 @@ type Vring struct {
 	// checked here.
 	Desc, Avail, Used uint64
 	// Base is where the ring goes on, in the encoding of the ring's format (split: the next
-	// available index). The Backend passes it on unchanged.
+	// available index). The Backend passes the value of SET_VRING_BASE or of StopQueue on unchanged.
 	Base uint32
 	// Kick, Call and Err are non-blocking eventfds, -1 for none (no Kick: poll the ring). The device
 	// owns them from the call of StartQueue on, even if StartQueue returns an error. The device closes
@@ -74,9 +74,9 @@ type Device interface {
 	// not negotiate RESET_DEVICE). The Backend has stopped every queue before, and at RESET_DEVICE
 	// also disabled it.
 	Reset() error
-	// The Backend calls MemoryChanged after the Space changed. The Backend stopped the queues whose
-	// ring is gone or moved before the change; after this call it starts the stopped queues whose ring
-	// is mapped.
+	// The Backend calls MemoryChanged after a request of the frontend has changed the Space. The Backend
+	// stopped the queues whose ring is gone or moved before the change; after this call it starts the
+	// stopped queues whose ring is mapped.
 	MemoryChanged() error
 	// The Backend calls Disconnected at the end of a connection. By then it has stopped and disabled
 	// every queue; the memory is still mapped.

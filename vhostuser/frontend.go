@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. The
-// backend drains a queue before it answers GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. It is long
+// because the backend drains a queue before it answers GET_VRING_BASE.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any
-// goroutine may call its methods; requests go one after another. After any error except ErrRefused
-// the connection is closed.
+// goroutine may call its methods; requests go one after another. After an error the connection is
+// closed, except after ErrRefused, and after an error for arguments with which nothing was sent.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
@@ -52,7 +52,7 @@ func (f *Frontend) Close() error {
 	return err
 }
 
-// fail closes the connection for err, unless it has failed before. Under mu.
+// fail closes the connection for err, unless the Frontend has failed before. The caller holds mu.
 func (f *Frontend) fail(err error) {
 	if f.broken != nil {
 		return
@@ -92,7 +92,8 @@ func (f *Frontend) commandLocked(r Request, body []byte, fds ...int) error {
 	return nil
 }
 
-// query sends a request whose reply has size bytes. The result is valid under mu.
+// query sends a request whose reply has size bytes. The caller holds mu; the result is valid until it
+// releases mu.
 func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
 	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
 }
@@ -188,7 +189,7 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 
 // Negotiate negotiates features (of the device and its rings) and protocol features, and takes
 // ownership, in QEMU's order. It asks for bit 30 (FeatureProtocol) unless protocol is 0. It returns
-// the features that both ends have.
+// the features among those asked for that the backend offers.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol

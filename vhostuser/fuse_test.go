@@ -33,7 +33,8 @@ func TestSilentFUSE(t *testing.T) {
 	})
 }
 
-// inTime fails if f blocks, and ends the servers then, so that f returns.
+// inTime calls f; if f takes longer than testkit.Patience, the test fails, and inTime ends the servers so
+// that f returns.
 func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
 	t.Helper()
 	late := time.AfterFunc(testkit.Patience, func() {

@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,9 +19,7 @@ import (
 // device sees as guest memory, so the socket's mode is 0600. The errors of connections are logged;
 // log may be nil.
 func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	// A socket's file gets the mode that the socket has when it is bound (Linux net/unix/af_unix.c,
 	// unix_bind_bsd).
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {

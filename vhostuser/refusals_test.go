@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Unaccepted returns the offer after a frontend hung up without accepting it, as a QEMU does that
-// needs more. It returns "" if the frontend accepted, did not ask, or if the connection ended with
-// an error.
+// Unaccepted returns the offer after a frontend asked for it and hung up without accepting it, as a
+// QEMU that needs more features does. It returns "" if the frontend accepted, did not ask, or if the
+// connection ended with an error.
 func TestUnacceptedOffer(t *testing.T) {
 	h, _, l := serving(t)
 	offered := func(when, want string) {
@@ -59,7 +59,7 @@ func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 		t.Helper()
 		for i := range 4 {
 			must(t, l.SetEnable(i, true))
-			_ = l.SetupVring(g.vring(i)) // is not there
+			_ = l.SetupVring(g.vring(i)) // refused: its memory is not shared
 		}
 		testkit.Equal(t, "lines", strings.Count(h.Logs.String(), "is the guest's memory shared?"), want)
 	}

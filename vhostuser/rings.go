@@ -120,8 +120,8 @@ func (s *session) whilePaused(i int, f func()) error {
 }
 
 // whileAllPaused calls f while all rings are stopped. Then it starts the rings that were live
-// again, with the changes that f made, or as before if f failed. If one ring does not start, the
-// others still do.
+// again, with the changes that f made, or as before if f failed. If one ring does not start, it still
+// starts the others. It returns the error of f, or else the first other error.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {

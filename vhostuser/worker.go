@@ -18,11 +18,10 @@ import (
 //
 // A frontend that never reads its calls blocks only its own queue; Stop still works.
 type Worker struct {
-	// Only the goroutine of Serve writes the fields that are not atomic, most of them before it starts
-	// the worker's goroutine.
+	// The fields that are not atomic do not change after StartWorker has started the worker's goroutine.
 	kick    *os.File // the kick eventfd; Stop closes it, which ends the goroutine
 	call    atomic.Pointer[os.File]
-	callDue atomic.Bool // SetCall has replaced the call eventfd: wait fires the new one
+	callDue atomic.Bool // SetCall has replaced the call eventfd: the next wait fires the new one
 	enabled atomic.Bool
 	done    chan struct{} // closed when the goroutine has ended
 }
@@ -56,7 +55,7 @@ func (w *Worker) close() {
 	_ = w.call.Load().Close() // ends a blocked write to the eventfd
 }
 
-// Call calls the driver, if there is a call eventfd. Only kicked may use it.
+// Call signals the call eventfd, if there is one. Only the function kicked may use it.
 func (w *Worker) Call() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
@@ -107,8 +106,8 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 // enabled.
 func (w *Worker) wake() error { return w.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait waits for a kick, or for wake. It returns an error if Stop has closed the kick, or if the
-// kick is no eventfd; then the goroutine ends.
+// wait fires a call that is due, and waits for a kick (true) or for wake (false). It returns an error if
+// Stop has closed the kick, or if the kick is no eventfd; then the goroutine ends.
 func (w *Worker) wait() (kicked bool, err error) {
 	if w.callDue.Swap(false) {
 		w.Call()

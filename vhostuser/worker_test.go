@@ -20,7 +20,7 @@ type kicked struct {
 	enabled bool
 	worker  *Worker
 	more    atomic.Int32 // how often the function reports that chains are left
-	took    chan bool
+	took    chan bool    // gets a value at each call of the function, if it has room
 }
 
 func (k *kicked) MaxQueues() int { return 1 }

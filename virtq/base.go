@@ -2,7 +2,7 @@ package virtq
 
 // Base is the position at which a ring goes on: how far the device has consumed chains and, in some
 // formats, how far it has returned them. Only the ring interprets a Base; other code stores it,
-// compare two for equality, or pass it to another Device of the same ring. The zero Base is the
+// compares two for equality, or passes it to another Device of the same ring. The zero Base is the
 // start of a split ring.
 type Base struct{ state uint32 }
 

@@ -44,12 +44,12 @@ type Config struct {
 //
 // A chain goes through three states. Peek takes it; the owner may hold several, for as long as it
 // needs. Commit stages its return, in any order. Publish shows the driver all chains committed
-// since the last Publish, by one store, as mergeable receive buffers need. Instead of committing,
-// Rewind makes the chains peeked last available again, and PutBack the last one; Peek finds them
-// again.
+// since the last Publish, by one store, as mergeable receive buffers need. Instead of committing
+// chains, the owner may call Rewind, which makes the chains peeked last available again, or PutBack,
+// which does so for the last one; then Peek finds them again.
 //
 // After an error Peek and Load return that error; the owner can still commit and publish chains
-// that it has peeked before. Err returns it too: ring memory may fault in any method, and some
+// that it has peeked before. Err returns the error too: ring memory may fault in any method, and some
 // return no error. A translation miss (dma.ErrMiss) is the one error that does not stop the queue.
 // The chain stays available or held, and the same call succeeds once the IOTLB has the entry. Until
 // then Pending returns true, so a worker that sleeps after a miss waits for the entry, not for a
@@ -304,8 +304,8 @@ func (q *Device) Commit(head uint16, written uint32) {
 }
 
 // ReturnUnused commits up to n available chains with nothing written, and returns how many it
-// committed. It reads no descriptor: every chain costs the same, and it returns a bad chain like
-// any other.
+// committed. It reads no descriptor: every chain costs the same, and it returns a chain with bad
+// descriptors like any other.
 func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	if q.err != nil {
 		return 0, q.err

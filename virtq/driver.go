@@ -23,8 +23,8 @@ type DriverConfig struct {
 	IndirectAddr uint64 // IOVA of Indirect
 	EventIdx     bool   // VIRTIO_F_EVENT_IDX
 	// Emulated is set if the driver may run on a processor that QEMU emulates. It costs an explicit
-	// barrier (tens of nanoseconds) at each Publish and EnableCall; without the barrier, kicks are
-	// lost on such a processor (index.go).
+	// barrier (tens of nanoseconds) at each Publish and EnableCall; without the barrier, kicks and
+	// calls may be lost on such a processor (index.go).
 	Emulated bool
 }
 
@@ -52,7 +52,7 @@ type Driver struct {
 	tablesAddr uint64
 	perTable   int
 
-	added  uint64 // chains added since the start; its low half is the next avail.idx
+	added  uint64 // chains added since the start; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
 	polled uint64 // chains that the device returned
 	seen   uint16 // the value of used.idx that the driver read last
@@ -197,9 +197,9 @@ func (d *Driver) Publish() (kick bool) {
 	return kick
 }
 
-// Poll fetches up to len(dst) chains that the device returned. If a used element names no chain in
-// flight, Poll returns ErrBadUsed with the n good chains before it, and every later Poll returns
-// ErrBadUsed too.
+// Poll fetches up to len(dst) chains that the device returned. If used.idx is impossible, or a used
+// element names no chain in flight or too many bytes, Poll returns ErrBadUsed with the n good chains
+// before it, and every later Poll returns ErrBadUsed too.
 func (d *Driver) Poll(dst []Used) (n int, err error) {
 	if d.err != nil {
 		return 0, d.err

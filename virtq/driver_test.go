@@ -192,7 +192,8 @@ func reconnect(t *testing.T, event bool) {
 	dev.Close()
 }
 
-// TestRepinFollowsTheMemory: SET_MEM_TABLE maps other memory at the ring's addresses, then none.
+// TestRepinFollowsTheMemory: the space maps other memory at the ring's addresses, as after vhost-user's
+// SET_MEM_TABLE, then none.
 func TestRepinFollowsTheMemory(t *testing.T) {
 	g, other := newGuest(t), newGuest(t)
 	d, dev := g.ends(t, 4, false, true)

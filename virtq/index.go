@@ -60,7 +60,7 @@ type field struct {
 	shift uint8   // 0: lower half, 16: upper half
 }
 
-// fieldAt proves that the field at off lies in b and is 2-aligned.
+// fieldAt returns the field at off of b, or an error if it does not lie in b or is not 2-aligned.
 func fieldAt(b []byte, off int) (field, error) {
 	if off < 0 || len(b) < 2 || off > len(b)-2 {
 		return field{}, fmt.Errorf("field at %d of %d bytes: %w", off, len(b), ErrBadRing)
@@ -87,7 +87,8 @@ func (f field) store(v uint16) {
 // both halves.
 type header struct{ word *uint32 }
 
-// headerAt proves that b starts with a whole, 4-aligned word.
+// headerAt returns the header at the start of b, or an error if b has fewer than 4 bytes or is not
+// 4-aligned.
 func headerAt(b []byte) (header, error) {
 	if len(b) < 4 {
 		return header{}, fmt.Errorf("ring of %d bytes: %w", len(b), ErrBadRing)
@@ -121,8 +122,8 @@ func (f *fence) full() {
 	}
 }
 
-// rows returns b as an array of descriptors or ring entries. It leaves out a rest that is shorter
-// than one item. Bytes need no alignment.
+// rows returns b as a slice of descriptors or ring entries. It leaves out a rest that is shorter
+// than one item. The items are arrays of bytes, so b needs no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))

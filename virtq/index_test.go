@@ -117,7 +117,7 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 	}
 }
 
-// roundTrips sends n full rings of chains between a plain driver and a Device. Indices wrap.
+// roundTrips sends n full rings of chains between a plain driver and a Device.
 func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	t.Helper()
 	dr := newPlain(t, g, c)

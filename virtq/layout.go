@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Little endian, as in every virtio 1 device; the word accesses of index.go depend on it too.
+// Ring fields are little endian, as in every virtio 1 device; the word accesses of index.go depend on
+// this too.
 var le = binary.LittleEndian
 
 // Descriptor flags (virtio 1.3, 2.7.5).
@@ -75,6 +76,6 @@ func (d *desc) encode(b *[descLen]byte) {
 	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
 }
 
-// needEvent reports whether a peer that asked for an event at index event wants one now that the
+// needEvent reports whether a peer that asked for an event at index event wants an event now that the
 // index went from old to new (2.7.7.1, vring_need_event).
 func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

@@ -121,8 +121,8 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 
 func (r *fakePacked) disableKick(pos) { r.kicks = false }
 
-// enableKick cannot ask for a kick beyond n chains: it asks for a kick at each chain, and counts
-// the calls.
+// enableKick cannot ask for a kick beyond n chains: it asks for a kick at each chain, and counts the
+// available chains.
 func (r *fakePacked) enableKick(next pos, n int) (more bool) {
 	r.kicks = true
 	for i := 0; r.pending(next); i++ {

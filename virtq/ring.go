@@ -40,7 +40,7 @@ type deviceRing interface {
 	// disableKick tells the driver that the device needs no kick.
 	disableKick(next pos)
 	// enableKick asks the driver for a kick when more than n chains are available from next on, or
-	// sooner. It returns true if so many are available already.
+	// sooner. It returns true if more than n are available already.
 	enableKick(next pos, n int) (more bool)
 }
 

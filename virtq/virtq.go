@@ -46,7 +46,8 @@ var (
 	// not hold, or used a closed queue. It is sticky too; it is a bug of the owner, never the
 	// peer's fault.
 	ErrMisuse = errors.New("queue misused by its owner")
-	// ErrBadUsed means that the device returned a chain that was not in flight. It is sticky.
+	// ErrBadUsed means that the device returned a chain that was not in flight, or reported more bytes
+	// than the chain's writable buffers have. It is sticky.
 	ErrBadUsed = errors.New("bad used element")
 	// ErrFull means that a chain needs more descriptors than are free: the driver has to poll, and
 	// then add the chain again.

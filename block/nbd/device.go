@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0.
+// DefaultTimeout replaces a Config.Timeout of 0; Open multiplies it on machines that run slowly.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // maxDepth is the largest Config.Depth; it bounds the memory of a Device.
@@ -28,27 +28,27 @@ const maxDepth = 1024
 // Config names an export of a server, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // of the Device's GPUs
+	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Server netip.AddrPort
 	Export string     // the export's name, of up to 4096 bytes; "": the server's default export
-	Local  netip.Addr // local address of the connections; the zero Addr: the Device chooses
+	Local  netip.Addr // local address of the connections; the zero Addr: Config.Device chooses
 
-	// Queue is a receive queue that can be bound; the Device uses it for its reads. RSS must not
-	// spread other packets to it.
+	// Queue is a receive queue that can be bound; the nbd.Device steers the connection for reads to
+	// it. RSS must not spread other packets to it.
 	Queue int
-	Pool  devmem.Buffer // data of reads arrives here, and is then moved to Data; on Data's GPU; the Device binds it
-	Data  devmem.Buffer // buffer of the operations' Mem; the Device binds it for transmit, unless it is read-only
+	Pool  devmem.Buffer // data of reads arrives here before it is moved to Data; on Data's GPU; Open binds it to Queue
+	Data  devmem.Buffer // Op.Mem is an offset in Data; Open binds Data for transmit, unless Info.ReadOnly is set
 
-	Depth    int  // operations at a time, 1 to 1024
-	ReadOnly bool // the Device opens no connection for writes, and writes fail (EROFS)
+	Depth    int  // the most operations in progress at a time, 1 to 1024
+	ReadOnly bool // Open makes no connection for writes, and writes fail (EROFS)
 
 	// Timeout is how long a connection with operations in progress may make no progress, and how
-	// long connecting and the handshake may take together; 0 means DefaultTimeout.
+	// long connecting and the handshake of a connection may take together; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Copy moves all payload through host memory, as a baseline: the Device binds and steers
-	// nothing, and does not use Pool and Queue.
+	// Copy moves all payload through host memory, as a baseline for measurements: the nbd.Device
+	// binds and steers nothing, and does not use Pool and Queue.
 	Copy bool
 }
 
@@ -74,10 +74,10 @@ func (c *Config) check() error {
 // link is one of a Device's connections, for reads or for writes.
 type link struct {
 	devmem.Conn
-	what string // for errors
+	what string // names the connection in errors
 
-	queue []uint32 // slots whose requests are to be sent; under mu
-	out   int      // requests that were sent and not answered; under mu
+	queue []uint32 // indices of slots whose requests are to be sent; Device.mu protects it
+	out   int      // number of requests that were sent and not answered; Device.mu protects it
 
 	send, receive chan struct{} // wake the goroutines that send and receive; of capacity 1
 }
@@ -103,23 +103,23 @@ type Device struct {
 	writes *link   // nil: none
 	links  []*link // reads and writes
 
-	stream *devmem.Stream // of the connection reads; the receiving goroutine uses it
-	sender *devmem.Sender // of the connection writes; the sending goroutine uses it
+	stream *devmem.Stream // of the connection reads; receiveReads uses it
+	sender *devmem.Sender // of the connection writes; sendWrites uses it
 
-	heads    []byte   // headers of replies to reads; the receiving goroutine uses it
-	landed   []uint32 // slots whose data the receiving goroutine has taken from the stream
-	requests []byte   // requests of reads; the sending goroutine uses it
+	heads    []byte   // headers of replies to reads; receiveReads uses it
+	landed   []uint32 // slots of answered reads that receiveReads has not yet passed to finish
+	requests []byte   // requests of reads; sendReads uses it
 
 	free []uint32 // free slots; Do uses it
 	done []uint32 // completed slots; Do swaps it with events
 
 	mu     sync.Mutex
-	slots  []slot // Depth slots, and one for a flush
-	count  uint64 // number of operations started
-	sizes  []size // lengths of the reads in progress
-	ready  []uint32
-	events []uint32
-	busy   bool // Do runs
+	slots  []slot   // Depth slots, and one for a flush
+	count  uint64   // number of operations started
+	sizes  []size   // lengths of the reads that were sent and not answered
+	ready  []uint32 // answered writes whose memory may still be in use
+	events []uint32 // completed slots that Do has not seen
+	busy   bool     // Do runs
 	err    error
 	cancel context.CancelCauseFunc // ends the work of Do; nil: Do does not run
 
@@ -134,10 +134,10 @@ type Device struct {
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a server, and opens one of its exports. Errors with an errno or sentinel: ENOENT
-// (no such export), EOPNOTSUPP (the server requires TLS, or has only older negotiation), EPERM (the
-// server's policy), block.ErrProtocol (the server breaks the protocol), EINVAL and EXDEV (the
-// Config), and errors of devmem.Device.
+// Open connects to a server, and opens one of its exports. Among its errors are ENOENT (no such
+// export), EOPNOTSUPP (the server requires TLS, or has only older negotiation), EPERM (the server's
+// policy), block.ErrProtocol (the server breaks the protocol), EINVAL and EXDEV (the Config), and
+// errors of devmem.Device.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -153,7 +153,7 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if err := d.open(ctx); err != nil {
 		d.err = err
 		for _, l := range d.links {
-			_ = l.Close() // this connection is not in the transmission phase; handshake may have sent NBD_OPT_ABORT
+			_ = l.Close() // without NBD_CMD_DISC: the last connection may not have reached the transmission phase
 		}
 		return nil, errors.Join(fmt.Errorf("nbd: %w", err), d.Close())
 	}
@@ -206,7 +206,7 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return err
 }
 
-// connect connects to the server, stores the link in *to, and does the handshake.
+// connect connects to the server, stores the link in *to and in links, and does the handshake.
 func (d *Device) connect(ctx context.Context, to **link, what string) (e export, err error) {
 	what += " connection to " + d.c.Server.String()
 	slow := fmt.Errorf("not done in %v: %w", d.c.Timeout, context.DeadlineExceeded)
@@ -245,23 +245,25 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 	return e, nil
 }
 
-// Info implements block.Device. BlockSize is the server's minimum, or 512 if the server has none
-// (proto.md, Size constraints); MaxTransfer is the server's, at most 32 MiB.
+// Info implements block.Device. BlockSize is the server's minimum; if the server announces none, it is
+// 512 (proto.md, Size constraints), or 1 if 512 does not divide the export's size. MaxTransfer is the
+// server's maximum payload, at most 32 MiB, rounded down to whole blocks.
 func (d *Device) Info() block.Info { return d.info }
 
-// Coherent reports whether the server guarantees that reads see written data after Do has returned:
-// the server has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false for a read-only export.
+// Coherent reports whether the server guarantees that reads see the data that an earlier, successful
+// Do wrote: the server has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false if Info.ReadOnly is
+// set.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
-// Stats implements block.Device. HostBytes includes the headers of a connection that is not steered.
-// Looked includes all bytes that the Device read as headers, also the bytes after a reply with an
-// error, which are no headers.
+// Stats implements block.Device. HostBytes counts only the connection for reads: with Config.Copy its
+// headers and data. Looked includes all bytes that the Device read as headers, also the bytes after a
+// reply with an error, which are no headers; with Config.Copy Looked and Looks are 0.
 func (d *Device) Stats() block.Stats {
 	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(),
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
 }
 
-// fail closes the connections, and sets the Device's error if it has none yet.
+// fail sets the Device's error if it has none yet, ends the work of Do, and closes the connections.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {
@@ -278,8 +280,8 @@ func (d *Device) fail(err error) {
 	}
 }
 
-// leave ends the connections by the protocol (proto.md, Terminating the transmission phase). No
-// operation may be in progress, and no goroutine may send.
+// leave sends NBD_CMD_DISC on each connection and closes it (proto.md, Terminating the transmission
+// phase). No operation may be in progress, and no other goroutine may send.
 func (d *Device) leave() error {
 	var errs []error
 	for _, l := range d.links {
@@ -295,10 +297,10 @@ func (d *Device) leave() error {
 	return errors.Join(errs...)
 }
 
-// Close implements block.Device. If no operation is in progress, it ends the connections by
-// NBD_CMD_DISC; otherwise it closes them at once, and Do returns. The caller still owns the buffers;
-// when Close returns, their bindings are closed and done. It is idempotent, and callbacks of Do may
-// call it.
+// Close implements block.Device. If Do does not run and the Device has not failed, Close ends the
+// connections by NBD_CMD_DISC; otherwise it closes them at once, and Do returns an error. The caller
+// still owns the buffers; when Close returns, their bindings are closed and done. Close is idempotent,
+// and callbacks of Do may call it.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		d.mu.Lock()

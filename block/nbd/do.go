@@ -19,34 +19,37 @@ const (
 	answered       // the server has replied
 )
 
-// slot is an operation in progress.
+// slot has the state of an operation in progress; the zero slot is free.
 type slot struct {
 	op     block.Op
 	flush  bool // the operation is NBD_CMD_FLUSH
 	state  uint8
 	handed bool // the connection has taken request and payload
 	cookie uint64
-	began  time.Time // when the request was sent
+	began  time.Time // when the sending of the request began
 	err    error     // the error of the server's reply
 	took   time.Duration
 }
 
-// A cookie has the number of the operation, from 1, and in its lower slotBits the index of the slot.
+// A cookie has the index of the slot in its lower slotBits, and above them the number of the operation,
+// which counts from 1.
 const slotBits = 16
 
-// size counts the reads of one length that are in progress.
+// size counts the reads of n bytes that were sent and not answered.
 type size struct {
 	n     uint64
 	reads int
 }
 
-// Do implements block.Device; it limits depth to Config.Depth. After ctx has ended, or Do has returned
-// another error than a flush's, the Device's connections are closed and it cannot be used any more.
+// Do implements block.Device; it limits depth to Config.Depth. When Do returns an error, the
+// connections are closed and the Device cannot be used any more, except after the error of a flush,
+// EINVAL (depth is below 1), EBUSY (another Do runs), and the error for a ctx that had ended before Do
+// was called.
 //
-// In addition to block.Device: a Do that wrote ends with NBD_CMD_FLUSH if the server has it, and
-// returns the flush's error; then written data may be lost. If the server reports that it is being
-// shut down (NBD_ESHUTDOWN), Do starts no more operations, finishes those in progress, and returns
-// ESHUTDOWN.
+// In addition to block.Device: if a write succeeded and the server has NBD_CMD_FLUSH, Do sends that
+// request after all operations, and returns its error; then written data may be lost. If the server
+// reports that it is being shut down (NBD_ESHUTDOWN), Do starts no more operations, waits for the
+// operations in progress, sends NBD_CMD_DISC without a flush, and returns ESHUTDOWN.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)
@@ -81,7 +84,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return r.do()
 }
 
-// begin starts the goroutines that send and receive.
+// begin starts the goroutines that send and receive: two for each connection.
 func (d *Device) begin(ctx context.Context, cancel context.CancelCauseFunc) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,7 +168,7 @@ func (r *run) do() error {
 	return r.flush
 }
 
-// fill calls next and starts operations, until depth operations are in progress.
+// fill calls next and starts operations, until depth operations are in progress or next returns false.
 func (r *run) fill() error {
 	d := r.d
 	for r.under < r.depth && !r.last {
@@ -189,7 +192,7 @@ func (r *run) fill() error {
 	return nil
 }
 
-// begin queues the request of an operation for sending.
+// begin queues the request of an operation for sending; i is its slot.
 func (r *run) begin(op block.Op, i uint32) {
 	d := r.d
 	l := d.reads
@@ -205,7 +208,8 @@ func (r *run) begin(op block.Op, i uint32) {
 	wake(l.send)
 }
 
-// wait waits until operations have completed, and reports these, or until the Device has failed.
+// wait waits until operations have completed or the Device has failed. It reports the completed
+// operations to done, and returns the Device's error.
 func (r *run) wait() error {
 	<-r.d.ended
 	r.collect()
@@ -243,10 +247,11 @@ func (r *run) collect() {
 	}
 }
 
-// abort ends the Device, and then reports all operations in progress with its error.
+// abort makes the Device fail. It reports the operations that have completed, then all others in
+// progress with err, and returns err.
 func (r *run) abort(err error) error {
 	d := r.d
-	d.fail(err) // another goroutine may have called it already; when it returns, the connections are closed
+	d.fail(err) // another goroutine may have called fail already; when this call returns, the connections are closed
 	d.work.Wait()
 	r.collect() // reports operations that completed before the failure
 	if d.tx != nil && slices.ContainsFunc(d.slots, func(s slot) bool { return s.op.Write && s.state >= sent }) {
@@ -273,8 +278,8 @@ func (r *run) abort(err error) error {
 	return err
 }
 
-// take takes the next request to send out of a link's queue; ok is false if there is none. Under
-// mu.
+// take removes the next request from a link's queue, encodes it in b, and counts it as sent; ok is
+// false if the queue is empty. The caller holds mu.
 func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	if len(l.queue) == 0 {
 		return 0, false
@@ -297,7 +302,7 @@ func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	return i, true
 }
 
-// tally adds more, 1 or -1, to the count of reads of length n in progress. Under mu.
+// tally adds more, 1 or -1, to the count of reads of length n in sizes. The caller holds mu.
 func (d *Device) tally(n uint64, more int) {
 	i := slices.IndexFunc(d.sizes, func(s size) bool { return s.n == n })
 	if i < 0 {
@@ -311,7 +316,8 @@ func (d *Device) tally(n uint64, more int) {
 	}
 }
 
-// answer marks the operation that a reply on a link answers, and returns its slot and the operation.
+// answer marks the operation whose cookie a reply on a link has as answered, and returns its slot and the
+// operation. It returns an error if the reply is malformed or answers no operation in progress on the link.
 func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	if err := r.check(); err != nil {
 		return 0, op, err
@@ -351,7 +357,7 @@ func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	return uint32(index), s.op, nil
 }
 
-// finish passes the slots of completed operations to Do, and wakes Do. Under mu.
+// finish passes the slots of completed operations to Do, and wakes Do. The caller holds mu.
 func (d *Device) finish(list []uint32) {
 	now := time.Now()
 	for _, i := range list {

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations in progress when a server replies. Their cookies are the first ones.
+// fuzzed are the operations in progress when a server replies. They are the first of their Device, so
+// operation i has number i+1 in its cookie.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -21,7 +22,7 @@ var fuzzed = []block.Op{
 
 const fuzzedReads = 4
 
-// replyTo returns the reply to the operation of index i.
+// replyTo returns the reply to fuzzed[i], with value as its error and data after the header.
 func replyTo(i int, value uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0x67446698)
 	b = binary.BigEndian.AppendUint32(b, value)
@@ -29,14 +30,15 @@ func replyTo(i int, value uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// outcome is the result of an operation according to a stream of replies.
+// outcome is the result of an operation according to a stream of replies: data is a successful read's.
 type outcome struct {
 	answered bool
 	value    uint32
 	data     []byte
 }
 
-// judge reads a stream of replies to the n operations from index first on, in their order.
+// judge returns the outcomes of the n operations from fuzzed[first] on, as a stream of replies reports
+// them. It reads the stream until the first reply that is malformed, incomplete or a repetition.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])
@@ -125,7 +127,7 @@ func FuzzReplies(f *testing.F) {
 				t.Errorf("%v was answered well, and failed: %v", x.Op, x.Err)
 			case x.Err == nil && !x.Write:
 				copy(r.want[guard+x.Mem:], want[i].data)
-			case !x.Write: // it may have anything
+			case !x.Write: // the memory of a failed read may have any content
 				copy(r.want[guard+x.Mem:][:x.Len], r.memory()[x.Mem:])
 			}
 		})

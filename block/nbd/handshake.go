@@ -117,7 +117,7 @@ func full(c io.Reader, b []byte) error {
 	return err
 }
 
-// optReply receives a reply to an option.
+// optReply receives a reply to NBD_OPT_GO.
 func optReply(c io.Reader) (typ uint32, data []byte, err error) {
 	var b [20]byte
 	if err := full(c, b[:]); err != nil {
@@ -185,7 +185,8 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown returns a server's text in a form for people: printable, and of limited length.
+// shown returns the first maxShown bytes of a server's text; a '.' replaces each ASCII control character
+// and each run of bytes that are not UTF-8.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -146,8 +146,9 @@ func TestHandshakeIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// Open fails on a real connection, and leaks nothing, if the export does not exist, if the server is
-// silent, or if the server's two connections have different exports.
+// Open fails on a real connection, and leaks nothing, if the export does not exist, if the server does
+// not greet the second connection, if the export has another size on the second connection, or if no
+// server listens.
 func TestOpenIsRefused(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

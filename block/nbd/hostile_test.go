@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie changes the cookie of answer number n.
+// cookie returns a function for server.bend that changes the cookie of answer number n.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic changes the magic of answer number n.
+// magic returns a function for server.bend that sets the magic of answer number n.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,7 +33,7 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut ends the connection within answer number n.
+// cut returns a function for server.bend that ends the connection after length bytes of answer number n.
 func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -48,7 +48,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 	const n, length = 16, 4096
 	for name, c := range map[string]struct {
 		bend   func() func(a *answerTo)
-		writes bool // applies to writes too
+		writes bool // the case is tested with writes too
 		target error
 		says   string
 	}{
@@ -140,7 +140,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				if good+bad != n || bad == 0 {
 					t.Errorf("%d operations went well, and %d did not", good, bad)
 				}
-				if !write { // memory of reads may have anything
+				if !write { // the memory of failed reads may have any content
 					for _, o := range ops {
 						copy(r.want[guard+o.Mem:][:o.Len], r.memory()[o.Mem:])
 					}
@@ -165,7 +165,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 			if a.write != write {
 				other.Store(binary.BigEndian.Uint64(a.b[8:]))
 				close(came)
-				a.b = nil // it stays in progress for ever
+				a.b = nil // the operation stays in progress for ever
 				return
 			}
 			<-came
@@ -209,14 +209,14 @@ func TestReplyToNothing(t *testing.T) {
 	}
 }
 
-// limit shortens the stall limit of the connections after the handshake.
+// limit sets the stall limit of the connections, which Open has set to Config.Timeout.
 func (d *Device) limit(to time.Duration) {
 	for _, l := range d.links {
 		l.SetStallLimit(to)
 	}
 }
 
-// A server that becomes silent ends Do, within Timeout.
+// If the server becomes silent, Do returns a StallError after the stall limit.
 func TestServerIsSilent(t *testing.T) {
 	for name, bend := range map[string]func(a *answerTo){
 		"no reply":         func(a *answerTo) { a.b = nil },
@@ -253,7 +253,7 @@ func TestServerIsSilent(t *testing.T) {
 	}
 }
 
-// A server that receives nothing ends Do too.
+// If the server does not receive, Do returns an error after the stall limit.
 func TestServerTakesNothing(t *testing.T) {
 	s := &server{store: make([]byte, 32<<20)}
 	over := make(chan struct{})

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
-	guard  = 64 << 10 // around the data
+	guard  = 64 << 10 // bytes before and after the data that must not change
 	poison = 0xa5
 )
 
@@ -38,7 +38,7 @@ type rig struct {
 	want []byte // expected memory, except the pool
 }
 
-// checked are the tests whose leaks are already checked.
+// checked has the tests for which newRig has called testkit.LeavesNothing.
 var checked sync.Map
 
 func newRig(t testing.TB, s *server, size, pool uint64) *rig {
@@ -65,7 +65,7 @@ func newRig(t testing.TB, s *server, size, pool uint64) *rig {
 	return r
 }
 
-// open opens the export, until the test ends.
+// open opens the export, and closes it when the test ends.
 func (r *rig) open(t testing.TB) *Device {
 	t.Helper()
 	d := testkit.Must(Open(t.Context(), r.conf))(t)
@@ -76,7 +76,7 @@ func (r *rig) open(t testing.TB) *Device {
 // memory returns the data.
 func (r *rig) memory() []byte { return r.gpu.Bytes()[guard : guard+r.size] }
 
-// read records what a read should bring.
+// read stores in want the data that a read should store in memory; content is the server's.
 func (r *rig) read(o block.Op, content []byte) {
 	copy(r.want[guard+o.Mem:], content[o.Off:o.Off+o.Len])
 }
@@ -100,7 +100,7 @@ func (r *rig) check(t testing.TB) {
 		r.want[first])
 }
 
-// give returns a function that returns operations one after another.
+// give returns a next function for Do that returns operations one after another.
 func give(ops []block.Op) func() (block.Op, bool) {
 	return func() (block.Op, bool) {
 		if len(ops) == 0 {
@@ -112,7 +112,7 @@ func give(ops []block.Op) func() (block.Op, bool) {
 	}
 }
 
-// all performs operations that must all succeed.
+// all performs operations, and fails the test if one of them fails or is not reported once.
 func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	t.Helper()
 	seen := map[block.Op]int{}
@@ -130,8 +130,8 @@ func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	}
 }
 
-// readsOf returns n reads of a length, from random places of a store, to successive memory with
-// gaps.
+// readsOf returns n reads of length bytes, from random places of store bytes, to successive memory with
+// gaps of 3 bytes.
 func readsOf(n int, length, store uint64, seed uint64) (ops []block.Op) {
 	x := rand.New(rand.NewPCG(seed, 2))
 	for i := range n {
@@ -174,8 +174,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// Reads of several lengths at a time, at depths other than the Config's, with a pool that holds few
-// of them.
+// Reads of several lengths are in progress at a time, at several depths, with a pool that holds the
+// data of few reads.
 func TestReadsOfSeveralLengths(t *testing.T) {
 	const store = 1 << 20
 	s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, seed: 4}
@@ -201,7 +201,7 @@ func TestReadsOfSeveralLengths(t *testing.T) {
 	testkit.Equal(t, "bytes looked at", d.Stats().Looked, 16*d.Stats().Messages)
 }
 
-// gate is a Memory whose first Look blocks.
+// gate is a Memory whose first Look closes came, and blocks until open is closed.
 type gate struct {
 	devmem.Memory
 	first sync.Once
@@ -217,7 +217,7 @@ func (g *gate) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return g.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// Arrived headers are read together.
+// The Device reads the headers of all arrived replies together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	const n = 32
 	s := &server{store: pattern(1 << 20), batch: n, reads: n}
@@ -291,7 +291,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// Reads and writes at the same time; then the written data is read.
+// Do performs reads and writes at the same time; then another Do reads the written data.
 func TestReadsAndWrites(t *testing.T) {
 	for _, copied := range []bool{false, true} {
 		const half = 2 << 20
@@ -440,7 +440,8 @@ func TestOperationsAreChecked(t *testing.T) {
 	r.check(t)
 }
 
-// The block size is the server's, or the protocol document's default.
+// The block size is the server's, or the protocol document's default, or 1 if the default does not
+// divide the size.
 func TestInfo(t *testing.T) {
 	for _, c := range []struct {
 		s    *server
@@ -521,7 +522,7 @@ func TestShutdown(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), syscall.ESHUTDOWN)
 }
 
-// conn and device count sends from device memory, and completed ones.
+// conn and device count the sends from device memory, and the sends that completed.
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64
@@ -553,7 +554,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	return lo, hi, err
 }
 
-// late is a binding that is done some time after it was closed.
+// late is a binding that is done 20 ms after it was closed.
 type late struct {
 	devmem.Binding
 	once sync.Once
@@ -611,8 +612,8 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	}))
 }
 
-// Neither end has room: a server that takes no requests while its replies cannot be sent causes no
-// deadlock.
+// Sockets and pool have little room: a server that receives no requests while it cannot send replies
+// causes no deadlock.
 func TestLittleRoom(t *testing.T) {
 	s := &server{store: pattern(4 << 20), small: true, seed: 3}
 	r := newRig(t, s, 8<<20, 16*devmem.PageSize)
@@ -628,7 +629,7 @@ func TestLittleRoom(t *testing.T) {
 	r.check(t)
 }
 
-// Do ends with its context, and reports all operations in progress.
+// Do returns when its context ends, and reports all operations in progress with the context's cause.
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
@@ -696,7 +697,8 @@ func TestCloseEndsDo(t *testing.T) {
 	}
 }
 
-// A second Do is refused, and the first goes on; a test that ends in a callback leaks nothing.
+// A second Do is refused, and the first goes on. After a callback of Do that panics nothing leaks, and
+// the Device reports that it cannot be used any more.
 func TestDoIsAlone(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

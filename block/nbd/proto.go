@@ -33,7 +33,7 @@ const (
 	infoDescription = 2 // NBD_INFO_DESCRIPTION
 	infoBlockSize   = 3 // NBD_INFO_BLOCK_SIZE
 
-	maxString = 4096 // length of a string (proto.md, Conventions)
+	maxString = 4096 // the largest length of a string (proto.md, Conventions)
 )
 
 // Transmission flags (proto.md, Transmission flags).
@@ -64,7 +64,7 @@ const (
 const (
 	defaultBlockSize = 512
 	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack, even if it announces a larger maximum
-	maxMinBlock      = 64 << 10
+	maxMinBlock      = 64 << 10 // the largest minimum block size that a server may announce
 )
 
 // request is a request message.

@@ -10,10 +10,11 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxBatch is the most requests of reads that one Write sends.
+// maxBatch is the most requests of reads that one Write sends, and the most replies to writes that one
+// Read receives.
 const maxBatch = 64
 
-// sleep waits for ch; it returns false if ctx has ended.
+// sleep waits until ch has a value, and returns true, or until ctx ends, and returns false.
 func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -152,7 +153,7 @@ func (d *Device) land(ctx context.Context) error {
 	return nil
 }
 
-// ended adds to err the place in the stream, and that the server has closed the connection if it has.
+// ended adds to err the place in the stream; if the stream has ended, it adds that the server ended it.
 func ended(where string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the server ended it where %s should be: %w", where, io.ErrUnexpectedEOF)

@@ -17,27 +17,27 @@ import (
 
 // answerTo is an answer of the server: a reply's header, followed by its data.
 type answerTo struct {
-	n     int // number of answers before it on its connection
-	write bool
+	n     int  // number of earlier answers on the same connection
+	write bool // the request is not a read: a write or a flush
 	b     []byte
-	end   bool // the connection ends after it
+	end   bool // the server ends the connection after this answer
 }
 
 // server is an NBD server for these tests only: it builds its bytes from the protocol document, not
 // by the client's functions.
 type server struct {
 	flags                uint16
-	minBlock, maxPayload uint32 // 0: not given
+	minBlock, maxPayload uint32 // minBlock 0: the server announces neither
 	description          string
-	seed                 uint64
-	batch                int                            // requests that it answers together; 0: any number
-	reads, writes        int                            // with batch: the number of all requests
-	status               func(n int, write bool) uint32 // of answer number n of a connection; nil: none fails
-	bend                 func(a *answerTo)              // may change what is sent; may be nil
+	seed                 uint64                         // of the random order of answers
+	batch                int                            // requests that the server answers together; 0: any number
+	reads, writes        int                            // with batch: how many reads and writes will still come
+	status               func(n int, write bool) uint32 // error value of answer n of a connection; nil: all succeed
+	bend                 func(a *answerTo)              // may change an answer before it is sent; may be nil
 	flushed              uint32                         // the error value of flushes
 	small                bool                           // sockets have little room
 	greet                func(c net.Conn) bool          // replaces the handshake; false: the connection ends
-	clients              int                            // at a time; 0: any number
+	clients              int                            // the most connections that the server serves; 0: any number
 
 	l    net.Listener
 	addr netip.AddrPort
@@ -83,7 +83,7 @@ func (s *server) start(t testing.TB) {
 			s.conns = append(s.conns, c)
 			s.mu.Unlock()
 			if many {
-				continue // the client waits for its turn
+				continue // the client waits for the greeting
 			}
 			s.work.Go(func() {
 				defer c.Close()
@@ -104,14 +104,14 @@ func (s *server) stop() {
 	s.work.Wait()
 }
 
-// set changes the server's behaviour, between two uses.
+// set calls f, which changes fields, with mu held.
 func (s *server) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// get returns a value that mu protects.
+// get returns the result of f, which reads fields, with mu held.
 func (s *server) get(f func() int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *server) serve(c net.Conn) {
 				_, _ = c.Write(out)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
-				for range requests { // until its goroutine ends
+				for range requests { // until the goroutine that receives requests ends
 				}
 				return
 			}
@@ -170,7 +170,7 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// optMessage returns a reply to an option.
+// optMessage returns a reply of type typ to an option.
 func optMessage(option, typ uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint64(nil, 0x3e889045565a9)
 	b = binary.BigEndian.AppendUint32(b, option)
@@ -184,7 +184,7 @@ func greeting(flags uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte("NBDMAGICIHAVEOPT"), flags)
 }
 
-// exported returns NBD_INFO_EXPORT, and the server's other replies.
+// exported returns the replies to NBD_OPT_GO: NBD_INFO_EXPORT, other NBD_REP_INFO, and NBD_REP_ACK.
 func (s *server) exported() (b []byte) {
 	info := binary.BigEndian.AppendUint64([]byte{0, 0}, uint64(s.get(func() int { return len(s.store) })))
 	b = optMessage(7, 3, binary.BigEndian.AppendUint16(info, s.flags))
@@ -200,7 +200,7 @@ func (s *server) exported() (b []byte) {
 	return append(b, optMessage(7, 1, nil)...)
 }
 
-// asks receives the client's flags and an option, and returns the option's number and data.
+// asks receives the client's flags, if flags is set, and an option, and returns its number and data.
 func asks(c io.Reader, flags bool) (option uint32, data []byte, err error) {
 	n := 16
 	if flags {
@@ -252,7 +252,7 @@ type asked struct {
 	data        []byte
 }
 
-// ask receives a request; false: there are no more.
+// ask receives a request and passes it to the channel; it returns false if there are no more requests.
 func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil || binary.BigEndian.Uint32(b[:]) != 0x25609513 {
@@ -276,7 +276,7 @@ func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	return true
 }
 
-// gather returns the requests to answer next.
+// gather waits for the requests to answer next, and returns them; none: the channel is closed.
 func (s *server) gather(from <-chan asked) (list []asked) {
 	take := func(wait bool) bool {
 		if !wait && len(from) == 0 {
@@ -304,7 +304,7 @@ func (s *server) gather(from <-chan asked) (list []asked) {
 	return list
 }
 
-// answer makes the reply to a request.
+// answer performs a request, and stores its reply in a.b.
 func (s *server) answer(a *answerTo, q asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

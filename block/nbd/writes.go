@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// sendWrites is the goroutine that sends writes. It completes a write when the server has answered
-// it and TCP no longer uses its memory. Sender.Wait waits for the latter, but for everything that
-// the Sender has sent, so sendWrites calls it only when a reply has arrived and no request is
+// sendWrites is the goroutine that sends writes and flushes. It completes a write when the server has
+// answered it and TCP no longer uses its memory. Sender.Wait waits until TCP uses no memory of all that
+// the Sender has sent, so sendWrites calls it only when the list ready is not empty and no request is
 // queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
@@ -51,14 +51,14 @@ func (d *Device) sendWrites(ctx context.Context) error {
 	}
 }
 
-// settle records a write whose payload was sent and that the server has answered: only its memory may still be in
-// use. Under mu.
+// settle adds to ready a write whose payload was sent and that the server has answered: its memory may still be in
+// use. The caller holds mu.
 func (d *Device) settle(i uint32) {
 	d.ready = append(d.ready, i)
 	wake(d.writes.send)
 }
 
-// receiveWrites is the goroutine that receives replies to writes, which have no data.
+// receiveWrites is the goroutine that receives replies to writes and flushes, which have no data.
 func (d *Device) receiveWrites(ctx context.Context) error {
 	var buf [maxBatch * replyLen]byte
 	n := 0 // received bytes of an incomplete reply

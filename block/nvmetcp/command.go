@@ -40,7 +40,7 @@ const (
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
 	sglInCapsule = 0x01 // data block descriptor, whose address is an offset in the capsule
-	sglTransport = 0x5a // transport data block descriptor: the data comes by C2HData and R2T
+	sglTransport = 0x5a // transport data block descriptor: the data comes in C2HData, or goes in H2CData after an R2T
 )
 
 const (
@@ -58,7 +58,7 @@ const (
 // sqe is a submission queue entry (Base 4.2).
 type sqe [sqeLen]byte
 
-// newSQE returns a command with an opcode and a namespace; its other fields are 0.
+// newSQE returns a command with an opcode, usesSGL and a namespace; its other fields are 0.
 func newSQE(opcode uint8, nsid uint32) *sqe {
 	var s sqe
 	s[0], s[1] = opcode, usesSGL
@@ -75,7 +75,7 @@ func newFabrics(kind uint8) *sqe {
 
 func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
 
-// setSGL sets SGL1 to a descriptor of this kind for n bytes of data.
+// setSGL sets SGL1 to a descriptor of type and subtype kind for n bytes of data, with address 0.
 func (s *sqe) setSGL(kind uint8, n uint32) {
 	le.PutUint64(s[24:], 0)
 	le.PutUint32(s[32:], n)

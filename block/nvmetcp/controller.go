@@ -28,15 +28,16 @@ const (
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
-	name      string // model and subsystem
+	name      string // model, and the subsystem's NQN in parentheses
 	mdts      uint8
 	inCapsule uint64 // bytes of data that fit in a command's capsule
-	icdoff    uint16
-	maxCmd    int // MAXCMD; 0: the controller does not report it
+	icdoff    uint16 // ICDOFF, in units of 16 bytes
+	maxCmd    int    // MAXCMD; 0: the controller does not report it
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), enables the controller, and identifies controller and namespace.
+// connect connects the admin queue (Fabrics 3.3), enables the controller, identifies controller and namespace, and
+// requests one I/O queue.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -94,7 +95,7 @@ func (l *link) setProperty(off, v uint32) error {
 // cc returns the value of CC that enables a controller with the smallest page size that it supports.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO, at least 500 ms (Base 3.1.1).
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -103,7 +104,8 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS again and again until reached returns true, for at most limit.
+// await reads CSTS again and again until reached returns true. It returns an error if a read fails, the
+// controller has failed, ctx has ended, or reached is still false after limit.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -151,8 +153,8 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1), and
-// returns an error if this package cannot use the controller.
+// isController stores the values of an Identify Controller data structure (Base figure 247; Fabrics
+// 4.1), or returns an error if this package cannot use the controller.
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -176,7 +178,8 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	return nil
 }
 
-// printable returns a target's text in a form for people.
+// printable returns a target's text with a space for each NUL, a '?' for other bytes that are not
+// printable ASCII, and without trailing spaces.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -189,8 +192,8 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace reads an Identify Namespace data structure (Base figure 245), and returns an error if
-// this package cannot use the namespace.
+// isNamespace stores the values of an Identify Namespace data structure (Base figure 245) in info, or
+// returns an error if this package cannot use the namespace.
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -212,7 +215,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // of CAP.MPSMIN
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is log2 of a number of pages; CAP.MPSMIN has their size
 		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
@@ -236,7 +239,7 @@ func (d *Device) shutdown() {
 }
 
 // ioQueue connects the I/O queue: without SQ flow control, because then Linux's target omits
-// responses to reads; or with SQ flow control if the target requires it.
+// responses to successful reads; if the target refuses that, with SQ flow control.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults of a Config.
+// Defaults of a Config. Open multiplies DefaultTimeout on machines that run slowly.
 const (
 	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128
@@ -37,17 +37,17 @@ const (
 // Config names the namespace to open, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // of the Device's GPUs
+	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Target    netip.AddrPort
 	NQN       string // of the subsystem
 	HostNQN   string // the host's NQN; empty: made from a random UUID
 	Namespace uint32 // NSID; 0 means 1
 
-	Local netip.Addr    // local address of the connections; the zero Addr: the Device chooses
-	Queue int           // a receive queue that can be bound, and that RSS does not use (Device.SetRSS)
-	Pool  devmem.Buffer // data of the I/O queue arrives here, and is then moved to Data; the Device binds it to Queue
-	Data  devmem.Buffer // buffer of the operations' Mem; on Pool's GPU; the Device binds it for transmit
+	Local netip.Addr    // local address of the connections; the zero Addr: Config.Device chooses
+	Queue int           // a receive queue that can be bound, and that RSS does not use (devmem.Device.SetRSS)
+	Pool  devmem.Buffer // data of the I/O queue arrives here before it is moved to Data; Open binds it to Queue
+	Data  devmem.Buffer // Op.Mem is an offset in Data; on Pool's GPU; Open binds Data for transmit
 
 	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. The target
 	// may allow fewer: see Info.MaxDepth.
@@ -55,12 +55,12 @@ type Config struct {
 
 	// Timeout is how long the target may send neither data nor an acknowledgment while a request is
 	// outstanding; 0 means DefaultTimeout. It also limits each step of Open and Close, except
-	// waiting until the controller is ready: the controller itself gives that limit (CAP.TO, up to
-	// 128 s).
+	// waiting until the controller is ready: the controller itself announces that limit (CAP.TO, up
+	// to 127.5 s).
 	Timeout time.Duration
 
-	// Copy moves all payload through host memory, as a baseline: the Device binds and steers nothing,
-	// and does not use Queue and Pool.
+	// Copy moves all payload through host memory, as a baseline for measurements: the nvmetcp.Device
+	// binds and steers nothing, and does not use Queue and Pool.
 	Copy bool
 }
 
@@ -112,8 +112,8 @@ func randomNQN() string {
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID returns the HOSTID for a host NQN: its UUID, or else a hash. Linux's target requires a
-// fixed HOSTID for each host NQN.
+// hostID returns the HOSTID for a host NQN: its UUID, or a hash of an NQN without UUID. Linux's target
+// requires that a host NQN always comes with the same HOSTID.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -125,7 +125,7 @@ func hostID(nqn string) (id [16]byte) {
 }
 
 // Device is a namespace of a subsystem. It implements block.Device, which describes each method.
-// Errors name the target.
+// Errors that its methods return name the target.
 type Device struct {
 	c     Config
 	ctrl  controller
@@ -133,10 +133,9 @@ type Device struct {
 	q     queue
 
 	rx, tx devmem.Binding // nil with Copy
-	flow   devmem.FlowID
-	rule   bool // flow is valid
+	flow   devmem.FlowID  // 0: none
 
-	doing sync.Mutex // held by Do, and while the Device ends
+	doing sync.Mutex // held by Do, and by Close while it releases the bindings
 
 	mu     sync.Mutex
 	err    error                   // why the Device cannot be used any more
@@ -148,13 +147,13 @@ type Device struct {
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a target; its namespace is then ready for Do. It uses Queue until Close: it adds
-// a rule for the I/O queue's connection when no command is outstanding. Errors: EINVAL (Config),
-// EXDEV, errors of [devmem.Device]; a refusal of the target, with its status: EACCES (host not
-// allowed, or authentication), EBUSY (controller busy), EINVAL (for example no such subsystem),
-// ENODEV (no such namespace); EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection
-// information); block.ErrProtocol; os.ErrDeadlineExceeded and ETIMEDOUT (Timeout); the context's
-// cause.
+// Open connects to a target, and opens a namespace for Do. When both queues are connected and no
+// command is outstanding, Open adds a flow rule that steers the I/O queue's connection to Config.Queue;
+// Close deletes the rule. Among the errors are EINVAL (Config), EXDEV, errors of [devmem.Device]; for a
+// refusal of the target, with its status: EACCES (host not allowed, or authentication), EBUSY
+// (controller busy), EINVAL (for example no such subsystem), ENODEV (no such namespace); EMEDIUMTYPE
+// (no I/O controller), EOPNOTSUPP (metadata, protection information); block.ErrProtocol;
+// os.ErrDeadlineExceeded and ETIMEDOUT (the target is too slow); the context's cause.
 func Open(ctx context.Context, c Config) (*Device, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nvme/tcp: %w", err)
@@ -201,14 +200,13 @@ func (d *Device) open(ctx context.Context) (err error) {
 		if d.flow, err = d.c.Device.AddFlow(f); err != nil {
 			return err
 		}
-		d.rule = true
 	}
 	d.q.init(d)
 	return nil
 }
 
-// depth sets Info.MaxDepth: a queue of n entries holds n-1 commands, and MQES is the number of
-// entries less one.
+// depth sets Info.MaxDepth to the least of Config.Depth, MQES and MAXCMD, if the controller reports it:
+// a queue of n entries holds n-1 commands, and MQES is the number of entries less one.
 func (d *Device) depth() {
 	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
 	if d.ctrl.maxCmd > 0 {
@@ -221,18 +219,14 @@ func (d *Device) depth() {
 func (d *Device) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.c.Timeout)
 	defer cancel()
-	local := netip.AddrPort{}
-	if d.c.Local.IsValid() {
-		local = netip.AddrPortFrom(d.c.Local, 0)
-	}
-	c, err := d.c.Device.Dial(ctx, local, d.c.Target)
+	c, err := d.c.Device.Dial(ctx, netip.AddrPortFrom(d.c.Local, 0), d.c.Target)
 	if err != nil {
 		return nil, diagnosis.DialServer(err, d.c.Target)
 	}
 	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
 }
 
-// wrap adds the target to err.
+// wrap adds the target to err; it returns nil for nil.
 func (d *Device) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -247,7 +241,8 @@ func abort(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fail ends the Device, unless it has ended already, and returns why it has ended.
+// fail makes the Device fail with err, unless it has failed already: it ends Do and resets the
+// connections. It returns the error with which the Device has failed.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	was, cancel := d.err, d.cancel
@@ -278,18 +273,19 @@ func (d *Device) failed() error {
 }
 
 // Info describes the namespace: Size, BlockSize, ReadOnly (write protected), MaxTransfer (MDTS, or
-// 4 MiB if the target has no limit) and MaxDepth; Name is the controller's model, and the
-// subsystem's NQN in parentheses.
+// 4 MiB if the target has no limit; at most 65536 blocks) and MaxDepth; Name is the controller's model,
+// and the subsystem's NQN in parentheses.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
 // Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0,
 // because headers are in host memory.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
-// Close ends the operations in progress, and shuts the controller down if it answers within
-// Config.Timeout. It returns when the queue, the pool and the data are no longer in use, and Do has
-// returned: so neither next nor done may call Close. Errors: errors of [devmem.Device]; ETIMEDOUT
-// (the memory stays in use for longer than Config.Timeout).
+// Close ends the operations in progress by a reset of the connections. If Do does not run and the
+// Device has not failed, Close shuts the controller down, and waits for it for up to Config.Timeout.
+// Close returns when the queue, the pool and the data are no longer in use, and Do has returned: so
+// neither next nor done may call Close. Errors: errors of [devmem.Device]; ETIMEDOUT (the memory stays
+// in use for longer than Config.Timeout).
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)
@@ -310,12 +306,12 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release deletes the flow rule and closes the bindings, after the connections were closed.
+// release deletes the flow rule, closes the bindings, and waits until their memory is no longer in use.
+// The connections are closed already.
 func (d *Device) release() error {
 	var errs []error
-	if d.rule {
+	if d.flow != 0 {
 		errs = append(errs, d.c.Device.DelFlow(d.flow))
-		d.rule = false
 	}
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if b != nil {
@@ -325,7 +321,8 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
 }
 
-// settled waits until the memory of a closed binding is no longer in use.
+// settled waits until the memory of a closed binding is no longer in use; after Config.Timeout it
+// returns ETIMEDOUT. b may be nil.
 func (d *Device) settled(b devmem.Binding) error {
 	if b == nil {
 		return nil

@@ -12,11 +12,9 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-const (
-	readBeyond = syscall.EIO
-	// mostTaken is the most bytes that a run takes before it gathers them; a small pool lowers it.
-	mostTaken = 1 << 20
-)
+// mostTaken is the number of taken bytes from which on a run gathers them; a pool of less than four
+// times this size lowers the number to a quarter of the pool.
+const mostTaken = 1 << 20
 
 // run is one call of Do. Its goroutine receives, and calls next and done; another goroutine sends.
 type run struct {
@@ -45,8 +43,8 @@ type run struct {
 	placed bool   // some of the bytes in taken are data
 }
 
-// Do implements block.Device. It limits depth to Info.MaxDepth. EINVAL: depth is not positive; the
-// Device can still be used.
+// Do implements block.Device. It limits depth to Info.MaxDepth. After EINVAL (depth is not positive),
+// and after the error for a ctx that had ended before Do was called, the Device can still be used.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -110,7 +108,8 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns err, or the sender's error if err is only its consequence, with the number of commands in progress.
+// cause returns err, or the sender's error if err is only a consequence of that, with the number of commands in
+// progress.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
 		<-r.sent // the sender sets the read deadline when it fails
@@ -149,7 +148,7 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// begin calls next and starts operations, until depth operations are in progress.
+// begin calls next and starts operations, until depth operations are in progress or next returns false.
 func (r *run) begin() error {
 	for !r.over && len(r.open) < r.depth {
 		o, ok := r.next()
@@ -174,7 +173,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give passes a job to the sender. It does not block: jobs has room for maxJobs of each command.
+// give passes a job to the sender, or returns errSender if the sender has ended. It does not block: jobs has
+// room for maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -185,7 +185,7 @@ func (r *run) give(j job) error {
 	}
 }
 
-// receive waits until something arrives, and processes all that has arrived.
+// receive waits for a header or, within a C2HData, for a byte of its data; then it processes all that has arrived.
 func (r *run) receive(ctx context.Context) error {
 	for first := true; ; first = false {
 		need := headLen
@@ -268,7 +268,7 @@ func (r *run) skip(n uint64) error {
 	return r.q.stream.Skip(n)
 }
 
-// c2hData processes the header of data of a read.
+// c2hData checks the header of a C2HData, and records that its data follows.
 func (r *run) c2hData(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -338,7 +338,7 @@ func (r *run) answer(s *slot, err error) {
 	}
 }
 
-// r2t processes an R2T: it makes the sender send the data that the target requests.
+// r2t checks an R2T, and makes the sender send the data that the target requests.
 func (r *run) r2t(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -364,7 +364,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule processes the response to a command.
+// capsule processes the response to a command: it sends the command again, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -442,7 +442,8 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits until memory may be free. Call it when all commands are answered, but memory of some is in use.
+// settle waits for an event after which finish may find memory that is no longer in use. Call it when all commands
+// are answered, but memory of some is in use.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

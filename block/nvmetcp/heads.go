@@ -17,12 +17,12 @@ const maxWindow = 64
 // at the start of a PDU.
 type heads struct {
 	stream *devmem.Stream
-	device bool // the data is in device memory
-	pos    uint64
+	device bool   // the data is in device memory
+	pos    uint64 // number of bytes that were taken from the stream
 
 	seen    [maxWindow]seenHead
 	i, n    int // seen[i:n] were read ahead and are not used yet
-	window  int // number of headers of the next look
+	window  int // the most headers, or pairs of headers, that the next look reads
 	scratch [maxWindow * headLen]byte
 
 	stride uint64 // distance from a header to the next; 0: unknown
@@ -62,18 +62,16 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 // expected.
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads up to window headers, at the positions that the pattern predicts, into seen.
+// look reads up to window headers, or pairs of headers, at the positions that the pattern predicts, into seen.
 func (h *heads) look(ctx context.Context) error {
 	// Each piece has size bytes.
-	size, count, most := uint64(headLen), 1, maxWindow
-	if h.pair && h.inPair {
-		most /= 2
-	}
-	if room := h.stream.Len(); h.pair && h.inPair && room >= 2*headLen {
+	size, count, room := uint64(headLen), 1, h.stream.Len()
+	switch {
+	case h.pair && h.inPair && room >= 2*headLen:
 		size = 2 * headLen
-		count = min(h.window, most, int((room-size)/h.stride)+1)
-	} else if !h.pair && h.stride > 0 {
-		count = min(h.window, most, int((room-size)/h.stride)+1)
+		count = min(h.window, maxWindow/2, int((room-size)/h.stride)+1)
+	case !h.pair && h.stride > 0:
+		count = min(h.window, int((room-size)/h.stride)+1)
 	}
 	dst := h.scratch[:count*int(size)]
 	each := devmem.Strided{Stride: h.stride, Len: int(size), Count: count}
@@ -103,7 +101,7 @@ func (h *heads) look(ctx context.Context) error {
 // took records that the user has taken n bytes of the stream.
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn derives from a received PDU the pattern of the next ones.
+// learn derives from the header of a received PDU the pattern of the next PDUs.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The operations of the attacks: reads, and writes that need R2Ts, with room between them.
+// The operations of the attacks are reads, and writes that need R2Ts; their memory has gaps between.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds
@@ -38,9 +38,9 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs operations with a target. It checks that no byte outside the operations' memory
-// was written, that each operation was reported once, and that successful ones have the right data;
-// a liar may send any data.
+// attack performs hostileOps operations. It checks that only the memory of reads has changed, that each
+// operation was reported once, and that successful reads have the right data, unless the target is a
+// liar. bad is the number of operations that failed; err is the error of Do.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -83,7 +83,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU, some of whose bytes are changed.
+// raw sends a PDU after change, if it is not nil, has changed some of its bytes. It returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -290,8 +290,8 @@ func TestHostileTargets(t *testing.T) {
 // errGone stands for the error of a connection that was reset.
 var errGone = errors.New("gone")
 
-// R2Ts for data that is in the capsule, and more R2Ts at a time than agreed, from a target that
-// does not read the answers.
+// The Device ends with an error if the target sends an R2T for data that was in the capsule, or sends
+// more R2Ts at a time than agreed and does not read the data.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -316,8 +316,8 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// A target refuses commands again and again before it has received them, and does not read the
-// answers.
+// The Device ends with an error if a target that does not read refuses a command again and again
+// before the sender has sent it.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
 		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
@@ -335,7 +335,8 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold waits until the initiator has reset a connection, without reading its data.
+// hold returns a channel that is closed when the initiator has reset a connection; hold does not read
+// the connection's data.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -346,7 +347,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // only a read would tell; the test's end closes the connection
+		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset; the test's end closes c
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -357,7 +358,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	return gone
 }
 
-// A silent target is given up, whatever the initiator waits for.
+// With a silent target, Do returns a StallError, whatever the initiator waits for.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -400,7 +401,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A target answers before it has received the data: the operation fails when its data was sent.
+// A target requests the data of a write, and refuses the write before it has received the data: the
+// operation fails, and the Device can still be used.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -415,13 +417,13 @@ func TestEarlyFailure(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 1 << 20}})[0])
 }
 
-// respondThen requests all data, and answers at once.
+// respondThen requests all data of a write, and answers at once that the capacity is exceeded.
 func respondThen(q *ioServer, c *command) {
 	q.ask(c)
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// TestOpenAndClose opens and closes devices one after another: none leaks.
+// TestOpenAndClose opens and closes devices one after another: no binding is left.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

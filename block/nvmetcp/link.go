@@ -29,7 +29,7 @@ type link struct {
 	buf [icLen + identifyLen]byte // a received PDU: header, padding and data
 }
 
-// ended adds to err the action in progress, and that the target has closed the connection if it has.
+// ended adds to err the action in progress; if the stream has ended, it adds that the target closed the connection.
 func ended(during string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: the target closed the connection: %w", during, io.ErrUnexpectedEOF)
@@ -37,7 +37,7 @@ func ended(during string, err error) error {
 	return fmt.Errorf("%s: %w", during, err)
 }
 
-// open exchanges ICReq and ICResp (TCP 3.3): no digests; Linux's target requires HPDA to be 0.
+// open exchanges ICReq and ICResp (TCP 3.3). ICReq requests no digests, and HPDA 0, which Linux's target requires.
 func (l *link) open() error {
 	const during = "initialize connection"
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
@@ -180,5 +180,5 @@ func (l *link) answer(name string, whole bool) (uint64, error) {
 	return r.Result, nil
 }
 
-// roundUp returns n rounded up to a multiple of a power of two.
+// roundUp returns n rounded up to a multiple of to.
 func roundUp(n, to int) int { return (n + to - 1) / to * to }

@@ -67,12 +67,12 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-// The largest operations, at the largest depth of the matrix.
+// Operations of 1 MiB succeed: reads, writes, and at last reads at depth 64.
 func TestDeepAndLarge(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
 	for _, write := range []bool{false, true} {
-		r.play(t, d, 1<<20, 7, 7, func(int) bool { return write }) // as many as the store has
+		r.play(t, d, 1<<20, 7, 7, func(int) bool { return write }) // the store has room for 7
 	}
 	spoil(r.data())
 	n, good := 0, 0
@@ -152,7 +152,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// each performs operations, and returns the error of each.
+// each performs operations, and returns the error of each, joined with the error of Do.
 func (r *rig) each(d *Device, ops []block.Op) []error {
 	errs := make([]error, len(ops))
 	byMem := make(map[block.Op]int)
@@ -183,7 +183,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	for i := range uint64(10) {
 		ops = append(ops, block.Op{Off: i * 4096, Len: 4096, Mem: i * 4096, Write: i == 3 || i == 5 || i == 7 || i == 9})
 	}
-	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // before any R2T
+	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // the target refuses it without an R2T
 	ops = append(ops, big)
 	errs := r.each(d, ops)
 	for i, want := range map[int]struct {
@@ -222,7 +222,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
 }
 
-// A namespace that cannot be opened is an error that names the reason, and leaks nothing.
+// Open of a namespace that cannot be used returns an error that names the reason, and leaks nothing.
 func TestOpenRefusals(t *testing.T) {
 	r := newRig(t, script{})
 	ctx := context.Background()
@@ -302,7 +302,7 @@ func TestOpenRefusals(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
 		})
 	}
-	// Data of Identify that was not requested.
+	// The target sends a C2HData that is no valid answer to Identify.
 	for says, p := range map[string]transfer{
 		"CCCID 0x0009":              {CID: 9, Len: 512},
 		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
@@ -334,7 +334,7 @@ func TestOpenRefusals(t *testing.T) {
 		testkit.ErrorIs(t, err, block.ErrProtocol)
 		testkit.ErrorSays(t, err, says)
 	}
-	// A silent target, until the Timeout, and until the context ends.
+	// With a silent target, Open fails at the Timeout, and when the context ends.
 	r.target.behave(script{admin: func(net.Conn, uint8) bool { return true }})
 	conf := r.conf
 	conf.Timeout = 50 * time.Millisecond
@@ -347,7 +347,7 @@ func TestOpenRefusals(t *testing.T) {
 		cancel(errTest)
 	}()
 	testkit.ErrorIs(t, testkit.Err(Open(short, r.conf)), errTest)
-	// And a friendly one.
+	// With a target as Linux's, Open succeeds.
 	r.target.behave(script{})
 	d := r.open(t)
 	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
@@ -361,7 +361,7 @@ func (r *rig) free(t *testing.T) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// terminate sends a C2HTermReq about a PDU of ours.
+// terminate sends a C2HTermReq about a PDU of type about of the initiator.
 func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	b := make([]byte, headLen+8)
 	p := termReq{common: common{Type: typeC2HTermReq, HLen: headLen, PLen: uint32(len(b))}, FES: fes, FEI: fei}
@@ -371,8 +371,8 @@ func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	return true
 }
 
-// The end of a context ends Do, and with it the Device; a context that has ended before does no
-// harm.
+// The end of a context ends Do, and the Device fails; after a Do whose context had ended before the
+// call, the Device can still be used.
 func TestContextEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})

@@ -72,9 +72,9 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// encode writes the fields of a PDU in their order, and decode reads them. b has the size of the
-// PDU. encode and decode are slower than the methods of transfer and response, and serve only the
-// PDUs that a connection sees once.
+// encode writes the fields of a PDU's header in their order, and decode reads them. b has the size of
+// the header. encode and decode are slower than the methods of transfer and response, and serve only
+// the PDUs that a connection sees once.
 func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
 
 func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
@@ -169,8 +169,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check returns an error if a target must not send a PDU with this header after ICResp, or if its
-// lengths are wrong. If it returns nil, PLen - PDO is the length of the data of a C2HData.
+// check returns an error if a target must not send a PDU of this type after ICResp, if its lengths are
+// wrong, or if it has digests. If check returns nil, PLen - PDO is the length of the data of a C2HData.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Bytes as Linux 7.2 sends them, target and initiator.
+// The codecs read and write PDUs with the bytes that Linux 7.2's target and initiator send.
 func TestPDUsOnTheWire(t *testing.T) {
 	wire := func(s string) []byte { return testkit.Must(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(t) }
 	var resp icResp
@@ -117,8 +117,8 @@ func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (i
 	return n, 0, n, nil
 }
 
-// Headers are right whatever PDUs follow each other, and headers of PDUs of one length are read
-// together.
+// heads returns the right headers whatever PDUs follow each other, and reads headers of PDUs of one
+// length together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	head := func(b []byte, p transfer) []byte {
 		var h [headLen]byte

@@ -3,6 +3,7 @@ package nvmetcp
 import (
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"vnic.dev/vnic/block"
@@ -84,10 +85,7 @@ func (q *queue) init(d *Device) {
 
 func (q *queue) snapshot() block.Stats {
 	s := q.heads.stats
-	s.Read, s.Written = q.read, q.written
-	if q.stream != nil {
-		s.HostBytes = q.stream.HostBytes()
-	}
+	s.Read, s.Written, s.HostBytes = q.read, q.written, q.stream.HostBytes()
 	return s
 }
 
@@ -102,8 +100,8 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew gives a slot's command a new identifier, which no answer to an earlier command names, and
-// marks it as not sent.
+// renew gives a slot's command a new identifier, which differs from the slot's last 63, so that a late
+// answer to an earlier command does not name this one, and marks the command as not answered.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
@@ -146,7 +144,7 @@ func (q *queue) opError(s *slot, st status) *block.OpError {
 	}
 	errno := st.in(statuses).errno
 	if st.code() == 0x080 && !s.op.Write { // LBA out of range: as in block.Info.Check
-		errno = readBeyond
+		errno = syscall.EIO
 	}
 	return &block.OpError{Op: s.op, Errno: errno, Status: fmt.Sprintf("opcode %#02x, LBA %d: %s", opcode,
 		s.op.Off/q.info.BlockSize, st.say(statuses))}

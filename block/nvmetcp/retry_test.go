@@ -107,7 +107,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// An answer to a command that was sent again does not answer its successor.
+// After a command was sent again, an answer with its former identifier is a breach of the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16

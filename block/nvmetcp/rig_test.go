@@ -53,7 +53,7 @@ func (r *rig) open(t testing.TB) *Device {
 	d := testkit.Must(Open(context.Background(), r.conf))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, d.Close())
-		// The Device has released all that it took.
+		// The closed Device has left no queue bound.
 		for _, q := range r.dev.Stats().Queues {
 			if q.Binding != 0 {
 				t.Errorf("queue %d is bound", q.Queue)
@@ -84,7 +84,7 @@ func spoil(b []byte) {
 	}
 }
 
-// places are the memory of operations of bs bytes, depth of them, at odd alignments and with gaps.
+// places has offsets in memory for operations of bs bytes, at any alignment and with gaps between.
 type places struct {
 	bs   uint64
 	free []uint64
@@ -109,7 +109,7 @@ func (p *places) take() uint64 {
 
 func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent returns how much memory they take.
+// extent returns the end of the last place, plus 4096 bytes; all places are free.
 func (p *places) extent() uint64 {
 	end := uint64(0)
 	for _, off := range p.free {
@@ -126,7 +126,7 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 	extent := mem.extent()
 	spoil(r.data()[:extent])
 	random := rand.New(rand.NewPCG(bs, uint64(depth)))
-	// No two operations have the same blocks: all blocks of this size, in some order.
+	// lbas has each block of bs bytes once, in a random order, so no two operations share a block.
 	lbas := random.Perm(int(testStore/bs) - 1)
 	written := make(map[uint64][]byte)
 	busy := make(map[uint64]bool)
@@ -184,7 +184,7 @@ var original = func() []byte {
 	return b
 }()
 
-// cutDevice makes connections whose stream comes in pieces of any length.
+// cutDevice makes connections whose stream arrives in pieces of random lengths.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand
@@ -208,7 +208,7 @@ func (c *cutConn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.Re
 	return c.Conn.RecvDevmem(frags, linear[:min(n, len(linear))], flags)
 }
 
-// variants are ways in which targets differ.
+// variants are behaviours of targets, and settings of the initiator.
 var variants = []struct {
 	name   string
 	script script

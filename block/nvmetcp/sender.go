@@ -43,25 +43,19 @@ type sender struct {
 // run executes jobs until the channel is closed.
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
-		for more := true; more; {
-			if err := s.do(ctx, &j); err != nil {
-				return s.over(err)
-			}
-			select {
-			case j, more = <-jobs:
-			default:
-				more = false
-			}
+		err := s.do(ctx, &j)
+		if err == nil && len(jobs) == 0 {
+			err = s.flush()
 		}
-		if err := s.flush(); err != nil {
+		if err != nil {
 			return s.over(err)
 		}
 	}
 	return nil
 }
 
-// over sets the read deadline of the connection after an error of sending: until then the receiving
-// goroutine may read a message in which the target explains the error.
+// over sets the read deadline of the connection after an error of sending, and returns the error: until
+// the deadline the receiving goroutine may read a message in which the target explains the error.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -176,7 +170,7 @@ func (s *sender) payload(ctx context.Context, mem, n uint64) error {
 	return nil
 }
 
-// flush writes the commands in burst to the connection.
+// flush writes the commands in burst to the connection, and records that their jobs are done.
 func (s *sender) flush() error {
 	if len(s.burst) > 0 {
 		if err := s.write(s.burst); err != nil {

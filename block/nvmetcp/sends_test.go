@@ -14,11 +14,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lateDevice makes connections whose sends are complete only when a caller waits for that, or fail.
+// lateDevice makes connections whose sends are complete only when a caller waits for completion, or
+// whose sends fail.
 type lateDevice struct {
 	devmem.Device
 	waited atomic.Int32 // calls that have waited
-	err    error        // of sends
+	err    error        // if not nil, each SendDevmem returns it
 }
 
 type lateConn struct {
@@ -78,7 +79,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
 }
 
-// A controller does not become ready within the time that it announces.
+// Open fails if a controller does not become ready within the time that it announces.
 func TestControllerThatIsNotReady(t *testing.T) {
 	r := newRig(t, script{idle: true})
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)

@@ -20,9 +20,9 @@ func (s status) code() uint16 { return uint16(s) & 0x7ff }
 // ok reports whether the command succeeded.
 func (s status) ok() bool { return s.code() == 0 }
 
-// mayRetry reports whether the same command may succeed later. The Device sends it again at once:
-// targets announce a delay, CRD, only to hosts that have enabled it (Host Behavior Support, ACRE; Base
-// 5.21.1.22).
+// mayRetry reports whether the same command may succeed later. The Device sends the command again at
+// once: targets announce a delay, CRD, only to hosts that have enabled this (Host Behavior Support, ACRE;
+// Base 5.21.1.22).
 func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
 var statusTypes = [8]string{0: "generic", 1: "command specific", 2: "media", 3: "path", 7: "vendor specific"}
@@ -131,8 +131,8 @@ type commandError struct {
 	result  uint64
 }
 
-// table returns the table that has the status: connectStatuses, or statuses for all other commands
-// and for a generic status of Connect, such as an invalid field.
+// table returns the table that has the status: connectStatuses, or statuses for other commands and for
+// a status of Connect that connectStatuses lacks, such as an invalid field.
 func (e *commandError) table() map[uint16]statusText {
 	if _, ok := connectStatuses[e.status.code()]; ok && e.command == connectName {
 		return connectStatuses

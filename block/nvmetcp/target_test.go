@@ -30,7 +30,7 @@ type script struct {
 	piece       int    // most bytes of a C2HData; 0: as many as the command has
 	pad         int    // bytes between the header and the data of a C2HData
 	r2t         int    // most bytes that an R2T requests; 0: all
-	seed        uint64 // answers commands out of order; 0: in order
+	seed        uint64 // of a random order of answers; 0: in order
 	gather      int    // number of commands that must have arrived before the first is answered
 	serial      bool   // receives nothing while it sends
 	refuseCATTR bool
@@ -39,18 +39,18 @@ type script struct {
 	maxH2C      uint32 // 0: testMaxH2C
 	ioccsz      uint32 // 0: testIOCCSZ; 1 means 4: no data in a capsule
 	mqes        uint16 // 0: 1023
-	connect     status // of Connect
+	connect     status // of Connect; 0: success if the command is valid
 	idle        bool   // the controller is never ready
 
 	fail   func(c *command) status             // of a read or write; 0: success
 	answer func(q *ioServer, c *command) bool  // replaces the I/O queue's answer; false: the usual answer
 	ctrl   func(controller, namespace []byte)  // changes the data of Identify
-	admin  func(c net.Conn, opcode uint8) bool // replaces an answer
+	admin  func(c net.Conn, opcode uint8) bool // replaces the admin queue's answer; false: the usual answer
 	icResp func(r *icResp)
 }
 
 // target is an NVMe/TCP target with the measured behaviour of Linux's, unless its script differs.
-// It reports all errors of an initiator to the test.
+// It reports errors of an initiator to the test, unless quiet is set.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -248,7 +248,7 @@ func (g *target) serve(c *net.TCPConn) {
 	q.serve()
 }
 
-// mayConnect checks a Connect.
+// mayConnect returns the status and the result of a Connect; status 0: success.
 func (g *target) mayConnect(s *script, c *command) (status, uint64) {
 	nqn := string(c.data[256 : 256+len(testNQN)])
 	qid, cntlid := le.Uint16(c.sqe[42:]), le.Uint16(c.data[16:])
@@ -349,7 +349,7 @@ type ioServer struct {
 	c       *net.TCPConn
 	r       io.Reader
 	align   int
-	success bool // without SQ flow control: no responses to reads
+	success bool // SQ flow control is off: C2HData with SUCCESS replaces the response to a read
 
 	mu     sync.Mutex // of tags, and of commands' counts of bytes
 	tags   map[uint16]*command
@@ -418,7 +418,7 @@ func (q *ioServer) read() error {
 	return nil
 }
 
-// h2c receives requested data.
+// h2c receives data of a write that an R2T has requested.
 func (q *ioServer) h2c(b []byte) error {
 	var p transfer
 	p.decode((*[headLen]byte)(b))
@@ -448,7 +448,7 @@ func (q *ioServer) h2c(b []byte) error {
 	return io.ErrUnexpectedEOF
 }
 
-// answers answers the arrived commands.
+// answers answers the arrived commands, until events is closed.
 func (q *ioServer) answers() {
 	order := rand.New(rand.NewPCG(q.s.seed, 3))
 	var list []*command
@@ -489,7 +489,7 @@ func (q *ioServer) answers() {
 	}
 }
 
-// do continues a command.
+// do answers a command, or requests the next part of a write's data.
 func (q *ioServer) do(c *command) {
 	if q.s.answer != nil && q.s.answer(q, c) {
 		return
@@ -521,7 +521,7 @@ func (q *ioServer) do(c *command) {
 	q.read2host(c, data)
 }
 
-// read2host sends the data of a read.
+// read2host sends the data of a read, and the response unless success is set.
 func (q *ioServer) read2host(c *command, data []byte) {
 	piece := q.s.piece
 	if piece == 0 {
