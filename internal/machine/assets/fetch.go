@@ -66,7 +66,7 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will reports whether a tree satisfies the options.
+// will reports whether there is a tree that satisfies Whole.
 func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
 // Binary is a QEMU that can be started.
@@ -86,8 +86,8 @@ type Kernel struct {
 	Source  string `json:"source"`  // SourceGiven, SourceCache
 	Suite   string `json:"-"`       // from which it was fetched; "" = unknown
 
-	// Partial are the commands for which it was imported: only the modules for these are present.
-	// "": all are.
+	// Partial are the commands for which the kernel was imported: only the modules for these commands are
+	// present. "": all modules are.
 	Partial string `json:"-"`
 }
 
@@ -115,8 +115,8 @@ type Resolved struct {
 	held []int // descriptors of the trees in use: see hold
 }
 
-// Close allows other processes to remove r's trees from the cache. Until then, or until this process
-// ends, vnic processes keep them.
+// Close allows other processes to remove r's trees from the cache. Before Close, no vnic process removes them while
+// this process runs.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -208,7 +208,8 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// fromCache fills in what is still missing from the cache, after fetching it if necessary.
+// fromCache fills in, from the cache, the QEMU and the kernel that o wants and r lacks, after fetching them into the
+// cache if necessary.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []Bundle
 	for _, role := range roles {
@@ -290,7 +291,7 @@ func (r *Resolved) compare() {
 // Progress is one step of a fetch.
 type Progress struct {
 	Step        string // "wait", "update", "download", "unpack", "build"
-	What        string // "qemu", "kernel", or a suite's name
+	What        string // such as "qemu", "kernel", or a suite's name
 	Done, Total int64  // bytes; if Total is 0, the total is unknown, and Done counts steps of a build
 }
 

@@ -45,15 +45,16 @@ func isExtra(name string) bool {
 type Imported struct {
 	Cache string   `json:"cache"`
 	For   []string `json:"for"`   // commands that now work without a network
-	Vnic  string   `json:"vnic"`  // version of the vnic that exported it
-	Bytes int64    `json:"bytes"` // total size of its files
+	Vnic  string   `json:"vnic"`  // version of the vnic that exported the archive
+	Bytes int64    `json:"bytes"` // total size of the archive's files
 	Trees []string `json:"trees"` // names as in `vnic cache ls`
 }
 
 // Import reads an archive into the cache: all of it, or nothing. It replaces no existing files. The
-// next run then uses the archive's trees, unless the cache has the same packages completely, or
-// more of their files. It needs disk space for the files, at most 1 GiB, and at most 512 MB of
-// memory, to unpack the largest kernel. It runs QEMU once to check that it starts.
+// next run then uses the archive's trees, unless the cache's current tree has the same packages and all
+// files of the archive's tree. Import needs disk space for the files, at most 1 GiB, and 96 MB more for
+// the unpacked kernel, and at most 512 MB of memory, to unpack the largest kernel. It runs the archive's
+// QEMU once to check that it starts.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -180,7 +181,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	return nil
 }
 
-// explain makes an error's path absolute, because CacheError recognizes errors of the cache by it.
+// explain makes an error's path absolute, because CacheError recognizes errors of the cache by an absolute path.
 func (im *importer) explain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

@@ -225,9 +225,9 @@ func (c *Config) emulatedCPU() string {
 }
 
 // MachineArgs returns the arguments for the machine, except for kernel and initramfs, for a QEMU
-// that another program starts. It uses CPUs, RAM, Tree, GPUs, Disks, and Netdevs with a Path. QEMU
-// opens the GPUs' memory and the disks' files through this process's descriptors, which a process
-// of the same user may do, and allocates the RAM itself.
+// that another program starts. It uses CPUs, RAMSize, Tree, ForwardsP2P, IOMMU, GPUs, Disks, and Netdevs
+// with a Path. QEMU opens the GPUs' memory and the disks' files through this process's descriptors, which
+// a process of the same user may do, and allocates the RAM itself.
 func (c *Config) MachineArgs() ([]string, error) {
 	if err := errors.Join(c.checkTree(), c.checkDisks()); err != nil {
 		return nil, err
@@ -244,8 +244,8 @@ func (c *Config) MachineArgs() ([]string, error) {
 // starts; all its names contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args returns the device's arguments. f may be nil unless the device is Connected. on is the option for
-// its place on PCI, from Config.on.
+// args returns the device's arguments. f may be nil if the device has a Path. on is the option for the device's place
+// on PCI, from Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}

@@ -72,7 +72,7 @@ func (d *doctor) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-// kernel checks which NICs work with the guests' kernel, if QEMU and a kernel are present.
+// kernel replaces the fact about each NIC model that does not fully work with the guests' kernel, if there is a kernel.
 func (d *doctor) kernel(s *assets.Survey) {
 	for i := range d.Facts {
 		f := &d.Facts[i]

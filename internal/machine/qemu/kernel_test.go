@@ -40,7 +40,8 @@ func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 
 const release = "6.12.95-test"
 
-// kernelWith makes a kernel of that release, in a directory with files of these contents.
+// kernelWith makes a kernel of version release, in a directory with files of these contents. A directory lib among
+// them is the kernel's module directory.
 func kernelWith(t *testing.T, files map[string][]byte) assets.Kernel {
 	t.Helper()
 	dir := t.TempDir()
