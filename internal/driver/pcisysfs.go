@@ -161,7 +161,7 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// new_id has bound the device already
+		// bind fails if writing new_id has bound the device already
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}

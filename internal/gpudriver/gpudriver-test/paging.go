@@ -137,7 +137,7 @@ func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.mustRelease(released{4, 1, isMigrate}, released{5, 1, isMigrate}, released{6, 1, isMigrate},
 		released{7, 1, isMigrate})
 
-	// Pages are requested in RAM: those in the GPU move back, and the NIC must release them.
+	// The program requests pages in RAM for the NIC: a page in the GPU moves back, and the NIC must release it.
 	toGPU(t, f, b[:2*page])
 	r.fault(1, "G", true, false)
 	r.fault(0, "RR", true, true)
@@ -342,8 +342,9 @@ func removalSilent(t *T, r *region) {
 	t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
 }
 
-// nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. It cannot name further regions
-// to the host, but only count them. When the NIC has freed the requests that were given up, it gets requests as before.
+// nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. After that the driver sends the
+// NIC no requests about further regions, and only counts them. When the NIC has freed the requests that were given up,
+// the driver sends requests again.
 func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 	b := anonymous(t, page, false)
 	defer t.unmap(b)

@@ -72,7 +72,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 			before = must(r.Stats())(t)
 			x = n.do(testnic.Stop)
 		})
-		if n.control.Requested() { // just before
+		if n.control.Requested() { // a request that answerRequest has not seen before beside ended
 			n.control.Respond(&testnic.Response{Failed: true})
 		}
 		for i := range pages {
