@@ -104,8 +104,8 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 		}
 	}
 	img, err := guestimages.Build(ctx, o)
-	if err != nil && im.Kernel.Partial != "" {
-		if err = im.completed(ctx, err); err == nil {
+	if im.Kernel.Partial != "" && errors.Is(err, guestimages.ErrNoModule) {
+		if err = im.complete(ctx, err); err == nil {
 			o.Kernel, o.ModulesDir = im.Kernel.Version, im.Kernel.Modules
 			img, err = guestimages.Build(ctx, o)
 		}
@@ -164,12 +164,9 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// completed handles an error of a build with an imported kernel. If a module is missing, it fetches the whole kernel
-// and returns nil, or, if downloads are off, returns an error with advice. It returns other errors unchanged.
-func (im *Images) completed(ctx context.Context, err error) error {
-	if !errors.Is(err, guestimages.ErrNoModule) || im.Kernel.Partial == "" {
-		return err
-	}
+// complete fetches the whole kernel after a build has failed with err because the imported kernel lacks a module. If
+// downloads are off, it returns an error with advice.
+func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {
 		return assets.Partial("kernel "+im.Kernel.Version+": "+err.Error(), im.Kernel.Partial)

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +97,7 @@ func MayUseKVM() bool { return kvmMissing() == "" }
 
 // kvmMissing returns why KVM cannot even be tried; "" = it can.
 func kvmMissing() string {
-	path := kvmDevice
-	if p := os.Getenv(envKVMDevice); p != "" {
-		path = p
-	}
+	path := cmp.Or(os.Getenv(envKVMDevice), kvmDevice)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

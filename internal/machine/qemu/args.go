@@ -335,12 +335,8 @@ const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=
 // two vectors for each queue pair, one for the control queue, one for configuration changes; no
 // boot ROM.
 func netDevice(id string, queues int, n *Netdev, on string) string {
-	mq := "off"
-	if queues > 1 {
-		mq = "on"
-	}
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, mq, 2*queues+2, guestOffloads) + on
+		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, onOff(queues > 1), 2*queues+2, guestOffloads) + on
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
 	}
@@ -384,9 +380,7 @@ func (c *Config) complete() error {
 	if c.Kernel.Image == "" {
 		return fmt.Errorf("config: no kernel: %w", assets.ErrNoKernel)
 	}
-	if c.Name == "" {
-		c.Name = "guest"
-	}
+	c.Name = cmp.Or(c.Name, "guest")
 	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
 	c.CPUs = cmp.Or(c.CPUs, 1)
 	if c.RAMSize%(2<<20) != 0 {

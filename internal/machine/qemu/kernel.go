@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -83,10 +84,7 @@ func (f *KernelFit) Err(devmem bool) error {
 	if devmem {
 		err = f.Devmem
 	}
-	if f.Boot != nil {
-		err = f.Boot
-	}
-	return err
+	return cmp.Or(f.Boot, err)
 }
 
 // FixKernel returns advice for an error of KernelFit.Err.

@@ -129,7 +129,7 @@ func TestREADMEAgreesOnWhichKernelsGVENeeds(t *testing.T) {
 }
 
 func TestDoctorJudgesAKernel(t *testing.T) {
-	d := &doctor{Report{Facts: []assets.Fact{{Name: "qemu"}, {Name: "nic virtio"}, {Name: "nic gve"}}}}
+	d := &Report{Facts: []assets.Fact{{Name: "qemu"}, {Name: "nic virtio"}, {Name: "nic gve"}}}
 	d.kernel(&assets.Survey{Kernel: kernelWith(t, map[string][]byte{"lib/gve.ko": moduleFile(t, release, "dma_pool_alloc"),
 		"lib/other.ko": nil})})
 	if d.Facts[0].State != "" {

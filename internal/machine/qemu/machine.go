@@ -161,9 +161,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	accel, err := c.choose(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
