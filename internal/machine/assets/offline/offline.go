@@ -64,7 +64,7 @@ type Manifest struct {
 
 // File is one file.
 type File struct {
-	Path   string `json:"path"` // below the cache, with slashes
+	Path   string `json:"path"` // below the cache, with slashes; of the program: Program
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`         // hexadecimal
 	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644
