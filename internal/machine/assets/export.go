@@ -27,10 +27,10 @@ type Export struct {
 	Program io.Reader // this vnic, an ELF file
 	For     []string  // the commands for which the archive is made
 	Modules []string  // paths of the kernel modules that the commands' guests load
-	Extras  []string  // other files or directories of the cache, KIND/NAME, that match extras
+	Extras  []string  // other files or directories of the cache, KIND/NAME, whose files match extra
 }
 
-// firmware are the files below usr/share/qemu that QEMU opens, found with strace; qemuFiles adds all of the small
+// firmware are the files below usr/share/qemu that QEMU opens, found with strace; qemuFiles adds the *.bin files of
 // usr/share/seabios. pvh.bin is for a kernel that is an ELF file, linuxboot_dma.bin for a bzImage, efi-virtio.rom for
 // a virtio NIC on a user's own command line.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
@@ -92,7 +92,7 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 				return err
 			}
 			rel, err := filepath.Rel(r.Cache, file)
-			if err == nil && !isExtra(rel) {
+			if err == nil && !extra.MatchString(rel) {
 				err = fmt.Errorf("cache: %s cannot be exported", rel)
 			}
 			files[rel] = file

@@ -50,9 +50,7 @@ type Options struct {
 
 // silence sets a discarding log and progress where the caller set none.
 func (o *Options) silence() {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}

@@ -30,16 +30,9 @@ func Partial(what, have string) *Missing {
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extras match the names of cache files that an archive may have in addition to QEMU and the
-// kernel. Names that match can be exported (Export.Extras) and imported: KIND/NAME, a file, or
-// KIND/NAME/FILE, in a directory that Import copies as a whole.
-var extras = []*regexp.Regexp{
-	regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`), // u-root's commands
-}
-
-func isExtra(name string) bool {
-	return slices.ContainsFunc(extras, func(re *regexp.Regexp) bool { return re.MatchString(name) })
-}
+// extra matches the names of cache files that an archive may have in addition to QEMU and the kernel: u-root's
+// commands. They can be exported (Export.Extras) and imported. Import copies their directory as a whole.
+var extra = regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`)
 
 // Imported is the result of an import.
 type Imported struct {
@@ -114,7 +107,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	}
 	files := map[string][]string{} // files of each tree, by the tree's directory
 	for _, f := range m.Files {
-		if isExtra(f.Path) {
+		if extra.MatchString(f.Path) {
 			kind, rest, _ := strings.Cut(f.Path, "/")
 			base, _, _ := strings.Cut(rest, "/")
 			im.extra = append(im.extra, path.Join(kind, base))
