@@ -1,5 +1,5 @@
-// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in a
-// dozen functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
+// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in
+// about twenty functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
 // driver. A function that fails prints the error and ends the program.
@@ -191,8 +191,8 @@ static inline int ethtool(int s, void *cmd)
 	return ioctl(s, SIOCETHTOOL, &ifr);
 }
 
-// steer sets up the interface for device memory: it splits headers off, and steers traffic to our
-// port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
+// steer sets up the interface for device memory: it splits headers off, and steers TCP to the given
+// address and port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
 // equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1.
 static inline int steer(struct sockaddr_in *to)
 {
@@ -283,7 +283,7 @@ static inline void completed(int s, uint32_t *done, uint32_t calls)
 }
 
 // send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns
-// how many it queued. The bytes must not change before the send is complete (completed).
+// how many it queued, or -1. The bytes must not change before the send is complete (completed).
 static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 {
 	char control[CMSG_SPACE(sizeof id)] = { 0 };

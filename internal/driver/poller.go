@@ -24,8 +24,8 @@ const (
 // none has work, the goroutine may poll on for a short time: the window. Then it asks for calls, polls
 // all queues once more and sleeps. The window adapts to the last sleeps that the device ended, like KVM's
 // halt polling: a sleep shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep
-// halves it, down to nothing. So the driver polls during a busy request-reply exchange, and an idle NIC
-// costs nothing. By default there is no window with one processor, where polling only keeps the peer from
+// halves it, down to nothing. So the driver polls during a busy request-reply exchange, and not while
+// the NIC is idle. By default there is no window with one processor, where polling only keeps the peer from
 // running.
 //
 // The goroutine reads the clock when the state changes and while it spins, not for each packet.
