@@ -14,7 +14,7 @@ import (
 var preload string
 
 // Preload is the path, below the directory of the tests, of a library that allocates a program's
-// memfds from a GPU's memory: from NUMA node $GPU_NODE. devmemPrograms run with it.
+// memfds from a GPU's memory: from NUMA node $GPU_NODE. devmemPrograms run with it if $GPU_NODE is set.
 const Preload = "vnic/gpu-memory.so"
 
 // PythonPath is the directory of sitecustomize.py, which the tests' Python imports first. The module raises the time
