@@ -28,8 +28,8 @@ type network struct {
 	more  []string // messages about other interfaces
 }
 
-// connect configures the interfaces of driver a.Driver by DHCP; if programs drive a NIC themselves (OwnDriver) and there are several
-// interfaces, it leaves the last one to them. With an error, n may still be partly set.
+// connect configures the interfaces of driver a.Driver by DHCP; if programs drive a NIC themselves (OwnDriver) and
+// there are several interfaces, it leaves the last one to them. With an error, n may still be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
