@@ -22,8 +22,8 @@
 // C.
 //
 // Only this program uses the device while it is open. The configuration of the device comes from
-// environment variables that vnic boot sets, such as VNIC_DEVICE; a program that is started in
-// another way gets [ErrNoGuest].
+// environment variables, such as VNIC_DEVICE, which programs have in guests of vnic boot and in images of
+// vnic image build; a program without them gets [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -44,7 +44,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// ErrNoGuest means that the program does not run in a guest of vnic boot.
+// ErrNoGuest means that the environment variables of a guest are missing or malformed.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
 
 // Device is an open device of this guest. Its methods, [devmem.Device]'s included, are safe for
