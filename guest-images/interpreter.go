@@ -228,7 +228,7 @@ func (l *limited) Write(b []byte) (int, error) {
 
 // withLibrary adds an interpreter and its library, if host is one of runtimes. It copies the interpreter's real
 // file, even if host is a version manager's script that starts the interpreter. It returns false if host is none
-// of runtimes, and with an error.
+// of runtimes or prints no paths, and with an error.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7,
-// or this process already has somebody else's listener. Refused calls fail nevertheless.
+// or this process already has somebody else's listener. Refused calls fail nevertheless, except in a trial.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
 // Actions of a filter (seccomp(2)).

@@ -33,7 +33,7 @@ type Options struct {
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
 	QEMU     string // "" = $VNIC_QEMU, else the QEMU of PATH if new enough, else the cache's, else fetched
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
-	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES
+	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES, else /lib/modules/VERSION
 	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
 	KernelOnly       bool // the caller needs no QEMU
@@ -92,7 +92,7 @@ type Kernel struct {
 // Boots returns the file that QEMU boots.
 func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
-// Package is an unpacked package.
+// Package is a package of a tree, or one that versions.lock lists.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`

@@ -21,7 +21,7 @@ import (
 // Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // a run needs no download
+	Ready         bool          `json:"ready"`          // a run can start, and needs no download
 	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror can be reached
 	DownloadBytes int64         `json:"download_bytes"` // size of the first run's download
 	DiskBytes     int64         `json:"disk_bytes"`     // size of the downloaded files in the cache
@@ -171,7 +171,7 @@ func (d *Report) memory() bool {
 	return ok
 }
 
-// program looks for the guests' program, which is missing in a vnic built without make.
+// program looks for the guests' program, which a vnic built without make does not contain.
 func (d *Report) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
 	state := assets.Worse

@@ -266,7 +266,7 @@ type RunError struct {
 	Console []string // the last lines of the guest's console; after a panic the lines with its cause and place
 	Stderr  []string // the last lines of QEMU's own output
 	// KVM ran the guest, and either KVM stopped it, or QEMU ended before the guest's init reported,
-	// or the guest showed no activity. It may run with TCG.
+	// or the guest showed no activity. The guest may run with TCG then.
 	KVM bool
 
 	record *record // nil: no record

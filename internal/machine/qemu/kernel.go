@@ -134,8 +134,8 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 }
 
 // builtIn returns an error if a kernel without modules does not have the driver built in, judged by
-// its configuration, else by its image. If there is no configuration and the image has an unknown
-// compression, it returns nil.
+// its configuration, else by its image. If there is no configuration and the image cannot be
+// unpacked, it assumes that the driver is built in.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {
@@ -172,7 +172,7 @@ func semverOf(release string) string {
 	return "v" + strings.TrimSuffix(release, rest)
 }
 
-// kernelConfig is a kernel's configuration: "y" or "m" for each set option.
+// kernelConfig is a kernel's configuration: the value of each set option, for example "y" or "m".
 type kernelConfig struct {
 	path    string // "": not found
 	options map[string]string
