@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal is a system call that was not listed, with its arguments.
+// Refusal is a system call that the list does not allow, with its arguments.
 type Refusal struct {
 	Nr   int32
 	PID  int // of the thread, in the PID namespace of the listener's holder

@@ -44,7 +44,7 @@ type Probe struct {
 // less than half of its RAM.
 const needMemory = 1536 << 20
 
-// Doctor examines this machine. It changes nothing, starts no guest and uses no network.
+// Doctor examines this machine. It leaves no files, starts no guest and uses no network.
 func Doctor(ctx context.Context, o assets.Options) *Report {
 	s := assets.Look(ctx, o)
 	d := &Report{Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes}
