@@ -16,9 +16,9 @@ type Memory struct {
 	d      *Device
 }
 
-// Engines returns the engines that copy, read and add up data in the GPU's memory: with --nic virtio those
-// of vnic's GPU, so that the guest's CPUs see only the data that a method returns; with --nic gve this
-// process, which maps the memory.
+// Engines returns the engines that copy, read and add up data in the GPU's memory: with --nic virtio the
+// engines of vnic's GPU, so that the guest's CPUs see only the data that a method returns; with --nic gve
+// this process, which maps the memory.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 
 // Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no
