@@ -1,9 +1,9 @@
 // Package guestimages builds the initramfs that vnic's guests boot: one static Go program as /init,
-// and kernel modules.
+// kernel modules, and, if the caller wants them, u-root's commands and more files.
 //
-// The image is reproducible: the same program and modules give the same bytes. The cache keeps it
-// under a hash of its inputs. Data of one run (agent.Config) is a second, small archive that the
-// kernel unpacks over the first; it is never written to a file system. The package starts no guest.
+// The image is reproducible: the same inputs give the same bytes. The cache keeps it under a hash of
+// its inputs. Data of one run (agent.Config) is a second, small archive that the kernel unpacks over
+// the first; this package keeps that archive in memory only. The package starts no guest.
 //
 // The package and those below it are not API (README, Stability).
 package guestimages
@@ -30,7 +30,7 @@ import (
 // format is part of every image's key: change it when the layout changes.
 const format = "vnic guest image 1"
 
-// keep is how long an unused image stays in the cache.
+// keep is how long an image must be unused before Build, when it writes another image, removes it from the cache.
 const keep = 7 * 24 * time.Hour
 
 // Image is a built initramfs. It is not compressed, because a guest without KVM decompresses
@@ -44,7 +44,7 @@ type Image struct {
 // Options are the inputs of an image.
 type Options struct {
 	CacheDir   string            // vnic's cache
-	Kernel     string            // uname -r of the kernel that will load the modules; "" = not checked
+	Kernel     string            // uname -r of the kernel that will load the modules; "" = the modules' is not checked
 	ModulesDir string            // the kernel's module directory; may be empty if Modules is
 	Modules    []string          // names, as for modprobe; their dependencies are added
 	GPUModule  string            // path of vnicgpu.ko, used if Modules has GPUModule; $VNIC_GPU_MODULE overrides it
@@ -123,8 +123,8 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Initrd returns the image's bytes followed by c as an archive, for qemu.Config.Initrd. The caller
-// closes it.
+// Initrd returns a reader of the image's bytes followed by an archive with c, for qemu.Config.Initrd. The caller
+// closes the reader.
 func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	conf, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
@@ -195,7 +195,7 @@ func archive(w io.Writer, list []newc.File) (int64, error) {
 	return n + pad, err
 }
 
-// prune removes images, and incomplete ones, that were last used before t.
+// prune removes the images of dir, and the temporary files of interrupted builds, that were last used before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

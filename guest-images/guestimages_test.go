@@ -69,7 +69,8 @@ func gzOf(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// kernel makes a module directory: top depends on mid and built-in, mid on low.
+// kernel makes a module directory: top-module depends on mid and built-in, mid on low, and lost on a module that is
+// not there; broken is no module.
 func kernel(t *testing.T) string {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "kernel/a/top-module.ko.xz"), xzOf(t, ko(t, "license=GPL\x00depends=mid,built-in\x00")))

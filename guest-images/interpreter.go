@@ -55,9 +55,10 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds the interpreters of executable scripts among the files that the user named. A script
-// whose interpreter is missing here is no error, because the user may not run it; Notes mentions
-// it. Call Scripts after all copies, which may have added interpreters.
+// Scripts adds the interpreters of executable scripts among the files that were given to Copy by name, not
+// those inside a copied directory. A script whose interpreter is missing on this machine is no error, because
+// the user may not run the script; Notes mentions the script. Call Scripts after all copies, which may have
+// added interpreters.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -71,8 +72,8 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds the interpreter that a script's first line names, unless the overlay
-// has the interpreter already.
+// interpreter adds the interpreter that a script's first line names and, if that is env, the program that env
+// starts. It skips a program that the overlay has already.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
 		return fmt.Errorf("%s: too many nested script interpreters", script)
@@ -113,7 +114,7 @@ func (o *Overlay) fromPath(script, name string, depth int) error {
 	return o.runner(script, found, target, depth)
 }
 
-// runner adds a program that runs scripts, host, as guest.
+// runner adds host, a program that runs scripts, at the path guest, unless the overlay has a file there.
 func (o *Overlay) runner(script, host, guest string, depth int) error {
 	if o.Has(guest) {
 		return nil
@@ -135,7 +136,7 @@ func exists(host string) bool {
 	return err == nil
 }
 
-// alone matches the interpreters that need no library of scripts.
+// alone matches the names of interpreters that need no library of scripts.
 var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
 
 // noteLibrary adds a note about an interpreter whose library may be missing.
@@ -151,8 +152,8 @@ func (o *Overlay) noteLibrary(host string) {
 // A runtime is an interpreter that needs a library of scripts and can print where that library is.
 type runtime struct {
 	name *regexp.Regexp
-	// ask are the arguments with which it prints its own path and the directories of its library,
-	// one per line.
+	// ask are the arguments with which the interpreter prints its own path and the directories of its
+	// library, one per line.
 	ask  []string
 	skip *regexp.Regexp // names of files and directories of the library that no test script needs
 }
@@ -181,11 +182,12 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer bounds an interpreter's answer to ask.
+// maxAnswer is the most bytes that an interpreter may print when it is run with ask.
 const maxAnswer = 64 << 10
 
-// paths asks the interpreter for its path and its library. It returns "" if the answer is
-// malformed: the file has a runtime's name, but may be any program.
+// paths runs host with ask, and returns the interpreter's path and the directories of its library. It returns ""
+// if host fails, prints too much, takes too long, or prints no program's path: host has a runtime's name, but may
+// be any program.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -209,7 +211,8 @@ func (r *runtime) paths(host string) (program string, library []string) {
 	return program, library
 }
 
-// limited keeps the first maxAnswer bytes written, and calls full if more are written.
+// limited keeps what is written to it, at most maxAnswer bytes. A Write that would exceed them keeps nothing,
+// calls full and fails.
 type limited struct {
 	buf  bytes.Buffer // not embedded: io.Copy would use its ReadFrom
 	full func()
@@ -223,9 +226,9 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// withLibrary adds an interpreter and its library, if host is a known runtime. It copies the
-// interpreter's real file, even if host is a version manager's script that starts it. It returns
-// false if host is no such runtime.
+// withLibrary adds an interpreter and its library, if host is one of runtimes. It copies the interpreter's real
+// file, even if host is a version manager's script that starts the interpreter. It returns false if host is none
+// of runtimes or prints no paths, and with an error.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {

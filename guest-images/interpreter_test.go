@@ -119,7 +119,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay() // a script that is copied, and may not be run
+		o := NewOverlay() // a script that is only copied: the user may not run it
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
@@ -164,7 +164,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// A program that only has such a name is copied without a library.
+	// A program that is named perl, but does not answer as perl does, is copied without a library.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()

@@ -26,7 +26,7 @@ var ErrNoModule = errors.New("not among the kernel's modules")
 // ErrOtherKernel is the error for modules built for another kernel, which would not load them.
 var ErrOtherKernel = errors.New("made for another kernel")
 
-// ErrBadModule is the error for a file that is no module, or that has an unknown compression.
+// ErrBadModule is the error for a file that cannot be read, is no module, or has an unknown compression.
 var ErrBadModule = errors.New("cannot be read as a module")
 
 // module is one kernel module for an image.
@@ -45,9 +45,10 @@ const zstdModule = ".ko.zst"
 
 // resolve finds modules by name in a kernel's module directory, with all their dependencies. A
 // kernel package that was unpacked but not configured has no modules.dep, so resolve reads
-// dependencies from the modules themselves.
+// dependencies from the modules themselves; only for a .ko.zst file it uses modules.dep.
 //
-// It reads vnicgpu from the file gpuModule, even if dir has a module of that name.
+// It reads vnicgpu from the file that $VNIC_GPU_MODULE names, else from gpuModule, even if dir has a module of
+// that name.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	var index map[string]string
 	var builtin map[string]bool
@@ -101,8 +102,8 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	return mods, nil
 }
 
-// HasModule reports whether a kernel has a loadable module of that name; a built-in one does not
-// count.
+// HasModule reports whether a kernel's module directory has a file of a module of that name; a built-in module
+// has none.
 func HasModule(dir, name string) bool {
 	index, _, err := scan(dir)
 	_, ok := index[kernelName(name)]
@@ -174,8 +175,8 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. It leaves a file packed by zstd as it is, without reading the
-// module's needs, unless unpack is true. Its error is ErrBadModule.
+// readModule reads a module's file. Unless unpack is true, it leaves a .ko.zst file as it is, without reading
+// the module's needs and release. Its error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -198,7 +199,7 @@ func readModule(name, path string, unpack bool) (module, error) {
 	return m, err
 }
 
-// parse unpacks a module, and reads what it needs and the kernel that it was built for.
+// parse unpacks m.packed, and reads from it which modules m needs and for which kernel m was built.
 func (m *module) parse() (err error) {
 	if m.content, err = decompress(m.packed); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
@@ -206,7 +207,8 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns an error if a module was built for another kernel.
+// checkRelease returns an error if a module was built for another kernel than release. It does not check modules
+// whose release is unknown, nor any if release is "".
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -220,7 +222,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule bounds an unpacked module.
+// maxModule is the most bytes that a compressed module may have when unpacked.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -287,7 +289,7 @@ const EnvGPUModule = "VNIC_GPU_MODULE"
 // ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
 var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
-// ErrGPUModule wraps all errors about vnicgpu.ko.
+// ErrGPUModule is wrapped by all errors about vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
 // gpuSource are the sources of vnicgpu.ko.
@@ -303,7 +305,7 @@ func GPUModuleSource() fs.FS {
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModule reads one of vnic's own modules: the user's file, else the built one.
+// ownModule reads a module of vnic from the file that $VNIC_GPU_MODULE names, else from file.
 func ownModule(name, file string) (module, error) {
 	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
 	if m.file == "" {
@@ -327,7 +329,7 @@ type ModuleFile struct {
 }
 
 // FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
-// ErrBadModule. It reads the names of all files of the directory, and one file of at most 256 MB.
+// ErrBadModule. It reads the names of all files of the directory, and the module's file.
 func FindModule(dir, name string) (*ModuleFile, error) {
 	index, builtin, err := scan(dir)
 	if err != nil {

@@ -48,7 +48,7 @@ func NewOverlay() *Overlay {
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the size of all files together.
+// Bytes returns the size of all copied files together.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
 // hidden are guest paths where other file systems are mounted, or where vnic has its own files.
@@ -284,8 +284,9 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library at its path on this machine, and also where $ORIGIN leads from the
-// program's path in the guest.
+// library adds a library at its path on this machine, and the linker's cache. If the program has another
+// directory in the guest, library also adds a link where $ORIGIN leads from there, unless the linker finds the
+// library without $ORIGIN.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// The cache names the libraries outside the linker's default directories.
+	// The linker's cache names the libraries outside the linker's default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -315,7 +316,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 	return nil
 }
 
-// ofSystem reports whether the linker finds a library without $ORIGIN.
+// ofSystem reports whether a library is below a directory where the linker usually looks without $ORIGIN.
 func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }

@@ -92,7 +92,7 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
 	testkit.OK(t, o.Copy(b, "/y"))
 	testkit.Equal(t, "bytes", o.Bytes(), 8)
-	if err := os.Truncate(a, 1); err != nil { // it shrinks before it is read
+	if err := os.Truncate(a, 1); err != nil { // the file shrinks between Copy and Write
 		t.Fatal(err)
 	}
 	if err := o.Write(io.Discard); err == nil {

@@ -35,8 +35,8 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 	testkit.Must(Build(t.Context(), o))(t)
 }
 
-// All sources of the module are embedded in this program: the files that Kbuild names, and the
-// files that these include.
+// The sources of the module are embedded in this program: the files that Kbuild names, and two of the headers that
+// these include.
 func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	kbuild := testkit.Must(fs.ReadFile(GPUModuleSource(), "Kbuild"))(t)
 	_, list, ok := strings.Cut(string(kbuild), "vnicgpu-y :=")

@@ -10,7 +10,7 @@ import (
 // NoInterpreterError is the error for a script whose interpreter is missing on this machine.
 type NoInterpreterError struct {
 	Script string // on this machine
-	Name   string // the name that the script, or env(1) for it, looks for
+	Name   string // the program for which the script, or env(1) on the script's behalf, looks
 	Guest  string // the guest path where it would be found
 }
 
@@ -52,7 +52,7 @@ func parseShebang(line string) (s shebang, err error) {
 	return s, err
 }
 
-// envRuns finds the program in env's single argument.
+// envRuns returns the program that env runs if arg is its only argument.
 func envRuns(arg string) (string, error) {
 	name, more, two := strings.Cut(arg, " ")
 	switch {

@@ -29,8 +29,8 @@ type Userland struct {
 	program, licences []byte   // gzipped
 }
 
-// readUserland reads the files of tools/uroot/build. If the program is missing, the error is
-// fs.ErrNotExist.
+// readUserland reads from dir the files that tools/uroot/build wrote. If the program or the list of names is
+// missing, the error is fs.ErrNotExist; the licences may be missing.
 func readUserland(dir fs.FS) (*Userland, error) {
 	u := &Userland{}
 	names, err := fs.ReadFile(dir, userlandNames)
@@ -61,8 +61,8 @@ func (u *Userland) Has(name string) bool {
 	return found
 }
 
-// archived returns the userland's files for an image, with /bin/sh. A user's file at the same path
-// replaces it.
+// archived returns the userland's files for an image, with /bin/sh. A file of an Overlay at the path of one of
+// them replaces it, because the kernel unpacks the Overlay later.
 func (u *Userland) archived() ([]newc.File, error) {
 	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {

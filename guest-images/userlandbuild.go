@@ -39,9 +39,10 @@ type UserlandOptions struct {
 	Building func() // called before a build, which takes about a minute; may be nil
 }
 
-// FindUserland returns the embedded userland, else the one in the cache. If there is none, a vnic
-// in a checkout builds it into the cache, and a vnic outside a checkout uses the one imported last,
-// or nil if there is none. The error is ErrNoUserland if a checkout cannot build it.
+// FindUserland returns the embedded userland, else one in the cache: in a checkout the one built from the
+// checkout's files, outside a checkout the one imported last. If there is none, a vnic in a checkout builds the
+// userland into the cache, unless Offline is set, and a vnic outside a checkout returns nil. The error is
+// ErrNoUserland if the userland of a checkout is not in the cache and cannot be built.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -62,7 +63,7 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 }
 
 // LookUserland returns, in words for a user, where FindUserland will get the userland, and whether
-// it exists already. ErrNoUserland: there will be none.
+// the userland exists already. ErrNoUserland: FindUserland will find none.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
@@ -132,7 +133,7 @@ func (f userlandFinder) cached() (string, error) {
 	return filepath.Join(f.cacheDir, userlandDir, fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
 }
 
-// build builds the userland into the cache, unless another process does so meanwhile.
+// build builds the userland into the cache, unless another process has done so while build waited for the lock.
 func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, error) {
 	final, err := f.cached()
 	if err != nil {
@@ -158,7 +159,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 		return nil, err
 	}
 	defer proc.Sweep(work)()
-	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // removed with work, even if interrupted
+	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // proc.Sweep removes them with work
 	if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 	return u, err
 }
 
-// lockDir locks a directory. The lock ends with this process at the latest.
+// lockDir locks a directory, if its file system has locks. The lock ends with this process at the latest.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -214,8 +215,8 @@ func checkout() string {
 	return checkoutOf(exe)
 }
 
-// checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build
-// belongs to another user than the program's owner, this user and root: such a script is not run.
+// checkoutOf returns the checkout whose bin directory has a program. It returns "" if a file of the build is
+// missing, or belongs to another user than the program's owner, this user and root: vnic runs no such user's script.
 func checkoutOf(exe string) string {
 	var program, st unix.Stat_t
 	if unix.Stat(exe, &program) != nil {

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeCheckout makes a checkout whose build takes no time: it makes the commands "built" and sh,
-// and adds a line to the file "builds".
+// fakeCheckout makes a checkout whose build takes no time: unless a file "fails" exists, the build makes the commands
+// "built" and sh, and adds a line to the file "builds".
 func fakeCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	}
 }
 
-// Concurrent callers build it only once, and later callers do not build it again.
+// Concurrent callers build the userland only once, and later callers do not build it again.
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)

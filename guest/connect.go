@@ -22,7 +22,7 @@ type Listener struct {
 }
 
 // ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it
-// allocates size bytes, binds receive queue Queue to them, and steers the port's traffic to the
+// allocates Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the
 // queue. Closing the device undoes this. Memory should have room for data in flight and for the
 // frags that the program holds; 16 MiB are plenty. If port is 0, the device picks a port, and all
 // traffic to Addr is steered. ListenGPU works once; a program that wants several listeners calls
@@ -118,8 +118,8 @@ func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 // DialGuest connects to the device of a guest. The guests' programs start in no certain order, so
 // DialGuest tries again until a program listens there, for at most PeerLimit.
 //
-// The connection's Close ends our stream and waits up to 5 seconds until the peer has ended its
-// stream: once the device is closed, nothing retransmits lost data. After SetLinger(0), Close
+// The connection's Close ends this side's stream and waits up to 5 seconds until the peer has ended
+// the other one: once the device is closed, nothing retransmits lost data. After SetLinger(0), Close
 // resets the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)

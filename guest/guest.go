@@ -1,5 +1,5 @@
 // Package guest is for programs in guests of `vnic boot` that use device memory TCP. It opens the
-// guest's device, whichever NIC it is (with --nic virtio our driver and stack on a second NIC, with
+// guest's device, whichever NIC it is (with --nic virtio vnic's driver and stack on a second NIC, with
 // --nic gve Linux's own stack on eth0), and provides what each program needs: memory, steering, and
 // connections to other guests. The device is a [devmem.Device], so programs receive and send as
 // package devmem describes.
@@ -22,8 +22,8 @@
 // C.
 //
 // Only this program uses the device while it is open. The configuration of the device comes from
-// environment variables that vnic boot sets, such as VNIC_DEVICE; a program that is started in
-// another way gets [ErrNoGuest].
+// environment variables, such as VNIC_DEVICE, which programs have in guests of vnic boot and in images of
+// vnic image build; a program without them gets [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -44,7 +44,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// ErrNoGuest means that the program does not run in a guest of vnic boot.
+// ErrNoGuest means that the environment variables of a guest are missing or malformed.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
 
 // Device is an open device of this guest. Its methods, [devmem.Device]'s included, are safe for
@@ -52,7 +52,7 @@ var ErrNoGuest = errors.New("not in a guest of vnic boot")
 type Device struct {
 	devmem.Device
 
-	Index, Guests int        // its number from 0, and how many guests; 0: unknown (an image of vnic image build)
+	Index, Guests int        // the guest's number from 0; how many guests there are, or 0 in an image of vnic image build
 	Addr          netip.Addr // the device's address
 	Queue         int        // a receive queue that can be bound; ListenGPU binds it
 	GPU           int        // the GPU's number, for Register

@@ -16,9 +16,9 @@ type Memory struct {
 	d      *Device
 }
 
-// Engines returns the devmem.Memory that works on GPU memory for cases where no CPU should see the
-// data, and reads a few bytes at a time: with --nic virtio the engines of vnic's GPU, with --nic
-// gve this process, which maps the memory.
+// Engines returns the engines that copy, read and add up data in the GPU's memory: with --nic virtio the
+// engines of vnic's GPU, so that the guest's CPUs see only the data that a method returns; with --nic gve
+// this process, which maps the memory.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 
 // Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no
@@ -39,8 +39,8 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	return &Memory{b, d}, nil
 }
 
-// WriteAt implements io.WriterAt. It is for a few bytes of the program, as they would come from
-// disk: data that the device sends does not pass here. The bytes at off must not be in flight
+// WriteAt implements io.WriterAt: it copies bytes of the program to the GPU's memory. Data that is in that
+// memory already is sent without it. The bytes at off must not be in flight
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.ErrShortWrite, func(b []byte, pos uint64) error {

@@ -26,7 +26,7 @@ struct vnicgpu_buf {
 	u64 offset, size;
 };
 
-/* Returns the switch port above both devices, or NULL. */
+/* Returns the nearest PCI bridge above both devices, or NULL. */
 static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 {
 	struct pci_dev *x, *y;
@@ -39,9 +39,10 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * For two devices below one switch, Linux uses bus addresses, which bypass the IOMMU on real
- * hardware. QEMU's switches do not forward between their ports, so the vIOMMU gets such an address
- * and cannot translate it: transfers would never finish.
+ * Returns whether a vIOMMU keeps dev from the GPU's memory. For two devices below one switch, Linux
+ * uses bus addresses, which bypass the IOMMU on real hardware. QEMU's switches do not forward between
+ * their ports, so the vIOMMU gets such an address and cannot translate it: transfers would never
+ * finish.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Page faults of NICs: makes pages of a region present, and says where they are. An invalidation
- * that comes in between makes it begin again (region.c).
+ * Page faults of NICs: VNICGPU_FAULT makes pages of a region present, and returns their places. If Linux
+ * invalidates pages of the region meanwhile (region.c), it begins again.
  */
 #include <linux/bitmap.h>
 #include <linux/hmm.h>
@@ -16,7 +16,7 @@
 
 #define MAX_FAULT	64 /* pages */
 
-/* After this many attempts that an invalidation spoiled, half as many pages are requested. */
+/* At every PATIENCE-th attempt, because invalidations spoiled the ones before, fault requests half as many pages. */
 #define PATIENCE 16
 
 static u64 invalid(int error)
@@ -24,7 +24,7 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* Returns the entry for a present page. Under the region's lock, for which an invalidation of the page waits. */
+/* Returns the entry for a present page. The caller holds the region's lock, for which an invalidation waits. */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -39,8 +39,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 	if (pfn & HMM_PFN_WRITE) {
 		entry |= VNICGPU_ENTRY_WRITE;
 		/*
-		 * The NIC sets no dirty bit in page tables. Without this, a clean page under
-		 * MADV_FREE would be dropped.
+		 * The NIC sets no dirty bit in page tables. Without this call, Linux would drop a
+		 * clean page under MADV_FREE although the NIC has written to it.
 		 */
 		folio_mark_dirty(page_folio(page));
 	}
@@ -107,7 +107,7 @@ static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long 
 
 /*
  * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
- * without a valid pfn. It accepts only private memory of the program: page faults of other memory
+ * without a valid pfn. It accepts only anonymous memory of the program: page faults of other memory
  * may wait for another program (FUSE), and removal of the GPU would wait with them.
  */
 static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
@@ -137,8 +137,9 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 }
 
 /*
- * Marks pages as used by the NIC, and fills in their entries. EAGAIN: an invalidation came in
- * between.
+ * Fills in the entries of arg->count pages from first on, and marks the pages with valid entries as used
+ * by the NIC. fault_pages has handled only the first n pages; the entries of the rest have EAGAIN. The
+ * function returns EAGAIN if Linux invalidated pages of the region after fault began this attempt.
  */
 static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
@@ -188,7 +189,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 	do {
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(r->gpu->gone)) /* its removal waits for us */
+		if (READ_ONCE(r->gpu->gone)) /* the GPU's removal waits for this call */
 			return -ENODEV;
 		if (READ_ONCE(r->error))
 			return r->error;
@@ -234,7 +235,7 @@ int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
 	}
 	ret = fault(r, r->mm, arg, entries);
 	vnicgpu_exit(idx);
-	mmput(r->mm); /* it may be the last reference, and invalidate all pages of the program */
+	mmput(r->mm); /* after vnicgpu_exit: if this is the last reference, it invalidates all pages of the program */
 	vnicgpu_region_put(r);
 	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
 		ret = -EFAULT;

@@ -18,8 +18,8 @@
 #include "vnicgpu.h"
 
 /*
- * The mailbox: the page in which the driver tells the NIC which pages it must release, and its
- * number of slots.
+ * The size of the mailbox, the page in which the driver tells the NIC which pages the NIC must release,
+ * and the number of its slots.
  */
 #define VNICGPU_MAILBOX_SIZE 4096
 #define VNICGPU_SLOTS 63
@@ -82,10 +82,11 @@ struct vnicgpu {
 };
 
 /*
- * vnicgpu_enter returns whether the GPU is present, and keeps it until vnicgpu_exit. It may be
- * called in any context that may sleep, with or without mmap_lock, and does not wait for a removal
- * in progress. Between the two calls do not read or write a program's memory: whoever serves its
- * page faults (userfaultfd) could delay the removal of every GPU for ever.
+ * vnicgpu_enter returns whether the GPU is present. If so, the GPU's removal waits until vnicgpu_exit is
+ * called. vnicgpu_enter may be called in any context that may sleep, with or without mmap_lock, and does
+ * not wait for a removal in progress. Between the two calls do not read or write a program's memory: a
+ * program that serves the page faults of that memory (userfaultfd) could delay the removal of every GPU
+ * for ever.
  */
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
@@ -104,7 +105,7 @@ struct vnicgpu_file {
 /* Implements VNICGPU_ALLOC. */
 int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg);
 
-/* Checks that [offset, offset + size) is whole pages of one piece of the file: EINVAL, EACCES. */
+/* Returns EINVAL if [offset, offset + size) is not whole pages, and EACCES if it is not in one piece of the file. */
 int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size);
 
 /* Frees a file's memory, after its last user has gone. */
@@ -147,10 +148,10 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu);
 
 /*
  * Makes Linux call ops when pages of a program move or are unmapped. For the first notifier of a
- * program, Linux takes all locks of its memory, and gives up if a signal is pending (mm/vma.c,
- * mm_take_all_locks). The ioctl is then restarted after the signal was handled, as fork is
- * (kernel/fork.c), so that no program has to expect EINTR. Before that the caller undoes its
- * changes.
+ * program, Linux takes all locks of the program's memory, and gives up if a signal is pending
+ * (mm/vma.c, mm_take_all_locks). The error is then ERESTARTNOINTR: Linux restarts the ioctl after the
+ * signal was handled, as it does for fork (kernel/fork.c), so that no program has to expect EINTR. On
+ * this error the caller undoes its changes.
  */
 static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struct *mm, unsigned long start,
 				unsigned long size, const struct mmu_interval_notifier_ops *ops)
@@ -160,16 +161,16 @@ static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struc
 	return ret == -EINTR ? -ERESTARTNOINTR : ret;
 }
 
-/* A note to the NIC: it must release pages of a region. */
+/* A note by which the driver asks the NIC to release pages of a region. */
 struct vnicgpu_note {
 	u32 region, generation, reason;
 	u64 first, pages;
 };
 
 /*
- * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: the NIC did not answer
- * within gpu->ack_ms; the caller must not send further notes for these pages. It sleeps, allocates
- * nothing, and no signal interrupts it.
+ * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: the NIC did not answer within
+ * gpu->ack_ms, or has left an earlier note unanswered; the caller must not send further notes for these
+ * pages. vnicgpu_tell sleeps, allocates nothing, and no signal interrupts it.
  */
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 

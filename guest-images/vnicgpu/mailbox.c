@@ -17,8 +17,8 @@
 #define SLOTS	VNICGPU_SLOTS
 
 /*
- * The interval between looks for an answer, in microseconds. vnic's emulated NIC answers in about
- * 200.
+ * The shortest and the longest interval between looks for an answer, in microseconds. vnic's emulated
+ * NIC answers in about 200 us.
  */
 #define LOOK_MIN 20
 #define LOOK_MAX 100
@@ -55,7 +55,10 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/* Tags differ over all GPUs: the same page may become a mailbox again when a GPU returns. */
+/*
+ * The tag of the last note. No two notes have the same tag, even on different GPUs: after a GPU was
+ * removed and added again, its mailbox may be the same page, which may still have old notes.
+ */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -148,7 +151,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		return -ETIMEDOUT;
 	}
 	for (;;) {
-		late = ktime_after(ktime_get(), end); /* read before take: a sender that was descheduled after it tries once more */
+		late = ktime_after(ktime_get(), end); /* before take, so that it is called once after the deadline, too */
 		s = take(gpu);
 		if (s)
 			break;

@@ -19,7 +19,7 @@
 
 static DEFINE_IDA(ids);
 
-/* Held by all users of a PCI device: its removal waits until they have left. */
+/* Held between vnicgpu_enter and vnicgpu_exit: the removal of a GPU waits until all have called vnicgpu_exit. */
 DEFINE_STATIC_SRCU(users);
 
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx)
@@ -53,8 +53,8 @@ static void vnicgpu_put(struct vnicgpu *gpu)
 }
 
 /*
- * misc_open has set private_data to the miscdevice; it excludes misc_deregister, after which no
- * file can be opened.
+ * misc_open has set private_data to the miscdevice. It holds the lock that misc_deregister takes, and
+ * after misc_deregister no file can be opened.
  */
 static int gpu_open(struct inode *inode, struct file *file)
 {
@@ -310,9 +310,9 @@ put:
 }
 
 /*
- * NICs lose their access to programs' memory; programs lose their mappings, and their pages return
- * to RAM. It waits until no device has a mapping of the memory: DMA to a removed BAR could reach
- * anything.
+ * Takes programs' memory back from NICs, moves programs' pages to RAM, and removes the programs' mappings
+ * of the BAR. Then it waits until no device has a mapping of the GPU's memory: DMA to a removed BAR could
+ * reach anything.
  */
 static void gpu_remove(struct pci_dev *pdev)
 {
@@ -325,8 +325,8 @@ static void gpu_remove(struct pci_dev *pdev)
 	vnicgpu_regions_end(gpu);
 	vnicgpu_private_end(gpu);
 	/*
-	 * All mappings belong to open files, and gpu_fault makes no new ones. Several device nodes may
-	 * exist.
+	 * All mappings belong to open files, and gpu_fault makes no new ones. Each file is handled, because
+	 * files may belong to different device nodes of the GPU, and so have different f_mapping.
 	 */
 	scoped_guard(mutex, &gpu->lock)
 		list_for_each_entry(f, &gpu->files, list)

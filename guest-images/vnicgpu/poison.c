@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Detects writes to pages of the GPU after programs have freed them: for tests of NICs that confirm
- * that they have released a page. The driver fills each page with one byte when it is freed, and
- * checks it when it is allocated again and at each VNICGPU_POISON call.
+ * that they have released a page. From the first VNICGPU_POISON call on, the driver fills a program's
+ * page with one byte when the page is freed, and checks the page when it is allocated again and at each
+ * further VNICGPU_POISON call.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -12,7 +13,7 @@
 
 #define POISON 0xdb
 
-/* Checks a free page; taken: it has just been allocated again. Under poison_lock. */
+/* Checks a page if it is filled; taken: the page has just been allocated again. Under poison_lock. */
 static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 {
 	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);

@@ -160,7 +160,7 @@ static int private_ready(struct vnicgpu *gpu)
 	struct resource *res;
 	void *p;
 
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* Debian's 6.12: memremap_pages would WARN */
+	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12, where memremap_pages would WARN */
 		return -EOPNOTSUPP;
 	guard(mutex)(&gpu->private_lock);
 	if (gpu->region)
@@ -305,7 +305,7 @@ static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
 	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
 }
 
-/* Fills in the places of the pages. */
+/* Looks the pages of range up, and replaces each of range->hmm_pfns by its page's place. */
 static int look(struct vnicgpu *gpu, struct hmm_range *range)
 {
 	struct mmu_interval_notifier notifier;

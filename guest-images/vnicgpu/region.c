@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst). When the
- * NIC misses pages, a program of the guest asks for them. When Linux invalidates pages, it waits
- * until the NIC has confirmed through the mailbox that it has released them. The NIC confirms
- * without any program's help, so no program can keep Linux waiting. A NIC that does not answer in
- * time loses the region for good.
+ * NIC misses pages, a program of the guest requests them by VNICGPU_FAULT. When Linux invalidates
+ * pages that the NIC may use, it waits until the NIC has confirmed through the mailbox that the NIC has
+ * released them. The NIC confirms without any program's help, so no program can keep Linux waiting. A
+ * NIC that does not answer in time loses the region for good.
  *
- * An invalidation either is over before an answer (fault.c) takes the lock, or finds the answer's
- * pages in the bitmap. Two concurrent invalidations send their notes one after the other:
- * the second must not return before the NIC has released what the first one took.
+ * An invalidation and the function answer (fault.c) take the region's lock one after the other. If the
+ * invalidation is first, answer finds a new sequence number and hands out no page. If answer is first,
+ * the invalidation finds the pages in the bitmap. Two concurrent invalidations send their notes one
+ * after the other: the second must not return before the NIC has released what the first one took.
  */
 #include <linux/bitmap.h>
 #include <linux/idr.h>
@@ -27,8 +28,8 @@
 #define MAX_REGIONS	16 /* per file */
 
 /*
- * The numbers of all regions. A number is not reused soon, because the NIC may still know the old
- * region.
+ * The numbers of all regions. A number is not reused soon, because the NIC may still have pages under
+ * the number of a closed region.
  */
 static DEFINE_IDR(numbers);
 static DEFINE_MUTEX(numbers_lock);
@@ -60,7 +61,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Makes the NIC release the pages of [first, end) that it may use. Under lock. */
+/* Makes the NIC release the pages of [first, end) that it may use; sends no note if there are none. Under lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -99,8 +100,9 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory. It
- * also takes pages from the NIC that this module itself moves, because the NIC has their old places.
+ * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory, and also
+ * when this module itself moves pages, because the NIC has their old places. Returns false, and changes
+ * nothing, if Linux does not want to wait and the function would have to.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)
@@ -145,7 +147,7 @@ static void region_end(struct region *r, int error, u32 reason)
 	r->error = error;
 }
 
-/* Closes a region that is in no file's list any more. */
+/* Closes a region that no further call can find in a file's list. */
 static void region_close(struct region *r)
 {
 	/* Call this before the region leaves the GPU's list: until then the mailbox exists. */

@@ -7,7 +7,7 @@
 /* Memory of a program whose pages a NIC gets on demand. */
 struct region {
 	struct mmu_interval_notifier notifier;
-	struct kref ref;			/* one of the file, and one of each user without a lock of its lists */
+	struct kref ref;			/* one of the file's list, and one of each function that uses the region without a list's lock */
 	struct vnicgpu *gpu;
 	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
 	struct list_head list;			/* entry in the file's list */

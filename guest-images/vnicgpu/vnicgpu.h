@@ -70,9 +70,9 @@ struct vnicgpu_export {
 };
 
 /*
- * Returns the offset of the mailbox, the page in which the driver tells the NIC which pages it must
- * release (README.md has its layout). The driver makes it on the first such call, or with the first
- * region.
+ * Returns the offset of the mailbox, the page in which the driver tells the NIC which pages the NIC
+ * must release (README.md has the layout). The driver makes the mailbox on the first such call, or with
+ * the first region.
  */
 struct vnicgpu_mailbox {
 	__u64 offset;	/* out: in the GPU's memory */
@@ -94,8 +94,8 @@ struct vnicgpu_region_open {
 };
 
 /*
- * Closes a region. When it returns, the NIC uses no page of it any more. ENOENT: the file has no
- * such region.
+ * Closes a region. When the call returns, the NIC has released all pages of the region, or was
+ * quarantined from it. ENOENT: the file has no such region.
  */
 struct vnicgpu_region_close {
 	__u32 id;
@@ -120,19 +120,19 @@ struct vnicgpu_fault {
 	__u32 generation;	/* out */
 	__u64 entries;		/* address of an array of __u64, one per page: VNICGPU_ENTRY_... */
 };
-#define VNICGPU_FAULT_WRITE	1	/* the NIC will write them */
+#define VNICGPU_FAULT_WRITE	1	/* the NIC will write to the pages */
 #define VNICGPU_FAULT_RAM	2	/* move pages that are in the GPU to RAM first */
 
 /*
  * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has an errno
  * in bits 16 and up. EFAULT: not mapped, or not with this access. EOPNOTSUPP: memory of a file, or
- * shared. EAGAIN: it changed too often meanwhile; ask again.
+ * shared. EAGAIN: the memory changed too often meanwhile; repeat the call for this page.
  */
 #define VNICGPU_ENTRY_INVALID	0
 #define VNICGPU_ENTRY_RAM	1	/* the place is a physical address of the guest */
 #define VNICGPU_ENTRY_GPU	2	/* the place is an offset in the GPU's memory */
 #define VNICGPU_ENTRY_KIND	3
-#define VNICGPU_ENTRY_WRITE	4	/* and may be written */
+#define VNICGPU_ENTRY_WRITE	4	/* a flag: the NIC may write to the page */
 #define VNICGPU_ENTRY_ERRNO	16	/* the bit where the errno begins */
 
 /* Counts what has happened to a region. */
@@ -158,7 +158,7 @@ struct vnicgpu_region_stats {
 /*
  * From the first call on, pages of the GPU are filled with one byte when programs free them. If
  * such a byte changes before the page is allocated again, some user of the GPU's memory is in
- * error. Each call checks all free pages.
+ * error. Each call checks all pages that are free and filled.
  */
 struct vnicgpu_poison {
 	__u64 left;	/* out: pages freed since the first call */
@@ -174,8 +174,8 @@ struct vnicgpu_poison {
 #define VNICGPU_REASON_CLOSED	0x101	/* the region is being closed */
 
 /*
- * Errors of each: ENODEV: the device was removed. EINVAL: not whole pages. EACCES: not all of the
- * range is the file's memory.
+ * Errors of several calls: ENODEV: the device was removed. EINVAL: an argument is invalid, for example
+ * not in whole pages. EACCES: the range is not in one allocation of the file.
  */
 #define VNICGPU_IOC		0xE9
 #define VNICGPU_GET_INFO	_IOR(VNICGPU_IOC, 0x00, struct vnicgpu_info)

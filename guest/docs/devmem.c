@@ -10,10 +10,10 @@
 #define TOTAL (24u << 20)  // bytes to send
 #define BUFFER (16u << 20) // GPU memory for received data; its pages are used again and again
 
-// pattern returns the byte at an offset of the stream. The pattern does not repeat within it.
+// pattern returns the byte at an offset of the stream. The pattern does not repeat within the stream.
 static uint8_t pattern(uint64_t at) { return (at + 1) * 0x9E3779B97F4A7C15ull >> 56; }
 
-// The bytes received: all, those in host memory, and those with a wrong value.
+// The number of bytes received: all, those in host memory, and those with a wrong value; and the GPU memory.
 struct received {
 	uint64_t bytes, host, wrong;
 	int dmabuf;

@@ -1,5 +1,5 @@
-// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in a
-// dozen functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
+// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in
+// about twenty functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
 // driver. A function that fails prints the error and ends the program.
@@ -87,8 +87,8 @@ static inline void cpu_access(int dmabuf, uint64_t flags)
 	check(!ioctl(dmabuf, DMA_BUF_IOCTL_SYNC, &sync), "DMA_BUF_IOCTL_SYNC");
 }
 
-// Generic netlink: a request consists of attributes. ask returns the value of one attribute of the
-// answer, or 0 for an acknowledgement.
+// Generic netlink: a request consists of attributes. ask returns the value of attribute want of the
+// answer. For want 0 it requests an acknowledgement, and returns 0. It sets errno, to 0 if there is no error.
 struct request {
 	struct nlmsghdr n;
 	struct genlmsghdr g;
@@ -191,8 +191,8 @@ static inline int ethtool(int s, void *cmd)
 	return ioctl(s, SIOCETHTOOL, &ifr);
 }
 
-// steer sets up the interface for device memory: it splits headers off, and steers traffic to our
-// port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
+// steer sets up the interface for device memory: it splits headers off, and steers TCP to the given
+// address and port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
 // equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1.
 static inline int steer(struct sockaddr_in *to)
 {
@@ -258,7 +258,8 @@ static inline struct sockaddr_in address(const char *name, const char *port)
 	return sin;
 }
 
-// completed waits until the first calls sends are complete; then their memory may change again.
+// completed waits until *done, the number of complete sends, is at least calls. The memory of a
+// complete send may change again.
 static inline void completed(int s, uint32_t *done, uint32_t calls)
 {
 	while (*done < calls) {
@@ -282,7 +283,7 @@ static inline void completed(int s, uint32_t *done, uint32_t calls)
 }
 
 // send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns
-// how many it queued. They must not change before completed returns.
+// how many it queued, or -1. The bytes must not change before the send is complete (completed).
 static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 {
 	char control[CMSG_SPACE(sizeof id)] = { 0 };
@@ -331,8 +332,8 @@ static inline int accept_one(const struct sockaddr_in *me)
 // split.
 typedef void piece(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n);
 
-// recv_devmem receives pieces, calls f for each, and then returns the piece's pages of GPU memory.
-// It returns 0 if the peer has closed the connection.
+// recv_devmem receives pieces, and calls f for each. After f it gives the piece's pages of GPU memory
+// back to the kernel. It returns 0 if the peer has closed the connection.
 static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 {
 	static char linear[256 << 10], control[64 << 10];

@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// probing makes the test's program a process that confines itself, and then tries forbidden calls:
-// on, log, off.
+// probing makes the test's program a process that confines itself, and then tries forbidden calls. Its
+// value is the mode: "on", "log" for a trial, or "off" for no confinement.
 const probing = "VNIC_CONFINE_PROBE"
 
 func TestMain(m *testing.M) {

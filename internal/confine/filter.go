@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7,
-// or this process already has somebody else's listener. Refused calls fail nevertheless.
+// or this process already has somebody else's listener. Refused calls fail nevertheless, except in a trial.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
 // Actions of a filter (seccomp(2)).
@@ -23,7 +23,7 @@ const (
 	actionAbsent = actionErrno | uint32(unix.ENOSYS)
 )
 
-// program builds the filter. Calls that are not listed get the action otherwise.
+// program builds the filter. Calls that are neither listed nor in Absent get the action otherwise.
 func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	p := policy{otherwise: otherwise, badArch: actionRefuse, calls: make(map[uint32][]bpf.Instruction)}
 	absent := make(map[uint32]bool)
@@ -63,9 +63,9 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 }
 
 // Calls removes all system calls but the listed ones, from all threads, permanently. The caller
-// must pass the listener to another process, whose Watch answers, and close it; until then each
+// must pass the listener to another process, which calls Watch, and close it; until Watch runs, each
 // thread that makes a refused call blocks. If the error is ErrNoListener, the filter is installed
-// nevertheless. If trial is set, nothing may be refused, so without a listener no filter is
+// nevertheless, unless trial is set: a trial refuses nothing, so without a listener no filter is
 // installed.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	p, err := program(list, actionNotify)
@@ -74,8 +74,8 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	}
 	const all = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER |
 		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
-	// Otherwise a thread that a signal interrupts during its wait would make its call, and be
-	// counted, again.
+	// Without WAIT_KILLABLE_RECV a signal would interrupt a thread that waits for the answer to its
+	// call: the thread would make the call, and the holder would count it, again.
 	fd, err := setFilter(p, all|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
 	if errors.Is(err, unix.EINVAL) { // the kernel is older than 5.19
 		fd, err = setFilter(p, all)

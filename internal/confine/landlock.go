@@ -27,14 +27,14 @@ func LandlockABI() int {
 // rule is about an inode.
 var pinned []int
 
-// scopes are the scopes of Landlock in use, without signals. That scope would also block the signal
+// scopes are the scopes of Landlock in use, without the scope of signals, which would also block the signal
 // with which the kernel ends our children when we die (PR_SET_PDEATHSIG): they would outlive a
 // killed process. Calls leaves no way to signal others.
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
 // Files removes access to the file system, except for reading these paths. As far as the kernel
-// supports it, it also removes bind and connect of TCP sockets, and abstract sockets of other
-// processes. Open descriptors stay usable. It applies to all threads, permanently.
+// supports it, it also removes bind and connect of TCP sockets, and connections to abstract
+// sockets of other processes. Open descriptors stay usable. It applies to all threads, permanently.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

@@ -15,8 +15,8 @@ type Call struct {
 	Why  string
 }
 
-// Absent are calls that fail with ENOSYS and are not counted, as on a kernel without them: their
-// callers have an alternative.
+// Absent are calls that fail with ENOSYS and are not counted, unless the list allows them, as on a kernel
+// without them: their callers have an alternative.
 var Absent = []Call{
 	{unix.SYS_CLONE3, "clone3", nil, "C's threads; its flags are in memory, which no filter sees, and clone does"},
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Support says which parts of this package a machine supports.
+// Support reports which parts of this package a machine supports.
 type Support struct {
 	Landlock  int  // LandlockABI
 	Seccomp   bool // filters

@@ -19,8 +19,8 @@ func Trial(list []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(list), func(c Call) bool { return c.Nr == unix.SYS_OPENAT })
 }
 
-// LetLook lets another process read this process's memory, for Opens; otherwise only its parents
-// may (Yama's ptrace_scope). Call it before Calls.
+// LetLook lets process pid, and its descendants, read this process's memory, for Opens; otherwise only
+// this process's ancestors may (Yama's ptrace_scope). Call it before Calls.
 func LetLook(pid int) { _ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0) }
 
 // Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It
@@ -54,7 +54,7 @@ func (r Refusal) matches(c Call) bool {
 	})
 }
 
-// path returns the path of an openat, and the process that makes it.
+// path returns the path of an openat, and the id of the process that makes the call.
 func (r Refusal) path() (path string, self int, err error) {
 	proc := "/proc/" + strconv.Itoa(r.PID)
 	if self, err = process(proc); err != nil {

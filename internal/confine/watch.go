@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal is a system call that was not listed, with its arguments.
+// Refusal is a system call that the list does not allow, with its arguments.
 type Refusal struct {
 	Nr   int32
 	PID  int // of the thread, in the PID namespace of the listener's holder
 	Args [6]uint64
 }
 
-// String returns the call's name.
+// String returns the call's name, and of some calls the arguments that select an operation.
 func (r Refusal) String() string {
 	switch r.Nr {
 	case unix.SYS_SOCKET:
@@ -35,8 +35,8 @@ var ne = binary.NativeEndian
 // refusedWith is the negative errno that the kernel returns from a refused call.
 var refusedWith = -int32(unix.EPERM)
 
-// Watch answers the refused calls of a listener, until its last process has ended: with EPERM, or,
-// in a trial, by letting the call happen. It calls refused for each call first.
+// Watch answers the refused calls of a listener, until the last process with its filter has ended: with
+// EPERM, or, in a trial, by letting the call happen. Before each answer it calls refused.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
 		// A waiting RECV does not return when the last process ends (Linux before 6.11).

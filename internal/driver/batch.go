@@ -41,7 +41,7 @@ func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []b
 	return b.arena[start:len(b.arena):len(b.arena)], true
 }
 
-// deliver passes the batch to the Receiver and empties it.
+// deliver passes the frames to the Receiver, or drops them if there is none yet, and empties the batch.
 func (b *batch) deliver(q *rxQueue) {
 	if len(b.frames) > 0 {
 		if r := q.n.receiver.Load(); r != nil {

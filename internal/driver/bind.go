@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// defaultHeader is the length of the longest header that the NIC splits off, if it reports none
+// defaultHeader is the length of the longest header that a NIC splits off if the NIC reports no length
 // (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
@@ -94,7 +94,7 @@ func (n *NIC) Refill(queue int) {
 	}
 }
 
-// bindable returns a queue that may be bound.
+// bindable returns a queue without host buffers, or an error if there is none with this index or the NIC has stopped.
 func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	if n.closed {
 		return nil, fmt.Errorf("NIC: %w", ErrClosed)
@@ -112,7 +112,8 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	return n.rx[queue], nil
 }
 
-// makeHeaders allocates the header buffers, once.
+// makeHeaders allocates the header buffers for headers of up to limit bytes (0: defaultHeader), unless the queue has
+// buffers of this size.
 func (q *rxQueue) makeHeaders(limit int) error {
 	if limit == 0 {
 		limit = defaultHeader
@@ -146,7 +147,7 @@ func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
 	return nil
 }
 
-// unbind takes a queue's chains and pages back from the device.
+// unbind takes a queue's chains back from the device, and returns their pages to the source.
 func (n *NIC) unbind(q *rxQueue) error {
 	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()

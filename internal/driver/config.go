@@ -81,7 +81,7 @@ func (n *NIC) countPairs() error {
 	return nil
 }
 
-// linkUp reports whether the link is up; a device without a link status is up.
+// linkUp reports whether the link is up; it returns true for a device without a readable link status.
 func (n *NIC) linkUp() bool {
 	if n.features&virtionet.FStatus == 0 {
 		return true

@@ -42,7 +42,7 @@ type testDevice struct {
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
 	hold       bool                   // received frames are neither sent back nor returned
-	mangle     func(h *netHdr)        // changes the header of the next frame to the driver
+	mangle     func(h *netHdr)        // changes the header of each frame to the driver; nil: changes none
 	flush      bool                   // return the chains of a queue when its split goes off
 	longest    int                    // the longest chain of a frame from the driver, in buffers
 

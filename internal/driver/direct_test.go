@@ -111,7 +111,7 @@ func header(flags, gso byte, hdrLen, buffers uint16) []byte {
 	return b[:]
 }
 
-// pageOwner is a PageSource that checks where each page is.
+// pageOwner is a PageSource and a Receiver that checks which pages the NIC has.
 type pageOwner struct {
 	t     testing.TB
 	free  []uint64

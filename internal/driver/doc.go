@@ -11,8 +11,8 @@
 // package out of receive queue 0.
 //
 // One goroutine polls all queues and calls the Receiver. Any goroutine may call Transmit, which
-// takes one lock for each queue. The device is not trusted: the driver checks what it returns, and
-// a broken rule stops the NIC with an error (Err).
+// takes the queue's lock. The device is not trusted: the driver checks what the device returns, and a
+// broken rule stops the NIC with an error (Err).
 //
 // Not supported: packed rings, MSI-X, RSS on the control queue, and guests with an IOMMU.
 //

@@ -50,7 +50,7 @@ type frontend struct {
 	monitor sync.WaitGroup
 }
 
-// watch calls gone once if the backend hangs up, until close. It peeks at a duplicate descriptor:
+// watch calls gone once if the backend hangs up before halt. It peeks at a duplicate descriptor:
 // the Frontend reads the connection only when it expects an answer.
 func (f *frontend) watch(gone func(error), _ func(string)) error {
 	fd := -1

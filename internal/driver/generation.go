@@ -33,7 +33,7 @@ func (n *NIC) setUpAgain() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life.Err() != nil { // Close waits for a running setUp
+	if n.life.Err() != nil { // Close has begun, and waits only for a setUp that is running already
 		return
 	}
 	n.background.Go(n.setUp)

@@ -193,7 +193,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// attach starts a driver on a test device. Both end with the test. It has no receiver.
+// attach starts a driver, without a Receiver, on a test device. The caller closes the driver, which ends the device.
 func attach(t testing.TB, o rigOptions) (*rig, error) {
 	t.Helper()
 	testkit.CheckFDs(t)

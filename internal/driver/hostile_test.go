@@ -36,7 +36,7 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			r := newRig(t, rigOptions{pairs: 2, pages: 200})
 			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 			r.dev.do(func() { r.dev.hold = true })
-			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight forever
+			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight until the NIC stops
 			c.evil(r)
 			<-r.nic.failed
 			if err := r.nic.Err(); !errors.Is(err, ErrBroken) {

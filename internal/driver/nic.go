@@ -196,8 +196,8 @@ func (n *NIC) Start(r Receiver) error {
 	return n.Err()
 }
 
-// Err returns the error with which the NIC has stopped, or nil. When the NIC stops, it calls the
-// Receiver's Wake.
+// Err returns the error with which the NIC has stopped, or nil. When the NIC stops by an error, and not
+// by Close, it calls the Receiver's Wake.
 func (n *NIC) Err() error {
 	if e := n.err.Load(); e != nil {
 		return *e

@@ -13,7 +13,9 @@ type Options struct {
 	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least
 	// 1. The others receive nothing until they are bound: do not steer flows to them before.
 	HostQueues int
-	RingSize   int // entries of each ring, a power of two up to 1024; 0: 256, or the device's maximum
+	// RingSize is the number of entries of each ring, rounded down to a power of two from 8 to 1024, and to what the
+	// device supports; 0: 256.
+	RingSize int
 	// PagesPerChain is how many pages a bound queue posts with each header buffer, 1 to 16; 0: 4.
 	// Many are good for GSO packets, few for a small page pool.
 	PagesPerChain int

@@ -376,8 +376,8 @@ func (p *pci) kick(q int) {
 	})
 }
 
-// arm deasserts an interrupt that came, and allows the next one. If the device's interrupts seem not
-// to come (ears.deaf), arm only reads the ISR byte.
+// arm deasserts an interrupt that came, and allows the next one. If none came, arm does nothing, except that
+// it reads the ISR byte of a device whose interrupts seem not to arrive (ears.deaf).
 func (p *pci) arm() (changed bool, err error) {
 	if p.gone.Load() {
 		return false, p.errRemoved()

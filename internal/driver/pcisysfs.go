@@ -93,7 +93,8 @@ type pciBAR struct{ addr, size uint64 }
 
 const resourceMem = 0x200 // IORESOURCE_MEM
 
-// bars reads the address ranges of the BARs; a BAR that is not memory has size 0.
+// bars reads the address ranges of the BARs; a BAR that is not memory, or has no address,
+// has size 0.
 func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	text, err := d.attr("resource")
 	if err != nil {
@@ -139,8 +140,8 @@ func writeAttr(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// bindUIO unbinds the device from the kernel's driver, binds it to uio_pci_generic, and returns the
-// name of its uio device.
+// bindUIO binds the device to uio_pci_generic, instead of another driver, and returns the name of its uio
+// device. If the device is bound there already, it only returns the name.
 func (d pciDev) bindUIO() (string, error) {
 	dir := filepath.Join(d.sys.drivers(), uioDriver)
 	if _, err := os.Stat(dir); err != nil {
@@ -161,7 +162,7 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// new_id has bound the device already
+		// bind fails if writing new_id has bound the device already
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}

@@ -20,12 +20,13 @@ const (
 
 // poller is the state of the polling goroutine.
 //
-// It polls all queues as long as one has work; calls (interrupts) are off meanwhile. When none has
-// work, it may poll on for a short time: the window. Then it asks for calls, polls all queues once
-// more and sleeps. The window adapts to the last sleeps, like KVM's halt polling: a sleep
-// shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep halves it, down
-// to nothing. So a busy request-reply exchange is polled, and an idle NIC costs nothing. With one
-// processor, where polling only keeps the peer from running, there is no window.
+// The goroutine polls all queues as long as one has work; calls (interrupts) are off meanwhile. When
+// none has work, the goroutine may poll on for a short time: the window. Then it asks for calls, polls
+// all queues once more and sleeps. The window adapts to the last sleeps that the device ended, like KVM's
+// halt polling: a sleep shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep
+// halves it, down to nothing. So the driver polls during a busy request-reply exchange, and not while
+// the NIC is idle. By default there is no window with one processor, where polling only keeps the peer from
+// running.
 //
 // The goroutine reads the clock when the state changes and while it spins, not for each packet.
 type poller struct {
@@ -200,7 +201,7 @@ func (n *NIC) sleep() error {
 	return nil
 }
 
-// configChanged reads the parts of the configuration space that may have changed.
+// configChanged reads the link's state, and arranges a call of the Receiver's Wake if it has changed.
 func (n *NIC) configChanged() {
 	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
 		n.log.Info("link changed", "up", up)

@@ -16,7 +16,7 @@ type ring struct {
 }
 
 // newRing makes a ring of the size that the device supports. If the device supports indirect
-// descriptors, each chain has a table of perTable descriptors.
+// descriptors and perTable is more than 1, each chain has a table of perTable descriptors.
 func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
 	size := t.ringSize(vq, want)
 	if size == 0 {

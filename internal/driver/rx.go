@@ -12,7 +12,7 @@ import (
 // Sizes of reception, in bytes.
 const (
 	hostBuf   = 4096    // a buffer of a host queue
-	maxFrame  = 1 << 17 // the driver drops longer frames: IP has none, and a batch must have room for one
+	maxFrame  = 1 << 17 // the driver drops longer frames; IP packets are shorter, and a batch must have room for a frame
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
@@ -81,7 +81,7 @@ func (q *rxQueue) publish() {
 	}
 }
 
-// poll takes returned buffers from the ring, delivers their frames, and posts the buffers again.
+// poll takes returned buffers or chains from the ring, delivers their frames, and posts them again.
 func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	if q.host == nil && q.split == nil {
 		return false, nil

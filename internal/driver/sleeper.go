@@ -33,15 +33,15 @@ type sleeper struct {
 // ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI
 // expander bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped
 // guest continues (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the
-// backend without a call descriptor until the guest is stopped again. So a sleep ends after a while
-// (nap), which is longer after the first call. If the driver found work after two such sleeps, the
-// device counts as deaf: the driver then polls it every millisecond until a call comes. Only the
-// sleeping goroutine uses ears.
+// backend without a call descriptor until the guest is stopped again. So a sleep ends at the latest
+// after nap, which becomes longer with the first call. If the driver found work after two sleeps that
+// ended so, the device counts as deaf: the driver then polls it every millisecond until a call comes.
+// Only the sleeping goroutine uses ears.
 type ears struct {
 	nap    time.Duration // the longest sleep; 0: no limit
 	heard  time.Duration // the value of nap after a call
 	napped bool          // the last sleep ended without a call or a wake
-	missed int           // sleeps that ended so, and after which there was work
+	missed int           // sleeps since the last call that ended with napped set, and after which there was work
 }
 
 const (

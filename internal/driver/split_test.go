@@ -140,8 +140,8 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
-	// Frames from before the split was on again may still be in flight: if the device reads them
-	// too early, it drops them; the others arrive split. Repeat this one until it arrives.
+	// Earlier frames may still be in flight: the driver drops the ones that the device forwards
+	// before split is on again, and the others arrive split. Repeat the last frame until it arrives.
 	for arrived := false; !arrived; {
 		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
 		r.rcv.mu.Lock()

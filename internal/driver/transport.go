@@ -34,7 +34,7 @@ type transport interface {
 	// which VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them, or -1 if start enables them.
 	pairs() int
 	controlQueue() int
-	// alloc allocates DMA memory; n is at most maxAlloc.
+	// alloc allocates n bytes of DMA memory; PCI has pieces of at most 2 MiB.
 	alloc(n int) (memory, error)
 	// ringSize returns the largest size of queue q's ring that is at most want; 0: the device has
 	// no such queue.

@@ -36,7 +36,7 @@ type TxFrame struct {
 	Header     []byte
 	Linear     []byte
 	Device     []Range
-	NeedsCsum  bool // the field at CsumStart+CsumOffset has the pseudo-header's sum; the device completes it
+	NeedsCsum  bool // the field at CsumStart+CsumOffset has the pseudo-header's sum, and has to be completed
 	CsumStart  uint16
 	CsumOffset uint16
 	GSOType    splitter.GSOType
@@ -45,9 +45,9 @@ type TxFrame struct {
 }
 
 // PageSource has the GPU pages in which a bound queue receives payload, as offsets in the GPU. The
-// polling goroutine, UnbindQueue and Close call it. It must not keep the slices and must not call
-// the NIC.
+// polling goroutine and Close call it. It must not keep the slices and must not call the NIC.
 type PageSource interface {
+	// TakePages writes the offsets of free pages to dst, and returns how many.
 	TakePages(queue int, dst []uint64) int
 	ReturnPages(queue int, offs []uint64)
 }
@@ -77,7 +77,7 @@ type Stats struct {
 	Spin   time.Duration // polling, with nothing to do
 	Asleep time.Duration
 	Sleeps uint64
-	Wakes  uint64 // sleeps that the program ended (Refill and the like); the device ended the others
+	Wakes  uint64 // sleeps that the program ended (Refill and the like) or a time limit; the device ended the others
 	Rounds uint64 // polls of all queues
 
 	Rx []QueueStats // by queue
@@ -92,6 +92,6 @@ type QueueStats struct {
 	Kicks   uint64
 	Full    uint64 // transmit: how often the ring was full. Receive: how often a bound queue had no page to post
 	Unsplit uint64 // unsplit frames on a bound queue, which were dropped
-	Dropped uint64 // frames dropped for other reasons: there is no Receiver yet, or the frame is too short
+	Dropped uint64 // frames dropped for other reasons: there is no Receiver yet, or the frame is too short or too long
 	Control uint64 // frames of the control channel
 }

@@ -37,8 +37,8 @@ func removedDevice(event []byte) (name string, ok bool) {
 	return path.Base(string(devpath)), true
 }
 
-// hearRemovals calls gone for each removed PCI device, until events is closed. If there are too
-// many events, some are lost: the device's own descriptors and registers show the removal too.
+// hearRemovals calls gone for each removed device, with the last part of its path, until events is closed. If
+// there are too many events, the kernel drops some; the device's own descriptors and registers show its removal too.
 func hearRemovals(events *os.File, gone func(addr string)) {
 	var b [8 << 10]byte // the kernel fills at most 2 KiB and a header
 	for {

@@ -181,7 +181,7 @@ func (f *File) Raw(request uintptr, arg []byte) error {
 }
 
 // ioctl makes a call whose argument is a struct in the driver's layout: arg points to fields of fixed
-// size without padding. The driver's results are set in it, also after an error.
+// size without padding. ioctl copies what the driver has written back to arg, also after an error.
 func (f *File) ioctl(name string, request uintptr, arg any) error {
 	b, err := binary.Append(nil, binary.NativeEndian, arg)
 	if err != nil {

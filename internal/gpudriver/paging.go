@@ -144,7 +144,7 @@ func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, gene
 	return pages, generation, nil
 }
 
-// FaultInto is Fault into pages, which must have n elements.
+// FaultInto is Fault into pages, which must have at least min(n, MaxFault) elements.
 func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (generation uint32, err error) {
 	var entries [MaxFault]uint64
 	flags := uint32(0)
@@ -202,14 +202,15 @@ func (r *Region) Stats() (s RegionStats, err error) {
 	return arg.RegionStats, nil
 }
 
-// Poison checks pages that programs had in the GPU and have freed.
+// Poison are counts of pages that programs had in the GPU and have freed.
 type Poison struct {
 	Left   uint64 // pages freed since the first call
-	Held   uint64 // pages of Left that are free now
+	Held   uint64 // pages that are free and filled now
 	Broken uint64 // pages that changed after they were freed and before they were allocated again
 }
 
-// Poison makes the driver fill freed pages, from the first call on, and check all free ones.
+// Poison makes the driver fill the pages that programs free, from the first call on, and check all pages that are free
+// and filled.
 func (f *File) Poison() (p Poison, err error) {
 	err = f.ioctl("VNICGPU_POISON", poison, &p)
 	return p, err

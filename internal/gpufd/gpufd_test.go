@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// othersEnv is a script that prints the other descriptors that the shell has.
+// othersEnv is a script that prints where the shell's descriptors 5 to 12 lead.
 const othersEnv = `for n in 5 6 7 8 9 10 11 12; do readlink /proc/$$/fd/$n; done; true`
 
 func start(sockets []string) error {

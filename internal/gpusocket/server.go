@@ -25,7 +25,7 @@ const (
 // memory is GPU memory that a program has requested.
 type memory struct {
 	fd      int          // descriptor of the dma-buf; the caller closes it after sending
-	release func() error // frees the memory; called when the program has closed its connection
+	release func() error // frees the memory; called when the program has closed its connection or the server ends
 }
 
 // server serves programs. Each program has a goroutine, which owns its connection.
@@ -52,7 +52,8 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve serves programs until ctx ends. When it has returned, all memory is released.
+// serve serves programs until ctx ends or it can accept no connection. When it has returned, all memory
+// is released.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -134,7 +135,7 @@ func answer(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
 }
 
-// errno converts an error to a number.
+// errno returns the error's number, or EIO where it has none.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

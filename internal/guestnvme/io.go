@@ -127,7 +127,7 @@ func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 	return r, err
 }
 
-// write writes the pattern over the range.
+// write writes the pattern over the range, and flushes it.
 func (t *transfer) write(ctx context.Context) error {
 	if t.Seed == nil {
 		return fmt.Errorf("no seed: %w", unix.EINVAL)

@@ -36,7 +36,8 @@ type server struct {
 	undo steps   // under mu: the steps that end the target
 }
 
-// serve configures the target, or, after an error, nothing.
+// serve configures the target, unless it is served already. It refuses a second target. After an error
+// it has configured nothing.
 func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
 		return none, err

@@ -5,8 +5,8 @@
 //
 // The packages are in an image on a read-only disk, or in a file of a guest whose QEMU vnic did not
 // start. Their programs run in a chroot (Root), in which /usr is the image's /usr over the guest's,
-// and all other directories are the guest's: they are bind mounts, with present and later mounts in
-// them. So a program finds its loader, libraries and data at the paths for which it was built, and
+// and all other directories that the guest has are the guest's: they are bind mounts, with present and
+// later mounts in them. So a program finds its loader, libraries and data at the paths for which it was built, and
 // works on the guest's files; the guest's own programs do not see the packages. BinDir has a script
 // for each program, by which the applet runs the program in Root.
 //
@@ -64,7 +64,7 @@ type Config struct {
 	Programs []Program `json:"programs"`
 }
 
-// Image is a squashfs on a disk of the guest, or in a file of its own.
+// Image is a squashfs on a disk of the guest, or in a file of the guest.
 type Image struct {
 	Serial string `json:"serial,omitempty"` // serial number of the disk
 	File   string `json:"file,omitempty"`
@@ -219,8 +219,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay mounts directories over one another at to, read-only; an earlier one hides files of later
-// ones. The first must exist.
+// overlay mounts the directories that exist over one another at to, read-only; an earlier one hides
+// files of later ones. One must exist; if only one does, overlay binds it.
 func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)
@@ -281,8 +281,8 @@ func fill(from, to string) error {
 	})
 }
 
-// bindAll binds each directory of from into to, unless to already has an entry of that name. It
-// skips usr's directories and vnic's own.
+// bindAll binds each directory of from into to, and copies its symbolic links, unless to already has
+// an entry of that name. It skips usr's directories and vnic's own.
 func bindAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

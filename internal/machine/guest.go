@@ -140,14 +140,14 @@ func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
-// Gone returns the error of a guest that has ended, or whose agent has; nil: it is running. This
-// error explains others that follow from it, and Close does not return it again. while names what
-// the run was doing, which the error of a guest that has powered itself off contains.
+// Gone returns the error of a guest that has ended, or whose agent has, and closes the guest; nil: the guest is
+// running. This error explains others that follow from it, and Close does not return it again. while names what the
+// run was doing; the error of a guest that has powered itself off contains it.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil
 	}
-	select { // QEMU's end is seen a moment after the agent's
+	select { // this process notices QEMU's end a moment after the agent's
 	case <-g.Done():
 	case <-time.After(limits.GuestEnd.Here()):
 	}
@@ -169,7 +169,7 @@ func (g *Guest) Ended() bool {
 	return true
 }
 
-// Close ends the guest. It does not return an error that Gone has returned.
+// Close ends the guest. After Gone has returned an error, Close returns nil.
 func (g *Guest) Close() error {
 	err := g.Machine.Close()
 	if g.gone {

@@ -92,7 +92,8 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 }
 
 // BuildImage makes the initramfs. It sets o's fields for the cache and the kernel. If the driver of
-// GPUs is among the modules, BuildImage builds it, unless it is in the cache or the user names one.
+// GPUs is among the modules, BuildImage builds it, unless it is in the cache or the user names one. If an
+// imported kernel lacks a module, BuildImage fetches the whole kernel, unless downloads are off.
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
@@ -103,8 +104,8 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 		}
 	}
 	img, err := guestimages.Build(ctx, o)
-	if err != nil && im.Kernel.Partial != "" {
-		if err = im.completed(ctx, err); err == nil {
+	if im.Kernel.Partial != "" && errors.Is(err, guestimages.ErrNoModule) {
+		if err = im.complete(ctx, err); err == nil {
 			o.Kernel, o.ModulesDir = im.Kernel.Version, im.Kernel.Modules
 			img, err = guestimages.Build(ctx, o)
 		}
@@ -136,7 +137,7 @@ func (im *Images) Drivers(model string) []string {
 // Size returns the size of the initramfs in bytes.
 func (im *Images) Size() int64 { return im.initrd.Size }
 
-// Initrd returns the initramfs with a configuration for the guest's agent. The caller closes it.
+// Initrd returns a reader of the initramfs with a configuration for the guest's agent. The caller closes the reader.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
 // Close releases the files of the cache; im may be nil.
@@ -154,8 +155,8 @@ func LacksModules(err error) bool {
 		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
 }
 
-// BlameKernel adds advice to an error if a user's kernel has a driver that refused the NIC: it may
-// be too old, as gve of 6.1 is. fix is the advice.
+// BlameKernel adds the advice fix to an error that the guest's agent has returned, if the kernel is the user's: the
+// kernel's driver may have refused the NIC because it is too old, as gve of 6.1 is.
 func (im *Images) BlameKernel(err error, fix string) error {
 	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == assets.SourceGiven {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
@@ -163,12 +164,9 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// completed handles a missing module of an imported kernel, as named by err: with a network it
-// fetches the whole kernel and returns nil; without one it returns an error with advice.
-func (im *Images) completed(ctx context.Context, err error) error {
-	if !errors.Is(err, guestimages.ErrNoModule) || im.Kernel.Partial == "" {
-		return err
-	}
+// complete fetches the whole kernel after a build has failed with err because the imported kernel lacks a module. If
+// downloads are off, it returns an error with advice.
+func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {
 		return assets.Partial("kernel "+im.Kernel.Version+": "+err.Error(), im.Kernel.Partial)

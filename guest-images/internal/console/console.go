@@ -41,7 +41,8 @@ func Applet([]string) int {
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
-	if n.name != "" && !c.Alone.OwnDriver { // The kernel manages the GPU memory: programs in any language may want it.
+	// With the kernel's driver, programs in any language get the GPU memory from a socket.
+	if n.name != "" && !c.Alone.OwnDriver {
 		go func() { say(gpusocket.Serve(context.Background(), n.name)) }()
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}
@@ -96,9 +97,8 @@ func open(root string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment returns the program's environment: the image's variables, then found, which connect has found for
-// the network, then TERM from the kernel's command line. A variable of the image takes precedence over
-// one found.
+// environment returns the program's environment: the image's variables, then the variables in found (connect's, and
+// VNIC_GPU) whose names the image does not have, then TERM from words, the kernel's command line.
 func environment(image, found, words []string) []string {
 	env := slices.Clone(image)
 	for _, e := range found {
@@ -118,7 +118,7 @@ func environment(image, found, words []string) []string {
 // lead makes this process the leader of a session, with tty as its controlling terminal if tty is a
 // terminal. When a session's leader exits, Linux hangs the terminal up, and a serial line discards
 // its unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
-// serial/serial_core.c). The program's last lines would be lost if it were the leader. The program
+// serial/serial_core.c). If the program were the leader, its last lines would be lost. The program
 // is in the same process group, so both processes get signals such as that of Ctrl-C; this process
 // ignores them.
 func lead(tty *os.File) error {

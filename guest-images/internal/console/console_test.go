@@ -126,7 +126,7 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
-// Programs run, and their end is described, whether or not the console is a terminal.
+// Programs run, and their end is described, also if the console is no terminal.
 //
 // Invariant: vnic image: A guest runs without a host at its results channel.
 func TestProgramsEnd(t *testing.T) {

@@ -3,7 +3,7 @@
 // console (agent.Alone) and prints how the program ended. Process 1 starts it as
 // agent.ConsoleApplet, and powers the guest off afterwards.
 //
-// The program's environment has what package guest and the tool devmem need: VNIC_DEVICE, and in
-// VNIC_ADDR a separate address in the guest's network, because the kernel loses the addresses that
-// a devmem program uses.
+// The program's environment has what package guest and the tool devmem need: VNIC_DEVICE, and, if the
+// guest's address is of a vnic network, in VNIC_ADDR a separate address in that network, because the
+// kernel loses the addresses that a devmem program uses.
 package console

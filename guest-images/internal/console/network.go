@@ -29,8 +29,8 @@ type network struct {
 	more  []string // messages about other interfaces
 }
 
-// connect configures all interfaces by DHCP, except the one that devmem programs drive. With
-// an error, n may still be partly set.
+// connect configures the interfaces of driver a.Driver by DHCP; if programs drive a NIC themselves (OwnDriver) and
+// there are several interfaces, it leaves the last one to them. With an error, n may still be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
@@ -77,7 +77,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].MTU { // drivers begin with the largest MTU that the NIC supports
+		if l.MTU > links[i].MTU { // the driver has set the largest MTU that the NIC supports
 			l.MTU = 0
 		}
 		use(&c, i, l)
@@ -101,7 +101,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	return n, errors.Join(errs...)
 }
 
-// left returns the message about an interface that the kernel releases.
+// left returns the message about an interface whose NIC is left to devmem programs.
 func left(name, device string) string {
 	return fmt.Sprintf("%s is not the kernel's: of several virtio NICs the last one, %s, is left to devmem programs "+
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
@@ -125,12 +125,12 @@ const (
 	portName    = "port"
 )
 
-// peers is the number of guests of `vnic serve` that get host names as guests of vnic boot do, so
-// that the same programs run: the most guests that can have GPUs.
+// peers is the number of guests of a `vnic serve` for which use adds host names, so that programs find the same
+// names as in guests of `vnic boot`. It is the most guests that can have GPUs.
 const peers = 16
 
-// use configures interface i from a lease. Routes, resolvers and other hosts' names come from the
-// first interface's lease.
+// use sets interface i of c, and the name of its address, from a lease. Gateways, resolvers and other hosts' names
+// come from the first interface's lease only.
 func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -160,8 +160,9 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 // addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity returns variables that tell which guest of a `vnic serve` this is, found by its address.
-// The number of guests is not known here.
+// identity returns the variables by which a program finds which guest of a `vnic serve` it runs in, computed from
+// the guest's address p, or nil if p is outside the guests' range. VNIC_GUESTS is 0, because the guest cannot find
+// the number of guests.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -173,8 +174,8 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits for network interfaces of a driver, and returns them in the order of their PCI
-// addresses.
+// interfaces waits, at most for limit, until there is a network interface of a driver, and returns all of them in
+// the order of their PCI addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)

@@ -11,8 +11,8 @@ import (
 )
 
 // askSize asks the terminal behind a serial line for its size, which the line itself does not know:
-// it moves the cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and CPR;
-// DECSC and DECRC save and restore the cursor). It returns false if no answer comes within
+// askSize moves the cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and CPR;
+// DECSC and DECRC save and restore the cursor). It returns false if no valid answer comes within
 // patience.
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())

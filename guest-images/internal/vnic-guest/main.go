@@ -1,4 +1,4 @@
-// Command vnic-guest is the only program in vnic's guests: see package boot.
+// Command vnic-guest is /init of vnic's guests (package boot) and, started by other names, their applets.
 package main
 
 import (

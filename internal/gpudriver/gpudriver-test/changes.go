@@ -67,7 +67,7 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	switch {
 	case has && c.reason != none:
 		want = []released{{3, 3, c.reason}}
-	case has && c.gpu: // one page
+	case has && c.gpu: // the touch of page 4 moves it to RAM
 		want = []released{{4, 1, isMigrate}}
 	case has: // the NIC still uses page 4 when it is unmapped below
 		rest = []released{{4, 1, isUnmap}}
@@ -77,7 +77,7 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	t.require(err == nil && now.Invalidations-before.Invalidations == uint64(len(want)), "%+v, %v", now, err)
 	// Linux reports changes of pages to the driver even if the NIC does not use them.
 	t.require(has || c.reason == none || now.Untold > before.Untold, "nothing was said by Linux: %+v", now)
-	// The NIC need not release pages again.
+	// The driver does not request again that the NIC releases a page.
 	t.ok(unmap(b[4*page : 5*page]))
 	r.mustRelease(rest...)
 }

@@ -93,7 +93,7 @@ func printLog(t *T) {
 // mailboxSize is how much of a GPU's memory the driver may keep for its mailbox after a program has opened a region.
 var mailboxSize uint64
 
-// try runs a test. All memory of the GPU is free before and after it.
+// try runs a test, and then checks that all memory of the GPU is free, except the mailbox's.
 func (c *testCase) try() error {
 	return run(func(t *T) {
 		t.gpu = only(t)

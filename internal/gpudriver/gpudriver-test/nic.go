@@ -39,7 +39,7 @@ func newHostNIC(t *T, f *gpudriver.File) *hostNIC {
 	return &hostNIC{t, must(f.Mmap(off, page))(t)}
 }
 
-// do executes a command.
+// do makes the NIC execute a command, and returns the result. It ends the test if the NIC cannot execute the command.
 func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 	n.control.Command(op, args...)
 	err := wait("the NIC on the host has done it", func() bool { return !n.control.Commanded() })

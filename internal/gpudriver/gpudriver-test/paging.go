@@ -24,8 +24,8 @@ var pagingCases = []testCase{
 	{"a region that is closed has no pages", inRegion(closeTold)},
 	{"a signal ends no call", onNIC(notInterrupted)},
 	{"nothing that a NIC writes while pages move is lost", stress},
-	{"a NIC that acknowledges first loses writes", sabotage},
-	{"a NIC that takes answers for newer than they are loses writes", believing},
+	{"a NIC that acknowledges first loses writes", loses(testnic.Sabotages)},
+	{"a NIC that takes answers for newer than they are loses writes", loses(testnic.Believes)},
 	{"a NIC that does not answer holds nobody up twice", withBound(200, inRegion(silent))},
 	{"removal takes pages from the NIC", removal(testnic.Answers, removalTold)},
 	{"a NIC that does not answer does not hold removal up", withBound(50, removal(testnic.Silent, removalSilent))},
@@ -137,7 +137,7 @@ func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.mustRelease(released{4, 1, isMigrate}, released{5, 1, isMigrate}, released{6, 1, isMigrate},
 		released{7, 1, isMigrate})
 
-	// Pages are requested in RAM: those in the GPU move back, and the NIC must release them.
+	// The program requests pages in RAM for the NIC: a page in the GPU moves back, and the NIC must release it.
 	toGPU(t, f, b[:2*page])
 	r.fault(1, "G", true, false)
 	r.fault(0, "RR", true, true)
@@ -342,8 +342,9 @@ func removalSilent(t *T, r *region) {
 	t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
 }
 
-// nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. It cannot name further regions
-// to the host, but only count them. When the NIC has freed the requests that were given up, it gets requests as before.
+// nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. After that the driver sends the
+// NIC no requests about further regions, and only counts them. When the NIC has freed the requests that were given up,
+// the driver sends requests again.
 func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 	b := anonymous(t, page, false)
 	defer t.unmap(b)

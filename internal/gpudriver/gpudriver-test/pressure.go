@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/memavail"
 )
 
 // compacting returns test with compaction beside it, which moves pages of all programs (mm/compaction.c).
@@ -18,7 +18,7 @@ func compacting(test func(t *T)) func(t *T) {
 // again.
 func shortOfRAM(test func(t *T)) func(t *T) {
 	return func(t *T) {
-		available := must(meminfo("MemAvailable:"))(t)
+		available, _ := memavail.Available("/")
 		size := int(available-available/8-uint64(2*moveSize)) &^ (page - 1)
 		take := func() error {
 			b, err := mapAnonymous(size, false)
@@ -32,20 +32,4 @@ func shortOfRAM(test func(t *T)) func(t *T) {
 		}
 		t.beside(take, func() { test(t) })
 	}
-}
-
-// meminfo reads a line of /proc/meminfo, in bytes.
-func meminfo(key string) (uint64, error) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(b) {
-		var kib uint64
-		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			_, err := fmt.Sscan(string(rest), &kib)
-			return kib << 10, err
-		}
-	}
-	return 0, fmt.Errorf("/proc/meminfo has no %s", key)
 }

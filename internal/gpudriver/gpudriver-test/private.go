@@ -387,7 +387,7 @@ func unserved(t *T, f *gpudriver.File, b []byte) {
 	b[0] = 1
 	asked := make(chan error, 1)
 	go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
-	// The message about the page fault can be read; the thread waits from then on.
+	// When fd is readable, the thread that writes the answer has had its page fault, and waits.
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, int(patience.Milliseconds()))
 	t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)
@@ -399,7 +399,7 @@ func unserved(t *T, f *gpudriver.File, b []byte) {
 		err = errors.Join(err, fmt.Errorf("the call has ended: %v", e))
 	default:
 	}
-	// Then the fault is an ordinary one.
+	// Once fd is closed, Linux serves the page fault, and the call ends.
 	t.ok(errors.Join(err, unix.Close(fd), <-asked, <-gone, bind(t.gpu, "bind")))
 }
 

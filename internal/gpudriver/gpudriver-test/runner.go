@@ -69,7 +69,7 @@ func (t *T) refused(call string, got error, want unix.Errno) {
 	}
 }
 
-// unmap unmaps memory of anonymous or of a GPU.
+// unmap unmaps memory, and adds the error, if there is one.
 func (t *T) unmap(b []byte) { t.note(unix.Munmap(b)) }
 
 // must returns a function that ends test t if the call failed, and else returns its value: f :=

@@ -72,7 +72,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 			before = must(r.Stats())(t)
 			x = n.do(testnic.Stop)
 		})
-		if n.control.Requested() { // just before
+		if n.control.Requested() { // a request that answerRequest has not seen before beside ended
 			n.control.Respond(&testnic.Response{Failed: true})
 		}
 		for i := range pages {
@@ -102,11 +102,9 @@ func stress(t *T) {
 	t.require(wrong == 0, "%d pages have lost writes", wrong)
 }
 
-// sabotage and believing are the negative controls of stress: with a faulty NIC numbers must be wrong.
-func sabotage(t *T) { loses(t, testnic.Sabotages) }
-
-func believing(t *T) { loses(t, testnic.Believes) }
-
-func loses(t *T, mode uint64) {
-	t.ok(wait("a write is lost", func() bool { return countUp(t, mode, time.Second/2) > 0 }))
+// loses returns a negative control of stress: with a faulty NIC numbers must be wrong.
+func loses(mode uint64) func(t *T) {
+	return func(t *T) {
+		t.ok(wait("a write is lost", func() bool { return countUp(t, mode, time.Second/2) > 0 }))
+	}
 }

@@ -27,10 +27,10 @@ const (
 // Modes of the NIC.
 const (
 	Answers   = iota
-	Silent    // it never acknowledges a request; it frees requests that the driver gave up
-	Dead      // the same, and it frees nothing
-	Sabotages // it acknowledges the release of pages in the GPU, and then writes to them once more
-	Believes  // it uses pages in the GPU although it had to release them after the driver's answer
+	Silent    // the NIC acknowledges no request; it frees requests that the driver gave up
+	Dead      // the NIC acknowledges no request, and frees none
+	Sabotages // the NIC acknowledges the release of pages in the GPU, and then writes to them once more
+	Believes  // the NIC uses the pages of an answer in the GPU, although a later request has revoked the answer
 )
 
 // Fields of a request in the log. Flags is 1 if the driver gave the request up.
@@ -92,7 +92,7 @@ type Request struct {
 // Response is the program's answer. The location of pages that are absent or read-only is 0.
 type Response struct {
 	Generation uint32
-	Failed     bool // the region is closed
+	Failed     bool // the program has no pages for the NIC, for example because the region is closed
 	_          [3]byte
 	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind
 }
@@ -120,7 +120,7 @@ func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
-// Command gives the NIC a command. Nothing is pending.
+// Command gives the NIC a command. The caller has waited for the result of the previous command.
 func (c Control) Command(op uint32, args ...uint64) {
 	x := Command{Op: op}
 	copy(x.Args[:], args)
@@ -148,7 +148,7 @@ func (c Control) Result(x *Result) { c.write(atResult, x) }
 // GetResult reads the answer.
 func (c Control) GetResult() Result { return read[Result](c, atResult) }
 
-// Request asks the program for pages. Nothing is requested.
+// Request asks the program for pages. The caller has waited for the response to the previous request.
 func (c Control) Request(x Request) { c.write(atRequest, x) }
 
 // Requested reports whether there is a request without a response.

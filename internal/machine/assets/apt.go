@@ -39,7 +39,7 @@ func lackingTools() (lacking []string) {
 	return lacking
 }
 
-// newApt writes the configuration, without using the network.
+// newApt writes the configuration of an apt into dir, without using the network.
 func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
 	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log", "tmp"} {
@@ -68,7 +68,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		{"Dir::Cache::pkgcache", filepath.Join(dir, "pkgcache")}, {"Dir::Cache::srcpkgcache", ""},
 		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
 		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
-		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // lookups in compressed ones take twice as long
+		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // compressed indexes double the time of lookups
 		{"Acquire::ForceHash", "SHA256"},
 		{"Debug::NoLocking", "true"},
 	} {
@@ -104,7 +104,8 @@ func (t *apt) update(ctx context.Context) error {
 	return aptError("suite "+t.suite, err)
 }
 
-// closure returns packages and all their dependencies, as in the archive.
+// closure returns the named packages and all their dependencies, in the versions that the suite offers. The error is
+// ErrNoPackage if the suite lacks one of the names.
 func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
@@ -119,14 +120,14 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// has reports whether the suite has a package record, not merely the name in other packages'
-// dependencies.
+// has reports whether the suite has a package of this name. A name that occurs only in other packages'
+// dependencies does not count.
 func (t *apt) has(ctx context.Context, name string) bool {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
 	return err == nil && len(out) > 0
 }
 
-// printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
+// printedURI matches a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
 // SHA256:HEX. File names have "%3a" for the epoch's colon.
 var printedURI = regexp.MustCompile(`^'[^']*' (([^_/\s]+)_([^_/\s]+)_[^_/\s]+) (\d+) SHA256:([0-9a-f]{64})\s*$`)
 
@@ -151,7 +152,8 @@ func parseURIs(text string) ([]Package, error) {
 	return list, nil
 }
 
-// download downloads packages into dir; apt verifies them against the signed lists.
+// download downloads packages into dir, and calls done with the number of bytes so far. apt verifies the packages
+// against the signed lists.
 func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
 	var total int64
 	args := []string{"-o", "APT::Status-Fd=1", "-q", "download"}
@@ -176,9 +178,9 @@ var (
 	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or missing
 )
 
-// aptError classifies an apt error by its messages, because apt's exit status does not tell. It
-// returns errors with unknown messages unchanged; the caller then tries other suites, which may
-// fail likewise, and the user gets no advice.
+// aptError classifies an error of apt by apt's messages, because the exit status does not distinguish causes. To an
+// error with unknown messages it only adds what; the caller then tries other suites, which may fail likewise, and the
+// user gets no advice.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {

@@ -41,7 +41,7 @@ type Bundle struct {
 	Downloading func(bytes int64)
 	Needs       []string // files that the tree must have
 	// Mark is a file that the tree gets after Build, and must have: it shows that this version of
-	// Build has made it; "": none.
+	// Build has made the tree; "": none.
 	Mark string
 
 	key   string                                       // in resolved.json; "": Name and Series
@@ -53,10 +53,10 @@ type Bundle struct {
 // Tree is a bundle's tree in the cache.
 type Tree struct {
 	Dir      string
-	Version  string // of the first package
+	Version  string // of the bundle's first package
 	Suite    string
 	Packages []Package
-	held     int
+	held     int // descriptor of hold; -1: closed
 }
 
 // Close allows other processes to remove the tree from the cache.
@@ -69,8 +69,8 @@ func (t *Tree) Close() error {
 	return unix.Close(fd)
 }
 
-// FetchBundle finds a bundle in the cache, or fetches it, as Fetch does. It uses only the options
-// for the cache and the mirror. Without an error the caller closes the Tree.
+// FetchBundle finds a bundle in the cache, or fetches it, as Fetch does, and returns its tree and notes for the user.
+// It ignores the options that name or select a QEMU or a kernel. Without an error the caller closes the Tree.
 func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -110,7 +110,8 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	return tree, notes, nil
 }
 
-// HasBundle reports whether the cache has a bundle's tree, so that FetchBundle downloads nothing.
+// HasBundle reports whether the cache has a bundle's tree. FetchBundle then downloads nothing, unless the tree does
+// not work or Refresh is set.
 func HasBundle(o Options, b Bundle) bool {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -155,7 +156,7 @@ func (b *Bundle) works(ctx context.Context, root string) error {
 	return b.check(ctx, root)
 }
 
-// finish makes a tree of the unpacked packages.
+// finish runs Build on the unpacked packages in root, and then writes Mark there.
 func (b *Bundle) finish(ctx context.Context, root string) error {
 	if b.Build != nil {
 		if err := b.Build(ctx, root); err != nil {

@@ -28,12 +28,14 @@ import (
 //	kvm.json       whether KVM works here, since this boot
 //	tmp/           incomplete trees; the holder of the lock removes old ones
 //
+// kinds (cachelist.go) lists the other directories.
+//
 // A tree appears by one rename and does not change afterwards, so readers need no lock. Only
 // vmlinux may be added later, also by a rename.
 type cache struct{ dir string }
 
-// CacheDir returns the path of the cache, without creating it. The error is a *Missing if other
-// users may write the cache or own it.
+// CacheDir returns the path of the cache, without creating it. The error is a *Missing if neither an option nor the
+// environment yields a path, or if other users may write the cache or own it.
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -51,13 +53,13 @@ func CacheDir(o Options) (string, error) {
 	return dir, cache{dir}.check()
 }
 
-// lock creates the cache directory and locks it. If another vnic holds the lock, it calls waiting
-// and waits, unless waiting returns an error.
+// lock creates the cache directory and locks it. While another vnic holds the lock, it calls waiting every 100 ms, and
+// gives up when waiting returns an error.
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
 	}
-	if err := c.check(); err != nil { // another process may just have made it
+	if err := c.check(); err != nil { // another process may just have made the directory
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
@@ -111,13 +113,13 @@ func (c cache) noCache(err error) error {
 	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
-// resolved is resolved.json: the tree of each role.
+// resolved is resolved.json: the current tree of each role and bundle, by its key.
 type resolved map[string]*tree
 
 // tree is one unpacked set of packages.
 type tree struct {
 	Dir      string    `json:"dir"`     // relative to the cache
-	Version  string    `json:"version"` // of the role's main package
+	Version  string    `json:"version"` // of the main package (Bundle.isMain)
 	Suite    string    `json:"suite"`
 	Fetched  time.Time `json:"fetched"`
 	Disk     int64     `json:"disk"` // bytes
@@ -125,9 +127,9 @@ type tree struct {
 	For      []string  `json:"for,omitempty"` // set: imported; only the files that these commands need are present
 }
 
-// load reads resolved.json, without trees that no longer exist. It returns an error for a tree that
-// other users may write. It checks only the directory of a bundle's tree, which has ten times as
-// many files as QEMU and a kernel; FetchBundle checks all files.
+// load reads resolved.json, without trees that no longer exist. A missing, unreadable or malformed resolved.json
+// counts as empty. It returns an error for a tree that other users may write. Of a bundle's tree, which has ten times
+// as many files as QEMU and a kernel, load checks only the directory; FetchBundle checks all files.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
@@ -186,8 +188,8 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes the entries of a directory of the cache that no process has used for the time
-// unused, except the entry with the name except.
+// Prune removes the entries of a directory of the cache whose modification time is older than unused, except the
+// entry with the name except. Processes set that time when they begin to use an entry.
 func Prune(dir string, unused time.Duration, except string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -179,7 +179,8 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose finds entries by name, kind, or the beginning of a name, because names of images are long.
+// Choose returns the entries that names select: by name, by kind, or by the beginning of a name, because names of
+// images are long. A beginning must match exactly one entry.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -210,9 +211,9 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes the entries of the cache that choose selects, and returns the removed ones.
-// Entries in use stay, with an error; so does everything while a fetch is running. Links are
-// removed, never followed.
+// RemoveCached removes the entries of the cache that choose selects, and returns the removed ones. Entries in use
+// stay, and the error names them. While a fetch is running, RemoveCached removes nothing and returns an error. It
+// removes links without following them.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
@@ -279,8 +280,8 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// holdAlone has shown that no process holds the tree, and after the rename new processes do not
-	// find it: so no process uses a tree that is being removed.
+	// holdAlone has shown that no process holds the entry, and after the rename new processes do not
+	// find it: so no process uses a QEMU, a kernel or a tool that is being removed.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))
@@ -296,13 +297,14 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 }
 
 // hold prevents removal of a tree from the cache by a shared flock on its directory, which needs no
-// write permission and ends with this process at the latest. It also sets the tree's last use. It
-// returns a plain descriptor, because the garbage collector would close an os.File.
+// write permission and ends with this process at the latest. It also sets the directory's modification
+// time, which is the tree's last use. It returns a plain descriptor, because the garbage collector would
+// close an os.File.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // an exclusive lock is only held briefly
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // holdAlone's callers keep an exclusive lock only briefly
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
 	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // a file system without locks
@@ -325,8 +327,8 @@ func hold(dir string) (fd int, err error) {
 	return fd, nil
 }
 
-// holdAlone locks a directory exclusively; it returns false if a process holds it. The caller
-// closes the file.
+// holdAlone locks a directory exclusively; it returns false if another process holds a lock on the directory. The
+// caller closes the file, unless it is nil.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -339,9 +341,9 @@ func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	return f, true
 }
 
-// users returns the processes that have a file below dir open, mapped, as program or as working
-// directory, with the paths relative to dir. It sees only this user's processes, or all for root,
-// and leaves this process out.
+// users returns the processes that have a file below dir open or mapped, or use it as their program or working
+// directory, each with the files' paths relative to dir. It sees only this user's processes (for root, all), and
+// leaves this process out.
 func users(dir string) map[int][]string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real

@@ -21,7 +21,7 @@ const (
 	image = "images/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.cpio"
 )
 
-// filled makes a cache with an entry of each kind, and other files beside them.
+// filled makes a cache with an entry of each of five kinds, and other files beside them.
 func filled(t *testing.T) cache {
 	t.Helper()
 	c := cache{filepath.Join(t.TempDir(), "cache")}

@@ -43,7 +43,7 @@ type Missing struct {
 
 func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Err, m.Fix) }
 
-// Unwrap returns the sentinel.
+// Unwrap returns Err.
 func (m *Missing) Unwrap() error { return m.Err }
 
 // cacheError returns an error of the cache in dir.
@@ -70,7 +70,7 @@ func CacheError(dir string, err error) error {
 	return err
 }
 
-// below reports whether an error is about a file in dir.
+// below reports whether an error is about a file in dir; of a rename, the new name counts.
 func below(dir string, err error) bool {
 	var p *fs.PathError
 	var l *os.LinkError

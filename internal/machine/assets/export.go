@@ -27,12 +27,12 @@ type Export struct {
 	Program io.Reader // this vnic, an ELF file
 	For     []string  // the commands for which the archive is made
 	Modules []string  // paths of the kernel modules that the commands' guests load
-	Extras  []string  // other files or directories of the cache, KIND/NAME, that match extras
+	Extras  []string  // other files or directories of the cache, KIND/NAME, whose files match extra
 }
 
-// firmware are the files below usr/share/qemu that QEMU opens, found with strace; all of the small
-// usr/share/seabios is included too. pvh.bin is for a kernel that is an ELF file, linuxboot_dma.bin
-// for a bzImage, efi-virtio.rom for a virtio NIC on a user's own command line.
+// firmware are the files below usr/share/qemu that QEMU opens, found with strace; qemuFiles adds the *.bin files of
+// usr/share/seabios. pvh.bin is for a kernel that is an ELF file, linuxboot_dma.bin for a bzImage, efi-virtio.rom for
+// a virtio NIC on a user's own command line.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
 // FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing. It ignores
@@ -52,8 +52,8 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and
-// firmware, and the kernel with x.Modules. It costs as much memory as offline.Write.
+// WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and firmware, the kernel with
+// x.Modules, x.Program and x.Extras. It needs as much memory as offline.Write, and the size of x.Program.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 				return err
 			}
 			rel, err := filepath.Rel(r.Cache, file)
-			if err == nil && !isExtra(rel) {
+			if err == nil && !extra.MatchString(rel) {
 				err = fmt.Errorf("cache: %s cannot be exported", rel)
 			}
 			files[rel] = file
@@ -144,8 +144,8 @@ func qemuFiles(root string) ([]string, error) {
 	return list, nil
 }
 
-// kernelFiles returns the kernel image, modules.builtin and modules.dep, and the given modules. The
-// importer unpacks vmlinux, because as an ELF file the kernel takes no less space.
+// kernelFiles returns the kernel image, the given modules, and modules.builtin and modules.dep if they exist, all
+// relative to root. vmlinux is not among them: the importer unpacks it from the image.
 func kernelFiles(root string, k *Kernel, modules []string) ([]string, error) {
 	files := append([]string{k.Image}, modules...)
 	for _, name := range []string{"modules.builtin", "modules.dep"} {
@@ -181,9 +181,9 @@ func partialKey(t *tree, names []string) string {
 // maxProgram bounds the program's size; vnic has 56 MB.
 const maxProgram = 512 << 20
 
-// stripped returns an ELF program without debug data: without everything after the loaded segments,
-// and without the section table. Go's linker writes files in this order; other files are returned
-// whole.
+// stripped returns an ELF program without debug data: without everything after the loaded segments, and without the
+// section table. It relies on the order in which Go's linker writes a file. It returns a file that is not a 64-bit
+// little-endian ELF file with valid segments whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {

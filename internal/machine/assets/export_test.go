@@ -280,8 +280,8 @@ func fakeTree(dir string) *tree {
 	return &tree{Dir: dir, Version: "1", Suite: "test", Packages: fakePackages[roleQEMU], For: []string{"run"}}
 }
 
-// crafted makes a well-formed archive with these trees and files. A tree without a directory gets
-// the right one, and its files lie below it.
+// crafted makes a well-formed archive with these trees and files. A tree of QEMU without a directory gets
+// the right directory, and the files lie below it.
 func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	t.Helper()
 	prefix := ""
@@ -304,7 +304,7 @@ func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	return b
 }
 
-// snapshot lists a cache's files with their sizes.
+// snapshot lists a cache's files with their contents, except the lock and unpacked kernels.
 func snapshot(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	testkit.OK(t, walkFiles(os.DirFS(dir), func(name string) {

@@ -33,7 +33,7 @@ type Options struct {
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
 	QEMU     string // "" = $VNIC_QEMU, else the QEMU of PATH if new enough, else the cache's, else fetched
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
-	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES
+	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES, else /lib/modules/VERSION
 	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
 	KernelOnly       bool // the caller needs no QEMU
@@ -50,9 +50,7 @@ type Options struct {
 
 // silence sets a discarding log and progress where the caller set none.
 func (o *Options) silence() {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
@@ -66,7 +64,7 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will reports whether a tree satisfies the options.
+// will reports whether there is a tree that satisfies Whole.
 func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
 // Binary is a QEMU that can be started.
@@ -86,15 +84,15 @@ type Kernel struct {
 	Source  string `json:"source"`  // SourceGiven, SourceCache
 	Suite   string `json:"-"`       // from which it was fetched; "" = unknown
 
-	// Partial are the commands for which it was imported: only the modules for these are present.
-	// "": all are.
+	// Partial are the commands for which the kernel was imported: only the modules for these commands are
+	// present. "": all modules are.
 	Partial string `json:"-"`
 }
 
 // Boots returns the file that QEMU boots.
 func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
-// Package is an unpacked package.
+// Package is a package of a tree, or one that versions.lock lists.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -115,8 +113,8 @@ type Resolved struct {
 	held []int // descriptors of the trees in use: see hold
 }
 
-// Close allows other processes to remove r's trees from the cache. Until then, or until this process
-// ends, vnic processes keep them.
+// Close allows other processes to remove r's trees from the cache. Before Close, no vnic process removes them while
+// this process runs.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -208,7 +206,8 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// fromCache fills in what is still missing from the cache, after fetching it if necessary.
+// fromCache fills in, from the cache, the QEMU and the kernel that o wants and r lacks, after fetching them into the
+// cache if necessary.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []Bundle
 	for _, role := range roles {
@@ -290,7 +289,7 @@ func (r *Resolved) compare() {
 // Progress is one step of a fetch.
 type Progress struct {
 	Step        string // "wait", "update", "download", "unpack", "build"
-	What        string // "qemu", "kernel", or a suite's name
+	What        string // such as "qemu", "kernel", or a suite's name
 	Done, Total int64  // bytes; if Total is 0, the total is unknown, and Done counts steps of a build
 }
 

@@ -70,7 +70,7 @@ func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	}
 }
 
-// needsApt skips the test on machines without apt.
+// needsApt skips the test on machines without apt, and clears the environment variables that a fetch reads.
 func needsApt(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {

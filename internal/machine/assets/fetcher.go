@@ -14,8 +14,9 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// fetchInto fetches the roles under the cache's lock, and returns notes about suites that were
-// passed over. Another process may have fetched them while this one waited.
+// fetchInto fetches the trees of want under the cache's lock, and returns notes about suites that were passed over. It
+// skips trees that the cache has, unless o.Refresh is set; if it had to wait for another process, which may have
+// fetched them, it skips them even then.
 func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
@@ -58,7 +59,8 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		// A machine that was started from the last tree may still run. For the time of use see hold.
+		// A machine that was started from the previous tree may still run, so trees stay for 30 days after
+		// their last use, whose time hold sets.
 		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
@@ -182,7 +184,8 @@ func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate
 	return c, nil
 }
 
-// notServed is the error for a package that a suite lists but the mirror does not serve.
+// notServed is the error of a failed download of packages that a suite lists. Unless it is hopeless, fetch tries
+// another suite.
 type notServed struct{ error }
 
 func (e notServed) Unwrap() error { return e.error }
@@ -202,7 +205,7 @@ func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	}
 }
 
-// install makes the tree of a role, unless the cache has the tree already.
+// install makes the tree of a role, unless the cache has a working tree of the same packages.
 func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.Name, c.version, c.list); err != nil {
 		return nil, err

@@ -96,8 +96,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU returns the QEMU that the user names, else the QEMU of PATH; its Args are nil if there is
-// none. note is the reason why it does not return the QEMU of PATH.
+// hostQEMU returns the QEMU that the user names, else the QEMU of PATH; its Args are nil if there is none. note
+// is the reason why a QEMU of PATH cannot be used; "" if there is none, or hostQEMU does not look for it.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
@@ -155,8 +155,8 @@ func givenKernel(o *Options) (k Kernel, err error) {
 // builtImage is the bzImage's path in a kernel's build tree.
 const builtImage = "arch/x86/boot/bzImage"
 
-// bzImageOf returns advice for a file that is no bzImage. There is a bzImage beside a vmlinux, or
-// below a build tree.
+// bzImageOf returns advice for a path of the user that is no bzImage. A build tree, or the vmlinux in it, leads to
+// the tree's bzImage, which the advice then names.
 func bzImageOf(path string) string {
 	for _, dir := range []string{path, filepath.Dir(path)} {
 		built := filepath.Join(dir, builtImage)
@@ -217,8 +217,8 @@ func KernelBanner(path string) (string, error) {
 		}
 		return "", errors.New("not a bzImage")
 	}
-	// setup_sects at 0x1f1 counts sectors of real-mode code after the first one, syssize at 0x1f4
-	// counts the rest in 16-byte paragraphs.
+	// setup_sects at 0x1f1 counts sectors of real-mode code after the first sector, syssize at 0x1f4
+	// counts the rest of the image in 16-byte paragraphs.
 	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
 	if st, err := f.Stat(); err == nil && st.Size() < whole {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)

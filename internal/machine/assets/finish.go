@@ -15,8 +15,9 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin, /sbin, /lib and /lib64 to /usr's in a tree of packages, as on Debian:
-// the packages do not contain these links, a maintainer script makes them.
+// MergeUsr links /bin, /sbin, /lib and /lib64 to the directories of the same names in /usr of a tree of packages, as
+// on Debian: the packages do not contain these links, a maintainer script makes them. It returns an error if one of
+// the four is a directory.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -57,7 +58,7 @@ func CompilePython(ctx context.Context, root string) error {
 // RunByOwnLoader makes the programs below directories of a tree of packages (patterns are allowed)
 // run with the tree's loader and libraries, whatever libc this machine has. It moves each program
 // to a new name beside a script that starts it. The script has the program's old path, because
-// compilers call other programs by path. It merges /usr, as MergeUsr does.
+// compilers call other programs by path. RunByOwnLoader calls MergeUsr, too.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
 	for _, pattern := range dirs {
@@ -99,8 +100,8 @@ func RunByOwnLoader(root string, dirs ...string) error {
 	return nil
 }
 
-// ownLoader starts the program beside it. The tree may be anywhere, and may be moved; links may
-// lead to the script.
+// ownLoader is the script that starts the program beside it. The tree may be anywhere, and may be moved; links
+// may lead to the script.
 const ownLoader = `#!/bin/sh
 self=$(readlink -f "$0")
 libs=${self%/usr/*}/` + Libraries + `
@@ -120,7 +121,7 @@ func dynamic(path string) bool {
 // ShellQuote returns a word that a shell reads as s.
 func ShellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Contents returns the paths of the files in a directory, as sources for Squash.
+// Contents returns the paths of a directory's entries, as sources for Squash.
 func Contents(dir string) (list []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

@@ -30,30 +30,24 @@ func Partial(what, have string) *Missing {
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extras match the names of cache files that an archive may have in addition to QEMU and the
-// kernel. Names that match can be exported (Export.Extras) and imported: KIND/NAME, a file, or
-// KIND/NAME/FILE, in a directory that Import copies as a whole.
-var extras = []*regexp.Regexp{
-	regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`), // u-root's commands
-}
-
-func isExtra(name string) bool {
-	return slices.ContainsFunc(extras, func(re *regexp.Regexp) bool { return re.MatchString(name) })
-}
+// extra matches the names of cache files that an archive may have in addition to QEMU and the kernel: u-root's
+// commands. They can be exported (Export.Extras) and imported. Import copies their directory as a whole.
+var extra = regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`)
 
 // Imported is the result of an import.
 type Imported struct {
 	Cache string   `json:"cache"`
 	For   []string `json:"for"`   // commands that now work without a network
-	Vnic  string   `json:"vnic"`  // version of the vnic that exported it
-	Bytes int64    `json:"bytes"` // total size of its files
+	Vnic  string   `json:"vnic"`  // version of the vnic that exported the archive
+	Bytes int64    `json:"bytes"` // total size of the archive's files
 	Trees []string `json:"trees"` // names as in `vnic cache ls`
 }
 
 // Import reads an archive into the cache: all of it, or nothing. It replaces no existing files. The
-// next run then uses the archive's trees, unless the cache has the same packages completely, or
-// more of their files. It needs disk space for the files, at most 1 GiB, and at most 512 MB of
-// memory, to unpack the largest kernel. It runs QEMU once to check that it starts.
+// next run then uses the archive's trees, unless the cache's current tree has the same packages and all
+// files of the archive's tree. Import needs disk space for the files, at most 1 GiB, and 96 MB more for
+// the unpacked kernel, and at most 512 MB of memory, to unpack the largest kernel. It runs the archive's
+// QEMU once to check that it starts.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -113,7 +107,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	}
 	files := map[string][]string{} // files of each tree, by the tree's directory
 	for _, f := range m.Files {
-		if isExtra(f.Path) {
+		if extra.MatchString(f.Path) {
 			kind, rest, _ := strings.Cut(f.Path, "/")
 			base, _, _ := strings.Cut(rest, "/")
 			im.extra = append(im.extra, path.Join(kind, base))
@@ -180,7 +174,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	return nil
 }
 
-// explain makes an error's path absolute, because CacheError recognizes errors of the cache by it.
+// explain makes an error's path absolute, because CacheError recognizes errors of the cache by an absolute path.
 func (im *importer) explain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

@@ -173,7 +173,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.LeavesNothing(t)
 			fakeQEMU(t, "11.1.2")
-			conf := filepath.Join(t.TempDir(), "apt.conf") // hides this machine's, such as Check-Valid-Until
+			conf := filepath.Join(t.TempDir(), "apt.conf") // hides this machine's settings, such as Check-Valid-Until
 			write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 			t.Setenv("APT_CONFIG", conf)
 			m := newMirror(t)
@@ -209,8 +209,8 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// Versions newer than the tested ones are fetched and used like others; one line per part mentions
-// it, now and when it comes from the cache.
+// Versions other than the tested ones are fetched and used. One line for QEMU and one for the kernel name the
+// version, both when the tree is fetched and when it comes from the cache.
 func TestNewerVersionsAreSaidOnce(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)

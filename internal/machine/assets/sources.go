@@ -78,8 +78,8 @@ func (a archive) check() error {
 func readable(path string) bool { return unix.Access(path, unix.R_OK) == nil }
 
 // debianSource asks apt for the first of the machine's package sources that is Debian's main
-// archive. It returns the URI and the keyring named by the entry, "" if there is none. It tells apt
-// to ignore the fetched lists, which reduces apt's time from 800 ms to 20 ms.
+// archive. It returns the source's URI and the keyring that the source's entry names, or "" if there is none. It makes
+// apt ignore the fetched lists, which reduces apt's time from 800 ms to 20 ms.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
 		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null",
@@ -125,8 +125,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI reports whether a URI names Debian's main archive, by the end of its path, which
-// every mirror keeps. Cloud images list mirrors in a file debian.list (apt-transport-mirror(1)).
+// isDebianURI reports whether a URI names Debian's main archive, by the end of the URI's path, which is the same for
+// every mirror. Cloud images list mirrors in a file debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok {

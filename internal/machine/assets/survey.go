@@ -42,11 +42,11 @@ func NewFact(name string, s State, value, fix string) Fact {
 // listBytes is the size of apt's lists of one suite and its base suite.
 const listBytes = 22 << 20
 
-// Survey is the result of Look: what of the fetched files a machine has already, and what it has
-// for fetching.
+// Survey is the result of Look: which of the files that a run needs a machine has, and which means it has to fetch
+// them.
 type Survey struct {
 	Cache         string // directory; "" = unknown
-	QEMU          Binary // like Kernel, the zero value if there is none
+	QEMU          Binary // like Kernel, the zero value if there is none; an unusable one of the user may be set
 	Kernel        Kernel
 	Found         []Fact // "qemu", "kernel", "nic virtio", "nic gve"
 	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
@@ -58,7 +58,7 @@ type Survey struct {
 	unusable bool // the user named an unusable file; a run fetches nothing to replace it
 }
 
-// Look examines this machine. It changes nothing, and uses no network.
+// Look examines this machine. It writes no files, and uses no network.
 func Look(ctx context.Context, o Options) *Survey {
 	dir, err := CacheDir(o)
 	s := &Survey{Cache: dir}
@@ -202,8 +202,8 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space reports whether the cache can be written, and has space for the download. err is the error
-// of the cache.
+// space adds facts about the cache, and reports whether the download fits. err is the error of CacheDir or of reading
+// the cache; space then returns false.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))
@@ -245,8 +245,8 @@ var models = []struct{ nic, oldest string }{
 	{"gve", MinVFIOUser},
 }
 
-// nics adds the NIC models that a guest can have to Found. If the QEMU found is too old for a
-// model, a newer one in the cache counts, as a run would use that.
+// nics adds a fact about each NIC model to Found. If the QEMU found is too old for a model, the version of the QEMU
+// in the cache counts, because a run would use the cache's.
 func (s *Survey) nics(have resolved) {
 	for _, p := range models {
 		version := s.QEMU.Version

@@ -18,7 +18,7 @@ import (
 // files loaded into guests. apt verifies packages before vnic unpacks them, and nothing verifies them again: so only
 // this user and root may be able to write there. Each process checks once the cache, its
 // directories of kinds with their entries, and the whole of each tree that it uses: about 5 us per
-// file, and QEMU and a kernel have 2,600 files. tools/debs.sh has the same rule for what it puts
+// file, and QEMU and a kernel have 2,600 files. tools/debs.sh has the same rule for the trees that it puts
 // into the cache.
 //
 // Directories above the cache and access control lists are not checked: the directories' owners
@@ -31,7 +31,8 @@ import (
 // trustedPaths are the paths that this process has checked; a tree's path ends with a slash.
 var trustedPaths sync.Map
 
-// check checks the cache and its directories of kinds. A missing directory is no error.
+// check checks the cache, its directories of kinds with their entries, and resolved.json. A missing directory is no
+// error.
 func (c cache) check() error {
 	if _, ok := trustedPaths.Load(c.dir); ok {
 		return nil
@@ -131,7 +132,8 @@ func (c cache) checkTree(dir string) error {
 // error.
 func CheckCached(dir string, names ...string) error { return cache{dir}.checkFiles(names...) }
 
-// checkPath checks a file, a directory, or a link with its target. A missing file is no error.
+// checkPath checks a file, a directory, or a link with its target. A missing file is no error. If a directory of this
+// user is writable by its group but not by others, checkPath first removes that permission.
 func checkPath(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -144,7 +146,7 @@ func checkPath(path string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
-		return nil // it cannot be used either
+		return nil // a run cannot use the file either
 	}
 	if err != nil {
 		return &fs.PathError{Op: "lstat", Path: path, Err: err}

@@ -21,8 +21,8 @@ import (
 var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
 	"usr/share/bug", "usr/share/info"}
 
-// unpack unpacks the packages in dir, which apt has downloaded and verified, into root, and removes
-// each package afterwards.
+// unpack unpacks the packages in dir, which apt has downloaded and verified, into root, removes each package
+// afterwards, and calls done with the number of package bytes so far. At the end it removes the useless files.
 func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
 	var sum int64
 	for _, p := range list {
@@ -44,9 +44,9 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle prepares an unpacked tree for the cache: it removes setuid bits and write permissions of
-// others, makes the owner able to write and remove its directories, and syncs it to disk. It
-// returns the tree's size.
+// settle prepares an unpacked tree for the cache: it removes setuid, setgid and sticky bits and the write permissions
+// of group and others, gives the owner all permissions for directories, and syncs the tree to disk. It returns the
+// tree's size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

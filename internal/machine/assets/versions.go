@@ -101,7 +101,7 @@ func numbers(v string) (n [3]int) {
 	return n
 }
 
-// upstream formats these numbers: "11.1.2".
+// upstream returns the numbers of a version as text: "11.1.2".
 func upstream(v string) string {
 	n := numbers(v)
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])

@@ -33,9 +33,9 @@ const xenPhys32Entry = 18
 // vmlinuxName is the name of the unpacked kernel in a tree of the cache.
 const vmlinuxName = "vmlinux"
 
-// unpackKernel unpacks the kernel of a tree into an ELF file, unless that exists. If the kernel has
-// no ELF file, or has an unknown compression, the file becomes empty: QEMU then boots the bzImage,
-// and vnic does not try to unpack it again.
+// unpackKernel unpacks the kernel of a tree into an ELF file, unless that exists. If the kernel has no ELF file, an
+// unknown compression or no PVH entry point, the file becomes empty: QEMU then boots the bzImage, and vnic does not try
+// to unpack it again.
 func unpackKernel(root string) error {
 	if _, err := os.Stat(filepath.Join(root, vmlinuxName)); err == nil {
 		return nil

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,10 +46,11 @@ var probing = struct {
 
 // ChooseAccel decides how guests run. AccelAuto chooses KVM only if it works in a probe, because
 // /dev/kvm may exist and then fail in the guest's first instructions. The probe boots a small
-// guest, once per boot of this machine. AccelKVM is not probed; without /dev/kvm it is an error.
-// why is one line for the user.
+// guest; its result is kept for this QEMU and kernel until this machine reboots, or for lateHolds if the
+// machine may have been busy. AccelKVM is not probed; without /dev/kvm it is an error. why is one line
+// for the user.
 //
-// The time limits adapt to the boot time of the probe's guest (limits.Booted).
+// If KVM works in the probe, the time limits adapt to the boot time of the probe's guest (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
 	missing := kvmMissing()
 	switch {
@@ -95,10 +97,7 @@ func MayUseKVM() bool { return kvmMissing() == "" }
 
 // kvmMissing returns why KVM cannot even be tried; "" = it can.
 func kvmMissing() string {
-	path := kvmDevice
-	if p := os.Getenv(envKVMDevice); p != "" {
-		path = p
-	}
+	path := cmp.Or(os.Getenv(envKVMDevice), kvmDevice)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

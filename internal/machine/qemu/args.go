@@ -225,9 +225,9 @@ func (c *Config) emulatedCPU() string {
 }
 
 // MachineArgs returns the arguments for the machine, except for kernel and initramfs, for a QEMU
-// that another program starts. It uses CPUs, RAM, Tree, GPUs, Disks, and Netdevs with a Path. QEMU
-// opens the GPUs' memory and the disks' files through this process's descriptors, which a process
-// of the same user may do, and allocates the RAM itself.
+// that another program starts. It uses CPUs, RAMSize, Tree, ForwardsP2P, IOMMU, GPUs, Disks, and Netdevs
+// with a Path. QEMU opens the GPUs' memory and the disks' files through this process's descriptors, which
+// a process of the same user may do, and allocates the RAM itself.
 func (c *Config) MachineArgs() ([]string, error) {
 	if err := errors.Join(c.checkTree(), c.checkDisks()); err != nil {
 		return nil, err
@@ -244,8 +244,8 @@ func (c *Config) MachineArgs() ([]string, error) {
 // starts; all its names contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args returns the device's arguments. f may be nil unless the device is Connected. on is the option for
-// its place on PCI, from Config.on.
+// args returns the device's arguments. f may be nil if the device has a Path. on is the option for the device's place
+// on PCI, from Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}
@@ -335,12 +335,8 @@ const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=
 // two vectors for each queue pair, one for the control queue, one for configuration changes; no
 // boot ROM.
 func netDevice(id string, queues int, n *Netdev, on string) string {
-	mq := "off"
-	if queues > 1 {
-		mq = "on"
-	}
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, mq, 2*queues+2, guestOffloads) + on
+		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, onOff(queues > 1), 2*queues+2, guestOffloads) + on
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
 	}
@@ -384,9 +380,7 @@ func (c *Config) complete() error {
 	if c.Kernel.Image == "" {
 		return fmt.Errorf("config: no kernel: %w", assets.ErrNoKernel)
 	}
-	if c.Name == "" {
-		c.Name = "guest"
-	}
+	c.Name = cmp.Or(c.Name, "guest")
 	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
 	c.CPUs = cmp.Or(c.CPUs, 1)
 	if c.RAMSize%(2<<20) != 0 {

@@ -72,7 +72,8 @@ func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 	return l, os.NewFile(uintptr(fd), "vfio-user"), nil
 }
 
-// accept waits until process pid connects.
+// accept waits until process pid connects, or the socket is closed. It closes the connections of other processes, and
+// then the socket, and passes the connection of pid to connected.
 func (b *backendSocket) accept(pid int) {
 	for {
 		conn, err := b.listener.AcceptUnix()

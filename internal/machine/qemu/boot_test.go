@@ -228,7 +228,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	c.Append = earlyWords
 	m := boot(t, c)
-	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each shows that the guest is alive
+	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each line shows a probe that the guest is alive
 		t.Errorf("a probe's kernel prints %d lines:\n%s", n, m.Console())
 	}
 	for range 2 {

@@ -27,13 +27,12 @@ type Disk struct {
 
 // args returns the disk's arguments, at any place on the root complex: on is Config.on("").
 func (d *Disk) args(id string, f *files, on string) []string {
-	readOnly := onOff(d.ReadOnly)
 	device := fmt.Sprintf("virtio-blk-pci,id=dev-%s,drive=%s,disable-legacy=on", id, id) + on
 	if d.Serial != "" {
 		device += ",serial=" + comma(d.Serial)
 	}
 	return []string{"-blockdev", fmt.Sprintf("driver=file,node-name=%s,filename=%s,read-only=%s,cache.direct=off,"+
-		"cache.no-flush=off", id, comma(f.path(d.File)), readOnly), "-device", device}
+		"cache.no-flush=off", id, comma(f.path(d.File)), onOff(d.ReadOnly)), "-device", device}
 }
 
 // check returns an error for an invalid disk. QEMU would round a size that is no multiple of a

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -20,7 +21,7 @@ import (
 // Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // a run needs no download
+	Ready         bool          `json:"ready"`          // a run can start, and needs no download
 	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror can be reached
 	DownloadBytes int64         `json:"download_bytes"` // size of the first run's download
 	DiskBytes     int64         `json:"disk_bytes"`     // size of the downloaded files in the cache
@@ -43,12 +44,10 @@ type Probe struct {
 // less than half of its RAM.
 const needMemory = 1536 << 20
 
-// Doctor examines this machine. It changes nothing, starts no guest and uses no network.
+// Doctor examines this machine. It leaves no files, starts no guest and uses no network.
 func Doctor(ctx context.Context, o assets.Options) *Report {
 	s := assets.Look(ctx, o)
-	d := &doctor{Report: Report{
-		Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes,
-	}}
+	d := &Report{Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes}
 	d.kernel(s)
 	program := d.program(s.Cache)
 	d.userland(s.Cache)
@@ -63,17 +62,15 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	})
 	d.Ready = s.Ready && program && memory && runs
 	d.CanFetch = s.CanFetch && program && runs
-	return &d.Report
+	return d
 }
 
-type doctor struct{ Report }
-
-func (d *doctor) add(name string, s assets.State, value, fix string) {
+func (d *Report) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-// kernel checks which NICs work with the guests' kernel, if QEMU and a kernel are present.
-func (d *doctor) kernel(s *assets.Survey) {
+// kernel replaces the fact about each NIC model that does not fully work with the guests' kernel, if there is a kernel.
+func (d *Report) kernel(s *assets.Survey) {
 	for i := range d.Facts {
 		f := &d.Facts[i]
 		nic, ok := strings.CutPrefix(f.Name, "nic ")
@@ -99,16 +96,13 @@ func (d *doctor) kernel(s *assets.Survey) {
 	}
 }
 
-func (d *doctor) kvm(s *assets.Survey) {
+func (d *Report) kvm(s *assets.Survey) {
 	if why := kvmMissing(); why != "" {
 		d.add("kvm", assets.Worse, why, slower)
 		return
 	}
 	key, probes := keyOf(s.QEMU, s.Kernel), readProbes(s.Cache)
-	p := probes.find(key)
-	if p == nil {
-		p = probes.last(key)
-	}
+	p := cmp.Or(probes.find(key), probes.last(key))
 	if p == nil {
 		d.add("kvm", assets.Worse, "/dev/kvm is there, and was not tried yet", "the first run tries it")
 		return
@@ -135,7 +129,7 @@ func (d *doctor) kvm(s *assets.Survey) {
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
 // sandbox reports the confinement of vnic itself, which no run requires.
-func (d *doctor) sandbox() {
+func (d *Report) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:
 		d.add("sandbox", assets.Worse, "none: "+s.String(), "vnic is not confined: a kernel with "+
@@ -150,7 +144,7 @@ func (d *doctor) sandbox() {
 	}
 }
 
-func (d *doctor) memory() bool {
+func (d *Report) memory() bool {
 	ok := true
 	have, _ := memavail.Available("/")
 	if value := fmt.Sprintf("%d MB available", have>>20); have < needMemory {
@@ -177,22 +171,22 @@ func (d *doctor) memory() bool {
 	return ok
 }
 
-// program looks for the guests' program, which is missing in a vnic built without make.
-func (d *doctor) program(dir string) bool {
+// program looks for the guests' program, which a vnic built without make does not contain.
+func (d *Report) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
+	state := assets.Worse
 	switch {
 	case err != nil:
-		d.add("guest program", assets.Lacking, err.Error(), "")
+		state, from = assets.Lacking, err.Error()
 	case there:
-		d.add("guest program", assets.Good, from, "")
-	default:
-		d.add("guest program", assets.Worse, from, "")
+		state = assets.Good
 	}
+	d.add("guest program", state, from, "")
 	return err == nil
 }
 
 // userland looks for u-root's commands, which a vnic in a checkout can build.
-func (d *doctor) userland(dir string) {
+func (d *Report) userland(dir string) {
 	switch from, there, err := guestimages.LookUserland(dir); {
 	case err != nil:
 		d.add("guest commands", assets.Worse, err.Error(), "guests of 'vnic boot' have what this machine has: "+

@@ -58,7 +58,8 @@ func (m *Machine) event(e qmpEvent) {
 // internalError is QEMU's status after an internal error of KVM (qapi/run-state.json, RunState).
 const internalError = "internal-error"
 
-// checkStatus ends a guest that QEMU has stopped on its own, such as after an error of KVM.
+// checkStatus sets the cause with which watch ends a guest that QEMU has stopped on its own, such as after an error of
+// KVM.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
 	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
@@ -70,10 +71,10 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL. When it returns, the process has been
-// waited for.
+// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL. When end returns, the process has been
+// waited for, unless this process may not signal it any more (proc.Child.End).
 func (m *Machine) end() {
-	if m.cause == ErrSilent { // it would not react
+	if m.cause == ErrSilent { // do not wait for a QEMU that may not react to QMP
 		m.child.End(0)
 		return
 	}
@@ -84,7 +85,7 @@ func (m *Machine) end() {
 	}
 }
 
-// finish reads the remaining output and determines how the run ended. QEMU has been waited for.
+// finish reads the remaining output and determines how the run ended. The caller has waited for QEMU.
 func (m *Machine) finish() {
 	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end open
 	m.conRead.Wait()
@@ -92,7 +93,7 @@ func (m *Machine) finish() {
 	_ = m.agent.Close()
 	m.closeNet()
 	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
-	for e := range m.qmp.events { // events not handled yet, until the reader has ended
+	for e := range m.qmp.events { // the events that watch has not received, until qmp.read ends
 		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
@@ -194,7 +195,8 @@ func unknownDevice(stderr []string) string {
 	return ""
 }
 
-// agentEnded returns the agent's error without the console, which repeats it.
+// agentEnded returns the error of an agent that has failed, without the console, which repeats the error. If a kernel
+// of the user has not loaded a module, the error is a *Missing with advice.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
 	why, ok := strings.CutPrefix(p.Output, "module ")
 	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
@@ -264,7 +266,7 @@ type RunError struct {
 	Console []string // the last lines of the guest's console; after a panic the lines with its cause and place
 	Stderr  []string // the last lines of QEMU's own output
 	// KVM ran the guest, and either KVM stopped it, or QEMU ended before the guest's init reported,
-	// or the guest showed no activity. It may run with TCG.
+	// or the guest showed no activity. The guest may run with TCG then.
 	KVM bool
 
 	record *record // nil: no record

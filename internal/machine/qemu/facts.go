@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -72,10 +73,8 @@ func processor(path string) string {
 		}
 		fields[name] = strings.TrimSpace(value)
 	}
-	s := strings.TrimSpace(fields["vendor_id"] + " " + fields["model name"])
-	if s == "" {
-		s = strings.TrimSpace(fields["CPU implementer"] + " " + fields["CPU part"])
-	}
+	s := cmp.Or(strings.TrimSpace(fields["vendor_id"]+" "+fields["model name"]),
+		strings.TrimSpace(fields["CPU implementer"]+" "+fields["CPU part"]))
 	var has []string
 	for _, f := range strings.Fields(fields["flags"]) {
 		if slices.Contains([]string{"vmx", "svm", "npt", "ept", "hypervisor", "constant_tsc", "nonstop_tsc"}, f) {

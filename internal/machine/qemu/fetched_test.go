@@ -20,8 +20,8 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program into PATH that prints a QEMU version, and unsets variables that name
-// other ones.
+// fakeQEMU puts a program into PATH that prints a QEMU version, and clears the variables that name another QEMU, a
+// kernel or a cache.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -21,9 +22,9 @@ const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for de
 // KernelFit reports what a kernel can be used for, judged by its files before it boots. An error is
 // nil if the files show no reason against that use.
 type KernelFit struct {
-	Boot   error // a guest can boot it
-	NIC    error // its driver supports the NIC
-	Devmem error // device memory TCP works
+	Boot   error // why no guest can boot the kernel
+	NIC    error // why the kernel's driver does not support the NIC
+	Devmem error // why device memory TCP does not work
 }
 
 // driverOf describes a NIC's driver in the kernel.
@@ -33,10 +34,10 @@ type driverOf struct {
 	text   string // a text of the driver, which a kernel contains if the driver is built in
 	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
 	needs, devmemNeeds string
-	old, devmemOld     string // what a driver without them lacks
-	oldest             string // the oldest usable kernel release, for built-in drivers, which vnic cannot examine
-	programs           string // another module that devmem programs need; "": none
-	options            []string
+	old, devmemOld     string   // what a driver without them lacks
+	oldest             string   // the oldest usable kernel release, for built-in drivers, which vnic cannot examine
+	programs           string   // another module that devmem programs need; "": none
+	options            []string // kernel options that device memory TCP needs
 }
 
 // The values for gve are from the modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
@@ -57,8 +58,8 @@ var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "
 	"FUTEX", "EPOLL"}
 
 // FitOf checks a kernel for guests with NICs of a model, "virtio" or "gve": by its modules, by its
-// configuration if there is one beside it, and without modules by its image. It reads about 100
-// file names and at most 600 MB.
+// configuration if there is one beside it, and, if it has neither modules nor a configuration, by its image. It
+// reads the names of all files of the modules' directory, and the files of at most two modules.
 func FitOf(k assets.Kernel, nic string) KernelFit {
 	d := drivers[nic]
 	var fit KernelFit
@@ -70,7 +71,7 @@ func FitOf(k assets.Kernel, nic string) KernelFit {
 	case d.programs == "" && fit.NIC == nil:
 		fit.Devmem = errors.Join(d.devmem(k), conf.lacks(d.options))
 	case d.programs != "" && k.Modules == "":
-		fit.Devmem = nil // it may be built in
+		fit.Devmem = nil // the module may be built in
 	case d.programs != "":
 		_, fit.Devmem = find(k, d.programs)
 	}
@@ -83,10 +84,7 @@ func (f *KernelFit) Err(devmem bool) error {
 	if devmem {
 		err = f.Devmem
 	}
-	if f.Boot != nil {
-		err = f.Boot
-	}
-	return err
+	return cmp.Or(f.Boot, err)
 }
 
 // FixKernel returns advice for an error of KernelFit.Err.
@@ -136,8 +134,8 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 }
 
 // builtIn returns an error if a kernel without modules does not have the driver built in, judged by
-// its configuration, else by its image. If there is no configuration and the image has an unknown
-// compression, it returns nil.
+// its configuration, else by its image. If there is no configuration and the image cannot be
+// unpacked, it assumes that the driver is built in.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {
@@ -174,7 +172,7 @@ func semverOf(release string) string {
 	return "v" + strings.TrimSuffix(release, rest)
 }
 
-// kernelConfig is a kernel's configuration: "y" or "m" for each set option.
+// kernelConfig is a kernel's configuration: the value of each set option, for example "y" or "m".
 type kernelConfig struct {
 	path    string // "": not found
 	options map[string]string

@@ -40,7 +40,8 @@ func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 
 const release = "6.12.95-test"
 
-// kernelWith makes a kernel of that release, in a directory with files of these contents.
+// kernelWith makes a kernel of version release, in a directory with files of these contents. A directory lib among
+// them is the kernel's module directory.
 func kernelWith(t *testing.T, files map[string][]byte) assets.Kernel {
 	t.Helper()
 	dir := t.TempDir()
@@ -128,7 +129,7 @@ func TestREADMEAgreesOnWhichKernelsGVENeeds(t *testing.T) {
 }
 
 func TestDoctorJudgesAKernel(t *testing.T) {
-	d := &doctor{Report{Facts: []assets.Fact{{Name: "qemu"}, {Name: "nic virtio"}, {Name: "nic gve"}}}}
+	d := &Report{Facts: []assets.Fact{{Name: "qemu"}, {Name: "nic virtio"}, {Name: "nic gve"}}}
 	d.kernel(&assets.Survey{Kernel: kernelWith(t, map[string][]byte{"lib/gve.ko": moduleFile(t, release, "dma_pool_alloc"),
 		"lib/other.ko": nil})})
 	if d.Facts[0].State != "" {

@@ -93,8 +93,10 @@ type Config struct {
 	// it. The guest picks one of the two (agent.Config.Port).
 	ResultsPort bool
 
-	Console   io.Writer     // receives a copy of the guest's console; may be nil
-	Silence   time.Duration // limit on the console's silence until the guest's init reports; 0 = no limit
+	Console io.Writer // receives a copy of the guest's console; may be nil
+	// Silence limits the time without console output until the guest's init reports. 0 = limits.GuestSilence if
+	// AccelAuto chooses KVM and BootLimit is not above limits.Boot, else no limit.
+	Silence   time.Duration
 	BootLimit time.Duration // limit on the time until the guest's init reports; 0 = limits.Boot
 	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
@@ -145,7 +147,7 @@ type Machine struct {
 	err    error         // the run's error; watch sets it before it closes done
 	stderr agent.Tail    // the last lines of QEMU's stderr; finish reads them after QEMU has ended
 
-	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil: KVM was requested
+	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil without AccelAuto
 
 	// Used by watch.
 	shutdown string // reason of the SHUTDOWN event
@@ -159,9 +161,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	accel, err := c.choose(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
@@ -391,7 +391,7 @@ func (m *Machine) Console() []byte { return m.con.bytes() }
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
 // PowerOff asks the guest to power off, and waits until QEMU has ended. It returns nil after the
-// power-off, else a *RunError.
+// power-off, else the error of the request, of the run or of ctx.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
 		return fmt.Errorf("%s: %w", m.name, err)

@@ -9,10 +9,10 @@ type Extent struct {
 	Off        uint64 // offset in File
 }
 
-// The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or at
-// lowMemoryMore if there is more than that, so that pages of 1 GiB stay whole; the rest begins at 4
-// GiB. On an AMD host QEMU moves the rest up if it would exceed 1012 GiB (hw/i386/pc.c,
-// pc_max_used_gpa); this is not supported.
+// The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or, if the
+// guest has at least lowMemory bytes, at lowMemoryMore, so that pages of 1 GiB stay whole. The rest begins
+// at highMemory. On an AMD host QEMU moves the rest up if it would exceed 1012 GiB (hw/i386/pc.c,
+// pc_max_used_gpa); physical does not support this.
 const (
 	lowMemory     = 0xb000_0000
 	lowMemoryMore = 0x8000_0000

@@ -23,7 +23,7 @@ const probesFile = "kvm.json"
 // maxProbes is the most results kept, the latest ones.
 const maxProbes = 8
 
-// probed is the result of a KVM probe. It is valid until the machine reboots.
+// probed is the result of a KVM probe. It is valid at most until the machine reboots.
 type probed struct {
 	probeKey
 	OK      bool      `json:"ok"`
@@ -66,8 +66,8 @@ type record struct {
 }
 
 // Record returns one line for Keep about a guest for which AccelAuto chose KVM and that KVM has
-// stopped, and "" for other errors. A process that runs guests may not be allowed to write to the
-// cache any more.
+// stopped, and "" for other errors. Another process may call Keep, because the process that runs the
+// guest may not be allowed to write to the cache any more.
 func (e *RunError) Record() string {
 	if e.record == nil {
 		return ""
@@ -76,7 +76,7 @@ func (e *RunError) Record() string {
 	return string(b)
 }
 
-// Keep stores a Record: AccelAuto then chooses TCG for a while.
+// Keep stores a Record: AccelAuto then chooses TCG for lateHolds.
 func Keep(line string) {
 	var r record
 	if json.Unmarshal([]byte(line), &r) == nil && r.Cache != "" {
@@ -98,9 +98,8 @@ func readProbes(dir string) probes {
 }
 
 // find returns the result that applies to a key, or nil. A failure with another kernel applies only
-// if that kernel is known to boot, or if a second kernel failed too. Otherwise the kernel may be
-// the cause, and the new kernel is probed: a user who changes his kernel all day would wait for
-// that each time.
+// if that kernel is known to boot, or if a second kernel failed too: KVM is then the cause, and a user who
+// changes his kernel all day does not wait for a probe each time. Otherwise that kernel may be the cause.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -132,7 +131,8 @@ func (l probes) last(key probeKey) *probed {
 	return nil
 }
 
-// with returns the results with p added, without older ones of the same key or of an earlier boot.
+// with returns the results with p added, without older ones of the same key or of an earlier boot, and at most
+// maxProbes of them.
 func (l probes) with(p probed) probes {
 	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
 	l = append(l, p)
@@ -215,8 +215,9 @@ func (p *probed) fail(e *RunError) {
 }
 
 // startSlow returns how many times slower this machine starts a QEMU than the machine for which the
-// limits were set. Before the first guest nothing else is known. The second start counts, which
-// reads nothing from disk. All limits grow by this factor.
+// limits were set. Before the first guest nothing else is known about its speed. The second start counts,
+// which reads nothing from disk. All limits grow by this factor. If QEMU fails, startSlow returns the
+// current factor.
 func startSlow(ctx context.Context, q assets.Binary) float64 {
 	slow := limits.Slow()
 	var took time.Duration

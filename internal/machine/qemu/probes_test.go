@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// KVM is probed once per kernel, unless it is known to work with none. Old results are dropped, and
-// results from before the machine's boot are not used.
+// KVM is probed once per kernel, unless failures with other kernels show that it works with none. Of more than
+// maxProbes results the oldest are dropped, and results from before the machine's boot are not used.
 func TestProbesAnswerForOtherKernels(t *testing.T) {
 	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
 	here := key("now", "11.1", "mine")

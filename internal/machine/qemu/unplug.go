@@ -11,9 +11,10 @@ import (
 
 // A device with Hotplug, below a port of a Tree, can be removed while the guest runs: a
 // virtio-net-pci, or GPU memory that is a BAR. Removal is orderly (native PCIe hotplug): QEMU
-// presses the port's attention button; the guest's kernel blinks for five seconds, unbinds the
-// driver, and turns the slot off; then QEMU removes the device. A vfio-user-pci cannot be removed:
-// QEMU 11.1 aborts. GPU memory that is a NUMA node is RAM for its guest.
+// presses the port's attention button; the guest's kernel waits for five seconds, with the port's
+// power indicator blinking, unbinds the driver, and turns the slot off; then QEMU removes the
+// device. A vfio-user-pci cannot be removed: QEMU 11.1 aborts. GPU memory that is a NUMA node is
+// RAM for its guest.
 
 // DevicePrefix begins the names of all devices that a Machine can remove.
 const DevicePrefix = "dev-"

@@ -25,11 +25,11 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// plain is a device whose registers are plain memory. It reports events on its channels.
+// plain is a device that ignores accesses to its BARs. It reports events on its channels.
 type plain struct {
 	config  *pci.Config
-	enabled chan struct{} // closed when the firmware has assigned addresses to its BARs
-	resets  chan struct{}
+	enabled chan struct{} // receives when the firmware, having assigned addresses to the BARs, enables them
+	resets  chan struct{} // receives when QEMU resets the device
 }
 
 func (d *plain) Info() vfiouser.Info {
@@ -82,8 +82,8 @@ func (d *plain) Unmapping(uint64, uint64) {}
 func (d *plain) MemoryChanged()           {}
 func (d *plain) Disconnected()            {}
 
-// QEMU's vfio-user client with our server and firmware, but without a guest: it opens the device,
-// shares memory, resets the device, and still quits on request after the server has gone.
+// QEMU runs its firmware, but no guest, with vnic's vfio-user server: QEMU opens the device, shares memory, resets the
+// device, and still quits on request after the server has gone.
 //
 // Invariant: vfiouser: QEMU can exit after its server has ended.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {

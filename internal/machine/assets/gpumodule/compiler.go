@@ -59,7 +59,7 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 	return err == nil
 }
 
-// compilerBundle is Debian's compiler in this machine's suite; any version works.
+// compilerBundle is Debian's compiler, from the first of suites that has it; any version works.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
 		// Libraries of sanitizers, which no module uses.

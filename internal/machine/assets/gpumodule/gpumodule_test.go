@@ -35,8 +35,8 @@ func bzImage(t *testing.T, banner string) string {
 
 const release = "6.12.0-mine"
 
-// user makes options of a user with his own kernel: its headers, and a compiler. The fake compiler
-// copies main.c, unless its content asks for an error.
+// user makes options of a user with his own kernel, its headers, and a fake compiler. The compiler copies main.c to
+// vnicgpu.ko. It prints a warning if main.c contains "doubtful", and fails if main.c contains "wrong".
 func user(t *testing.T, source string) Options {
 	t.Helper()
 	if _, err := exec.LookPath("make"); err != nil {
@@ -260,7 +260,7 @@ printf '%s\n' "$@"
 	testkit.Equal(t, "arguments", string(out), "-falign-functions=16\n-DX=a b\n-c\n")
 }
 
-// Packages of Debian 12 have files in /lib.
+// Packages of Debian 12 have files in /lib: finish moves them below /usr, and makes /lib a link.
 func TestTreeWithoutAMergedUsr(t *testing.T) {
 	root := t.TempDir()
 	put(t, 0o644, "libc", root, "lib/x/libc.so.6")

@@ -22,8 +22,8 @@ type headers struct {
 	tree    *assets.Tree // of bundle, once fetched; Close accepts nil
 }
 
-// ownHeaders returns the headers that the user names, or the headers to which the kernel's
-// modules directory links; nil: there are none.
+// ownHeaders returns the headers that the user names, or the headers to which the modules directory of a kernel that
+// the user names links; nil: there are none.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
@@ -124,8 +124,8 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites that may have a kernel's headers: the kernel's own, the suites of
-// vnic's kernels, this machine's backports, and sid, where packages appear first.
+// suites returns the suites to search for a kernel's headers or a compiler, best first: from, if it is known, the
+// suites of vnic's kernels, this machine's backports, and sid, where packages appear first.
 func suites(from string) (list []string) {
 	for _, s := range slices.Concat([]string{from}, assets.Suites(),
 		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {
@@ -148,7 +148,7 @@ func machineSuite(file string) string {
 	return ""
 }
 
-// fetched adds to an error of a fetch what is lacking, and advice.
+// fetched adds to an error of a fetch the error lacking and advice, unless the fetch was cancelled.
 func (o *Options) fetched(err, lacking error, fix string) error {
 	var known *assets.Missing
 	switch {

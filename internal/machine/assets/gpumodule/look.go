@@ -11,7 +11,7 @@ import (
 )
 
 // Look reports whether the cache or the user has a module for the kernel, or whether vnic can build
-// one. It changes nothing, and uses no network. given is the path of the user's own module; "":
+// one. It leaves no files, and uses no network. given is the path of the user's own module; "":
 // none. canFetch: this machine can fetch packages.
 func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fact {
 	fact := func(s assets.State, value, fix string) assets.Fact {

@@ -30,15 +30,15 @@ var (
 // format is part of every module's hash: change it when the build changes.
 const format = "vnicgpu 1"
 
-// keep is how long a module that no guest loads stays in the cache.
+// keep is how long a module must be unused before the build of another one removes it from the cache.
 const keep = 60 * 24 * time.Hour
 
 // Options are the inputs of a build.
 type Options struct {
 	assets.Options
-	Kernel assets.Kernel // the guests' kernel
-	Source fs.FS         // the module's source files
-	Note   func(format string, args ...any)
+	Kernel assets.Kernel                    // the guests' kernel
+	Source fs.FS                            // the module's source files
+	Note   func(format string, args ...any) // reports a download before a build; may be nil
 }
 
 // missing returns an error with advice, in one line.
@@ -157,7 +157,7 @@ func (o *Options) path(h *headers) (string, error) {
 	return filepath.Join(cache, assets.GPUModules, name), err
 }
 
-// key returns the hash of everything that determines the module.
+// key returns the hash of the build's inputs, without the compiler and Debian's headers.
 func (o *Options) key(h *headers) (string, error) {
 	sum := sha256.New()
 	part := func(name string, content []byte) {
@@ -186,7 +186,7 @@ type source struct {
 	content []byte
 }
 
-// sources returns the source files of the module, by name.
+// sources returns the source files of the module, sorted by name.
 func (o *Options) sources() (list []source, err error) {
 	entries, err := fs.ReadDir(o.Source, ".")
 	for _, e := range entries {

@@ -9,9 +9,8 @@
 //
 // All files are regular. Read trusts no input: it refuses names that are not local or not in
 // ascending order, and sizes that exceed a limit or differ from the manifest, and it checks each
-// file's SHA-256. It uses at most 100
-// MB of memory for any input, and writes nothing itself. SHA-256 detects damage but proves no
-// origin: QEMU from the archive runs as the user who imports it.
+// file's SHA-256. It uses at most 100 MB of memory for any input, and writes nothing itself. SHA-256
+// detects damage but proves no origin: QEMU from the archive runs as the user who imports the archive.
 //
 // The package is not API (README, Stability).
 package offline
@@ -65,7 +64,7 @@ type Manifest struct {
 
 // File is one file.
 type File struct {
-	Path   string `json:"path"` // below the cache, with slashes
+	Path   string `json:"path"` // below the cache, with slashes; of the program: Program
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`         // hexadecimal
 	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644

@@ -172,7 +172,8 @@ type entry struct {
 	kind                   byte
 }
 
-// craft makes an archive directly.
+// craft makes an archive without offline.Write, so that the archive may be malformed: edit changes the manifest, and
+// last, if not empty, is the name of one more member.
 func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last string) []byte {
 	t.Helper()
 	sum := func(s string) string { h := sha256.Sum256([]byte(s)); return hex.EncodeToString(h[:]) }

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Read reads an archive to its end. It calls begin with the manifest before any file; an error of
-// begin ends the reading. It calls put for each file in order, and put must read the whole file.
+// Read reads an archive to its end. It calls begin with the manifest before any file. It calls put for each file in
+// order, and put must read the whole file. An error of begin or put ends the reading, and Read returns it.
 // The files are verified only if Read returns without an error.
 func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put func(File, io.Reader) error) error {
 	t := tar.NewReader(reader{ctx, r})
@@ -141,8 +141,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged returns ErrDamaged for a read error, except for an error of a disk or of an ended
-// context, which it returns unchanged.
+// damaged returns ErrDamaged for a read error. It returns an *fs.PathError, which is an error of the disk, and the
+// error of an ended context unchanged.
 func damaged(name string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootPackages are the programs that the tests call, in addition to the programs of every Debian system
-// (README.rst of drivers/net; lib/py). The first one belongs to the kernel's generation: its
-// version decides which suite is the best.
+// rootPackages are the packages with the programs that the tests call (README.rst of drivers/net; lib/py), and with
+// the basic programs of a Debian system. The first package belongs to the kernel's generation: its version decides
+// which suite is the best.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
 	"iputils-ping", "procps", "jq", "tcpdump", "netcat-openbsd", "iperf3", "psmisc", "util-linux", "mount", "hostname",
 	"ndisc6", "nftables", "bpftool", "liburing2", "libbpf1", "libnuma1", "libcap2", "libelf1t64", "libmnl0", "zlib1g",

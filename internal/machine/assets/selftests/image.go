@@ -154,8 +154,8 @@ func (m *maker) path(kind string, parts []string) string {
 	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
 }
 
-// image makes the image of a kind with inputs parts, unless it exists. files makes the image's
-// files, in a separate directory; pseudo are additional files.
+// image makes the image of a kind with inputs parts, unless the image exists. files makes the image's files, below work
+// if it has to write them, and returns their paths; pseudo defines additional files (rootFiles).
 func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
 	pseudo string) (path string, err error) {
 	path = m.path(kind, parts)
@@ -173,7 +173,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		return "", err
 	}
 	var options []string
-	if len(list) == 1 { // otherwise the contents of a single directory would replace it
+	if len(list) == 1 { // otherwise the image would have the contents of a single directory instead of the directory
 		options = []string{"-keep-as-directory"}
 	}
 	if pseudo != "" {
@@ -242,8 +242,8 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 // itself.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// treeID returns a hash of the names, sizes and times in a directory, which changes when a file
-// changes.
+// treeID returns a hash of the names, sizes and times in a directory, which changes when a file changes. It leaves out
+// the directories .git, build and source.
 func treeID(dir string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

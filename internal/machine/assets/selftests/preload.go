@@ -14,11 +14,10 @@ import (
 var preload string
 
 // Preload is the path, below the directory of the tests, of a library that allocates a program's
-// memfds from a GPU's memory: from NUMA node $GPU_NODE. ncdevmem and the programs that tests call
-// instead of it run with it.
+// memfds from a GPU's memory: from NUMA node $GPU_NODE. devmemPrograms run with it if $GPU_NODE is set.
 const Preload = "vnic/gpu-memory.so"
 
-// PythonPath is the directory of a module that the tests' Python imports first; it raises the time
+// PythonPath is the directory of sitecustomize.py, which the tests' Python imports first. The module raises the time
 // limits of the tests' library.
 const PythonPath = "vnic"
 

@@ -113,8 +113,8 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 	if zcrx, err := knowsZeroCopy(tools, include); err != nil {
 		return err
 	} else if zcrx {
-		// The Makefile detects it with a program that does not link with a linker that defaults to
-		// --as-needed (hw/Makefile has -luring before the source).
+		// The Makefile detects zero-copy receive with a program that does not link with a linker that defaults
+		// to --as-needed (hw/Makefile has -luring before the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
 	done := int64(0)
@@ -163,8 +163,8 @@ func knowsZeroCopy(tools, include string) (bool, error) {
 	return true, os.WriteFile(filepath.Join(include, "liburing.h"), liburing, 0o644)
 }
 
-// precious makes all installed files readable, and programs executable. Some programs are not
-// executable in the kernel's tree, because their runner starts an interpreter with them.
+// precious makes all installed files readable, and scripts executable. Some scripts are not
+// executable in the kernel's tree, because the tests' runner starts an interpreter with them.
 func precious(ks string) error {
 	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {

@@ -17,15 +17,15 @@ import (
 
 // The files of a tree in the cache; build removes the packages' files.
 const (
-	imageFile    = "tools-1.squashfs" // change its number when the way of making it changes
+	imageFile    = "tools-1.squashfs" // change its number when build makes other images
 	programsFile = "programs"
 )
 
-// squash is the package that makes the image. Fetch fetches it with the other packages, because
-// they contain its libraries.
+// squash is the package with the program that makes the image. Fetch fetches it together with the other packages,
+// because the program runs with the libraries of their tree.
 const squash = "squashfs-tools"
 
-// squashPrograms are its programs, which the image does not include.
+// squashPrograms are the programs of squash, which Image.Programs leaves out, unless the user names the package.
 var squashPrograms = []string{"mksquashfs", "unsquashfs", "sqfstar", "sqfscat"}
 
 // forScripts are packages that others need only for their maintainer scripts.
@@ -41,7 +41,7 @@ var generation = regexp.MustCompile(`^\d+\.\d+`)
 // Program is a program of an image.
 type Program = guesttools.Program
 
-// Image is an image in the cache. It stays there until Close.
+// Image is an image in the cache. No vnic process removes it before Close.
 type Image struct {
 	Path     string
 	Programs []Program // sorted by name, each name once
@@ -79,7 +79,7 @@ func (s Set) bundle(kernel string) assets.Bundle {
 
 // Fetch finds the image of a non-empty set in the cache, or fetches the packages and makes it.
 // kernel is the version of the guests' kernel, to which ethtool's version should be near, or "".
-// Fetch calls downloading with the size before a download; it may be nil. Without an error the caller
+// Before a download Fetch calls downloading, unless that is nil, with the size. Without an error the caller
 // closes the image. If the archive lacks a package, the error is assets.ErrNoPackage.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
@@ -128,7 +128,7 @@ func build(ctx context.Context, root string, packages []string) error {
 	return os.WriteFile(filepath.Join(root, programsFile), []byte(text.String()), 0o644)
 }
 
-// programDirs are the directories of PATH, in order.
+// programDirs are the directories of programs. Of programs with the same name the one in the first directory counts.
 var programDirs = []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/games"}
 
 // programs lists the programs of a tree, without links that lead out of it, such as to

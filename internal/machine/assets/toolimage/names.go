@@ -31,8 +31,8 @@ var groups = map[string][]string{
 	NCDevmem: {"libc6", "libmnl0"},
 }
 
-// packageName matches names by Debian Policy, 5.6.7, except those whose last character apt-get
-// treats as an operator.
+// packageName matches names by Debian Policy, 5.6.7, except names that end with a dot or with -, which
+// apt-get takes for an operator.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
 
 // Set is the parsed value of --tools.

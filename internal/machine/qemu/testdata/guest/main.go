@@ -1,6 +1,5 @@
-// Command guest is the program of the guests that the tests of package qemu boot. It has what every
-// guest has, operations that make the guest fail, and an operation that examines the memory of a
-// node.
+// Command guest is the program of the guests that the tests of package qemu boot. Besides the operations of
+// every guest's agent it has one that makes the guest fail, and one that examines the memory of a NUMA node.
 package main
 
 import (
@@ -56,7 +55,8 @@ type node struct {
 	Free     string         // of node 1, before the window was taken
 }
 
-// opNode takes a window, marks its pages, and checks them through a dma-buf.
+// opNode takes a kernelnic.Window, which is memory of node 1, marks its pages, checks them through a dma-buf, and finds
+// which other memory is on the node.
 func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	var n node
 	if err := json.Unmarshal(args, &n); err != nil {
