@@ -20,7 +20,7 @@ import (
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends a read of stdin
+	context.AfterFunc(ctx, stop) // a second signal kills the process, which may still wait for stdin
 	return Main(ctx, args, Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Open)
 }
 
@@ -156,8 +156,8 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using makes the tool close a connection at its end: by a reset, unless *whole is true then. If ctx
-// ends, using resets the connection at once.
+// using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then.
+// If ctx ends before, the connection is reset at once.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

@@ -112,7 +112,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	for {
 		n, rerr := in.Read(b)
 		if n > 0 {
-			if err := s.wait(s.slots - 1); err != nil { // the slot's last send is complete
+			if err := s.wait(s.slots - 1); err != nil { // until the last send from the next slot is complete
 				return err
 			}
 			if err := s.put(ctx, b[:n]); err != nil {

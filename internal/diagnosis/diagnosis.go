@@ -31,8 +31,8 @@ type Connection struct {
 	Window     int64  // the peer's receive window, in bytes; -1: not known
 	Unanswered int    // retransmissions and probes since the stall began
 	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
-	Alive      bool   // one came in the second half of that time: a peer may have ended since the stall began
-	Asked      bool   // our end sent probes or data in that half
+	Alive      bool   // a packet came in the second half of the stall: the peer has not ended since its last packet
+	Asked      bool   // our end sent probes or data in the second half of the stall
 }
 
 // Device is the configuration that the connection runs with.
@@ -80,7 +80,7 @@ func Stall(c Connection, d Device) string {
 }
 
 // Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no
-// row explains it, for example because no queue is bound.
+// row explains it, because a rule leads the flow to a bound queue, and the payload came by no other queue.
 func (d Device) Steering(c Connection) string {
 	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
@@ -146,7 +146,7 @@ func (s *situation) facts() *strings.Replacer {
 // fewPages is the number of pages below which a pool may lack room for the largest packet of a NIC, of 64 KiB.
 const fewPages = 17
 
-// isDry reports whether tokens hold so many pages of a pool that few or none are left.
+// isDry reports whether tokens hold so many pages of a pool that fewer than fewPages, or at most a quarter, are left.
 func (b *Binding) isDry() bool {
 	return b.Held > 0 && (b.Pages-b.Held < fewPages || 4*b.Held >= 3*b.Pages)
 }
