@@ -160,7 +160,7 @@ func TestLists(t *testing.T) {
 		if n <= 2 {
 			most = 5 << 18 // longer than a piece, across the border between the regions
 		}
-		// Sources below the middle, destinations above it, so that no entry overlaps itself.
+		// In GPU memory sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
 		const half = 3 << 19
 		copy(gpu, noise[r.IntN(1<<20):])
 		copy(ram, noise[r.IntN(1<<20):])

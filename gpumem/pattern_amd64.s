@@ -15,7 +15,7 @@
 	MOVQ         $const_mul2, AX    \
 	VPBROADCASTQ AX, Z3
 
-// MIX is mix64 of Z0, in Z4; Z0 moves on.
+// MIX writes mix64 of each word of Z0 to Z4, and adds the advance in Z1 to Z0.
 #define MIX \
 	VPSRLQ  $30, Z0, Z5 \
 	VPXORQ  Z0, Z5, Z4  \
