@@ -22,7 +22,7 @@ type looker struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	left    map[*lab.Port]int // under mu: how often to read the rings of each port that has a goroutine
+	left    map[*lab.Port]int // under mu: how many more times to read the rings of each port that has a goroutine
 	stopped bool
 }
 
