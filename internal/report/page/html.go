@@ -22,7 +22,8 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// These match the parts of modules that html removes because it joins all modules to one script.
+// The page leaves out the parts of scripts that these match: imports and the word export, because join makes one script
+// of all modules, and references to source maps.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)

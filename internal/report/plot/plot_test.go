@@ -111,7 +111,7 @@ func TestPNGIsAsLargeAsSaid(t *testing.T) {
 	}
 }
 
-// The picture contains each line's colour: so the comparison is not with the background.
+// The picture contains the colour of each line and of each group of bars.
 func TestLinesHaveTheirColours(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, sample().Write(&b, "png"))
