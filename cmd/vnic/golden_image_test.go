@@ -97,8 +97,8 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file with these sections. The section of a dynamic section's strings must
-// precede it.
+// elf writes an ELF file with these sections. A dynamic section must directly follow the section of its
+// strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

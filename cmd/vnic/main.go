@@ -83,7 +83,7 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more makes commands that only some builds have.
+// more has functions that make the commands which only some builds have.
 var more []func() *cobra.Command
 
 // newRoot makes the root command with all its subcommands.

@@ -274,7 +274,7 @@ func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 	offlineFlag(f, o)
 }
 
-// offlineFlag is --offline: vnic fetches nothing.
+// offlineFlag adds --offline: vnic fetches nothing.
 func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
 }

@@ -181,7 +181,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	}
 	o.Ready = func(r *serve.Report) error { return show.Report(out, x.asJSON, r, r.Print) }
 	seedLinks(c, o.Lab, &o.Impair, note)
-	for _, fd := range o.FDs { // the other process shall not have them
+	for _, fd := range o.FDs { // the broker, which l.Run starts, must not inherit them
 		unix.CloseOnExec(fd)
 	}
 	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
