@@ -73,8 +73,8 @@ type Device interface {
 	Close() error
 }
 
-// Buffer is registered device memory. It may be bound several times; Close returns EBUSY while it is
-// bound.
+// Buffer is registered device memory. It may be bound several times; Close returns EBUSY until all its
+// bindings are done.
 type Buffer interface {
 	GPU() int
 	Offset() uint64 // in the GPU's memory
@@ -176,7 +176,7 @@ type Conn interface {
 	//
 	// A call never mixes data of readable packets (nfrags is 0, n == nlinear: the flow is not
 	// steered) with data of unreadable packets; it returns early at the change, or when frags is
-	// full. Each run of bytes of an unreadable packet in host memory is a Linear frag. A frag
+	// full. Each run of bytes of an unreadable packet that is in host memory is a Linear frag. A frag
 	// longer than the remaining room is cut: the next call continues in the same page with another
 	// token.
 	//

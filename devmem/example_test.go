@@ -25,7 +25,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 		return "", err
 	}
 	defer binding.Close()
-	flow, err := dev.AddFlow(devmem.Flow{Dst: addr, Queue: 1}) // and so do packets to addr
+	flow, err := dev.AddFlow(devmem.Flow{Dst: addr, Queue: 1}) // packets to addr go to queue 1, too
 	if err != nil {
 		return "", err
 	}

@@ -93,14 +93,14 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// TestAuditIntoZeros has windows that begin or end with zeros, and these zeros lie in blocks of
+// TestAuditIntoZeros plants windows that begin or end with zeros, so that these zeros lie in blocks of
 // zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // offset of a window with that many zeros
+				so := align // becomes the offset of a window that begins, or ends, with so many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {

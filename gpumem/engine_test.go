@@ -91,7 +91,7 @@ func (b *rig) read(off, n int64) []byte {
 	return p
 }
 
-// gpuHas compares the GPU's bytes from off on.
+// gpuHas fails the test unless the GPU's bytes from off on equal want.
 func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	b.t.Helper()
 	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {

@@ -86,8 +86,8 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway removes the buffer, or the RAM, under a job: the job fails, and writes nothing after
-// the buffer's removal.
+// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses: the job fails, and writes nothing
+// after the buffer's removal.
 //
 // Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
 func TestMemoryGoesAway(t *testing.T) {

@@ -3,7 +3,7 @@
 
 // Eight words of the pattern at a time: Z0 is seed + (i+1)*step of each, Z1 the advance, Z2 and Z3 the multipliers.
 
-// SETUP makes these of z (in AX), which is the state before the first word.
+// SETUP sets Z0 to Z3, from z in AX, which is the state before the first word.
 #define SETUP \
 	VPBROADCASTQ AX, Z0             \
 	VPADDQ       ·steps(SB), Z0, Z0 \

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initrd FILE: adds the contents of FILE's archives to the transcript, in order; for texts also
-// their content, for programs not.
+// initrd FILE: adds a list of the files in FILE's archives to the transcript, in order, with the content
+// of texts, but not of programs and modules.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)

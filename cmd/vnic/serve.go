@@ -164,7 +164,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	stderr := show.New(c.ErrOrStderr(), true) // writes one call's bytes after the other's
+	stderr := show.New(c.ErrOrStderr(), true) // several goroutines may write to it
 	o.Log = show.Log(stderr, slog.LevelWarn, x.verbose)
 	note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
 	o.Note = note

@@ -63,8 +63,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept accepts the first connection; with -c, the first one from that address. It waits for at
-// most -w.
+// accept accepts the first connection; with -c, the first one from that address and the port of -p. It
+// waits for at most -w.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()

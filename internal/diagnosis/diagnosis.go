@@ -1,5 +1,5 @@
 // Package diagnosis explains a program's mistake, for implementations of package devmem: which
-// mistake makes a connection stall, which binding a wrong id meant, why nobody answers a connect.
+// mistake makes a connection stall, why a binding's id is wrong, why nobody answers a connect.
 // The table in mistakes.go lists the usual mistakes of devmem programs, and docs/mistakes.md is
 // written from it. The package judges only facts that the implementation has collected.
 //
@@ -31,7 +31,7 @@ type Connection struct {
 	Window     int64  // the peer's receive window, in bytes; -1: not known
 	Unanswered int    // retransmissions and probes since the stall began
 	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
-	Alive      bool   // a packet came in the second half of the stall: the peer has not ended since its last packet
+	Alive      bool   // a packet came in the second half of the stall; one from the first half does not set Alive
 	Asked      bool   // our end sent probes or data in the second half of the stall
 }
 

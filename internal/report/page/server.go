@@ -16,7 +16,7 @@ const (
 	maxPages = 32 // connections that receive events
 )
 
-// flagName is the flag of the address.
+// flagName is the command line flag that sets the server's address.
 const flagName = "--http"
 
 // CheckAddr returns an error if a user's address for the page is invalid; "" is valid: no address.

@@ -56,7 +56,7 @@ func (k *looker) run(p *lab.Port) {
 	}
 }
 
-// next reports whether to read a port's rings once more, and counts that.
+// next reports whether to read a port's rings once more, and counts the reading.
 func (k *looker) next(p *lab.Port) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

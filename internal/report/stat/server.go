@@ -36,8 +36,8 @@ type Options struct {
 
 	Sandbox func() *Sandbox // nil: the process has none
 
-	// Keep names the socket's file to another process, which removes it when remove is called; dir: and then its
-	// directory, if it is empty. nil: Close removes both.
+	// Keep names the socket's file to another process, which removes the file when remove is called, and, if dir is
+	// true, then the file's directory, if that is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
 	patience time.Duration // time limit of a request, set by tests; 0: limits.LocalClient
