@@ -441,12 +441,3 @@ func (e *env) binding(id uint32) (devmem.BindingStats, bool) {
 	}
 	return devmem.BindingStats{}, false
 }
-
-func isDone(b devmem.Binding) bool {
-	select {
-	case <-b.Done():
-		return true
-	default:
-		return false
-	}
-}
