@@ -72,10 +72,7 @@ func Serve(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w: give another address", o.Flag, o.Addr, err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	patience := cmp.Or(o.Patience, limits.LocalClient.Here())
+	log, patience := cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.Patience, limits.LocalClient.Here())
 	s := &Server{flag: o.Flag, addr: list[0].Addr().String(), most: o.Conns, conns: map[net.Conn]bool{}}
 	s.host, _, _ = net.SplitHostPort(o.Addr) // listen has accepted the address
 	if a, ok := list[0].Addr().(*net.TCPAddr); ok {
@@ -84,7 +81,7 @@ func Serve(o Options) (*Server, error) {
 	s.http = http.Server{
 		Handler: s.enter(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
 		IdleTimeout: patience, MaxHeaderBytes: maxHeader, ConnState: s.connState,
-		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if o.Long {
 		s.http.WriteTimeout, s.http.IdleTimeout = 0, limits.Peer.Here()
