@@ -56,9 +56,10 @@ type usageError struct{ error }
 // tool is one run.
 type tool struct {
 	*options
-	std  Stdio
-	dev  *Device
-	undo []func() error // called in reverse order
+	std     Stdio
+	dev     *Device
+	gpuSize uint64         // of the GPU that is used
+	undo    []func() error // called in reverse order
 }
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
@@ -106,6 +107,7 @@ func (t *tool) pickGPU() error {
 	var ids []string
 	for _, g := range t.dev.GPUs {
 		if g.ID == t.gpu {
+			t.gpuSize = g.Size
 			return nil
 		}
 		ids = append(ids, strconv.Itoa(g.ID))
@@ -118,13 +120,7 @@ const numPages = 16000
 
 // register makes a buffer of numPages, or of the GPU's size if that is smaller.
 func (t *tool) register() (devmem.Buffer, error) {
-	size := uint64(numPages * devmem.PageSize)
-	for _, g := range t.dev.GPUs {
-		if g.ID == t.gpu {
-			size = min(size, g.Size&^(devmem.PageSize-1))
-		}
-	}
-	buf, err := t.dev.Register(t.gpu, 0, size)
+	buf, err := t.dev.Register(t.gpu, 0, min(numPages*devmem.PageSize, t.gpuSize&^(devmem.PageSize-1)))
 	if err != nil {
 		return nil, err
 	}
