@@ -235,7 +235,7 @@ func TestFailures(t *testing.T) {
 	t.Run("not steered", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
-		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before that
+		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before the receiver fails
 		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
 			t.Errorf("recv: %v", r)
 		}
@@ -288,7 +288,7 @@ type noRules struct{ devmem.Device }
 func (noRules) AddFlow(devmem.Flow) (devmem.FlowID, error) { return 1, nil }
 func (noRules) DelFlow(devmem.FlowID) error                { return nil }
 
-// TestInterrupted interrupts the tool while it waits for a connection, for data, and for room.
+// TestInterrupted interrupts the tool while it accepts, connects, receives and sends.
 func TestInterrupted(t *testing.T) {
 	t.Run("accept", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -334,7 +334,7 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 	return d.Device.Dial(ctx, local, remote)
 }
 
-// slow is a Memory that calls then in its Look number after.
+// slow is a Memory. Its Look calls the function then once: in call number after.
 type slow struct {
 	devmem.Memory
 	after int
