@@ -10,8 +10,8 @@
 // and every token is returned. Memory passed to [Conn.SendDevmem] must not change until
 // [Conn.ReadCompletion] reports the send; otherwise the sent, or retransmitted, data changes too.
 //
-// Differences from the kernel are listed at each method. Namespaces, privileges, UDP and page sizes
-// other than 4 KiB are outside the package.
+// A method that differs from the kernel documents the difference. Namespaces, privileges, UDP and
+// page sizes other than 4 KiB are outside the package.
 //
 // The package is API (README, Stability).
 package devmem
@@ -62,7 +62,7 @@ type Device interface {
 	// and port 0 any port.
 	Listen(local netip.AddrPort) (Listener, error)
 
-	// Dial connects. The stack chooses a zero local address or port.
+	// Dial connects. If the local address or port is zero, the stack chooses it.
 	Dial(ctx context.Context, local, remote netip.AddrPort) (Conn, error)
 
 	// Stats returns a snapshot.
@@ -73,8 +73,8 @@ type Device interface {
 	Close() error
 }
 
-// Buffer is registered device memory. It may be bound several times; Close returns EBUSY while it is
-// bound.
+// Buffer is registered device memory. It may be bound several times; Close returns EBUSY until all its
+// bindings are done.
 type Buffer interface {
 	GPU() int
 	Offset() uint64 // in the GPU's memory
@@ -109,7 +109,7 @@ type Listener interface {
 	AcceptConn() (Conn, error)
 }
 
-// Kind is the kind of memory that has a fragment's bytes.
+// Kind is the kind of memory that holds a fragment's bytes.
 type Kind uint8
 
 // Kinds of fragments.
@@ -140,8 +140,8 @@ const (
 	// Peek leaves the data in the stream (MSG_PEEK). Each peek issues new tokens, which
 	// must all be returned.
 	Peek RecvFlags = 1 << iota
-	// Trunc discards up to len(linear) bytes, also in device memory, and returns neither bytes nor
-	// frags (MSG_TRUNC).
+	// Trunc discards up to len(linear) bytes, also in device memory: RecvDevmem returns only their
+	// number n, and no frags (MSG_TRUNC).
 	Trunc
 	// DontWait returns EAGAIN instead of waiting (MSG_DONTWAIT).
 	DontWait
@@ -150,8 +150,8 @@ const (
 // Conn is a TCP connection with device memory on either or both sides. One goroutine may receive
 // while another sends and a third reads completions; calls of the same kind wait for one another.
 //
-// Errors wrap an errno: errors.Is(err, syscall.EFAULT). After a deadline they are
-// os.ErrDeadlineExceeded.
+// Errors of the network stack wrap an errno: errors.Is(err, syscall.EFAULT). Errors after a deadline
+// wrap os.ErrDeadlineExceeded, and errors after Close net.ErrClosed.
 type Conn interface {
 	// Read reads data in host memory. If the next byte of the stream is in device memory, Read
 	// returns EFAULT and the stream is unchanged: RecvDevmem receives it. Read never reads past
@@ -176,7 +176,7 @@ type Conn interface {
 	//
 	// A call never mixes data of readable packets (nfrags is 0, n == nlinear: the flow is not
 	// steered) with data of unreadable packets; it returns early at the change, or when frags is
-	// full. Each run of bytes of an unreadable packet in host memory is a Linear frag. A frag
+	// full. Each run of bytes of an unreadable packet that is in host memory is a Linear frag. A frag
 	// longer than the remaining room is cut: the next call continues in the same page with another
 	// token.
 	//

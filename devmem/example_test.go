@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// receive takes one connection to addr into memory of GPU 0 and returns the received text. It reads
-// the bytes where they are: mem is that memory as the CPU sees it.
+// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the data
+// as text. It reads the bytes in place: mem is GPU 0's memory as the CPU sees it.
 func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error) {
 	buf, err := dev.Register(0, 0, 1<<20) // 1 MiB from the GPU's start
 	if err != nil {
@@ -25,7 +25,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 		return "", err
 	}
 	defer binding.Close()
-	flow, err := dev.AddFlow(devmem.Flow{Dst: addr, Queue: 1}) // and so do packets to addr
+	flow, err := dev.AddFlow(devmem.Flow{Dst: addr, Queue: 1}) // packets to addr go to queue 1, too
 	if err != nil {
 		return "", err
 	}
@@ -89,7 +89,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	return nil
 }
 
-// dial retries until there is a listener.
+// dial retries until a listener accepts the connection or ctx ends.
 func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.Conn, error) {
 	for {
 		conn, err := dev.Dial(ctx, netip.AddrPort{}, addr)

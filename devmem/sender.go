@@ -63,8 +63,8 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the peer has acknowledged all sends from device memory; then the memory may
-// change. It returns the errors of ReadCompletion.
+// Wait waits until the peer has acknowledged all that Send has sent from device memory; then the
+// memory may change. Wait returns the errors of ReadCompletion.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

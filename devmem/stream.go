@@ -22,17 +22,17 @@ const (
 // crosses two of them, or whether bytes arrived in device memory at all: for a connection that no
 // rule steers, the Stream copies all bytes from host memory.
 //
-// Data that the Stream has received, and its user has not taken, holds pages of the binding. Take and
-// Skip only record moves and tokens; Flush makes the moves, in one call of [Memory.Gather], and
-// returns the tokens. Before the Stream waits for bytes, it calls Flush, so that no sender waits for
-// pages that the Stream holds.
+// Data that the Stream has received, and its user has not taken, holds pages of the binding. For data
+// in device memory Take and Skip only record moves and tokens; Flush makes the moves, in one call of
+// [Memory.Gather], and returns the tokens. Before the Stream waits for bytes, it calls Flush, so that
+// no sender waits for pages whose data was taken.
 //
 // One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for
 // bytes, close the connection or set its read deadline. After an error of the connection or of
 // Memory the Stream cannot be used any more.
 //
-// Cost: descriptions of 1024 fragments, 256 KiB for bytes in host memory, and the pages that the
-// Stream holds.
+// Cost: descriptions of 1024 fragments, one or more buffers of 256 KiB for bytes in host memory, and
+// the pages that the Stream holds.
 type Stream struct {
 	c    Conn
 	m    Memory
@@ -165,8 +165,8 @@ func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
 
-// LookEach is Look for several pieces, such as the headers of messages of equal length, in one call
-// of [Memory.Look].
+// LookEach is Look for several pieces, such as the headers of messages of equal length. It calls
+// [Memory.Look] at most once, for the pieces in device memory.
 func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if err := each.Check(len(dst)); err != nil {
 		return fmt.Errorf("look: %w", err)
@@ -262,7 +262,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n received bytes, and calls f with each piece and how many of its bytes it takes.
+// take takes n received bytes, and calls f with each piece and how many of the piece's bytes it takes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]

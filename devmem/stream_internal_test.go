@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// halves is a connection whose calls each end in the middle of a message of two bytes.
+// halves is a connection on which each RecvDevmem ends in the middle of a message of two bytes.
 type halves struct {
 	Conn
 	begun bool

@@ -97,7 +97,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// A message is a header with its length, and a body.
+// headLen is the length of a message's header, which begins with the length of the message's body.
 const headLen = 8
 
 func message(rnd *rand.Rand, most int) []byte {
@@ -223,7 +223,7 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	testkit.ErrorIs(t, s.Receive(ctx, pool, 0, 11), io.ErrUnexpectedEOF)
 }
 
-// crooked is a device whose fragments do not add up.
+// crooked is a connection that receives one fragment frag and reports n bytes.
 type crooked struct {
 	devmem.Conn
 	frag devmem.Frag
@@ -247,7 +247,7 @@ func TestFragmentsThatDoNotAddUp(t *testing.T) {
 	testkit.ErrorIs(t, devmem.NewStream(c, nil, nil).Fill(t.Context(), 1), syscall.EPROTO)
 }
 
-// buffer is a devmem.Buffer of a size.
+// buffer is a devmem.Buffer of this many bytes.
 type buffer uint64
 
 func (b buffer) GPU() int       { return 0 }
@@ -255,7 +255,8 @@ func (b buffer) Offset() uint64 { return 0 }
 func (b buffer) Size() uint64   { return uint64(b) }
 func (b buffer) Close() error   { return nil }
 
-// sink is a connection that takes sends in parts.
+// sink is a connection that accepts at most 1000 bytes in a SendDevmem. If fail is set, the third
+// SendDevmem returns it.
 type sink struct {
 	devmem.Conn
 	took    []devmem.Range

@@ -50,8 +50,9 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to the connection that issued them, and removes them from t. It returns
-// the errors of DontNeed, and EPROTO if the connection had not issued all of them.
+// GiveBack returns the tokens to the connection that issued them, and removes them from t unless
+// DontNeed returns an error. It returns the errors of DontNeed, and EPROTO if the connection had not
+// issued all of the tokens.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

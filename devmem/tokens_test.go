@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tokenConn is a connection that has issued tokens, with the rules of DontNeed.
+// tokenConn is a connection that has issued the tokens in known; its DontNeed keeps the limits of a call.
 type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool

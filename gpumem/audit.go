@@ -20,8 +20,8 @@ import (
 // AuditWindow is the smallest number of successive bytes of a stream that make a hit.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. Two seeds whose difference is less than
-// Bytes/8 multiples of step have bytes in common: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed. Two streams whose seeds differ by k*step, with
+// k less than Bytes/8, have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
@@ -55,8 +55,8 @@ func Audit(ram []byte, streams []Stream) []Hit {
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, which two goroutines read at the same time. If r is an
-// *os.File, it skips the file's holes (which moves the file offset).
+// AuditReader is Audit for the size bytes of r, which up to two goroutines read at the same time. If r
+// is an *os.File, AuditReader skips the file's holes (which moves the file offset).
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)

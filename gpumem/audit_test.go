@@ -17,8 +17,8 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i, from byte so on, to ram[pos:], and changes the bytes before and
-// after.
+// plant writes n bytes of stream i, from byte so on, to ram[pos:], and writes bytes before and after
+// them that do not continue the stream.
 func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
 	FillAt(ram[pos:pos+n], seed, so)
@@ -30,8 +30,8 @@ func plant(ram []byte, pos, n, i int, so uint64) {
 	}
 }
 
-// TestAuditFindsEachWindow plants one window, or one byte less, at every alignment of memory and
-// stream, near the ends of blocks and chunks, among zeros and among other bytes.
+// TestAuditFindsEachWindow plants one window, one byte less or nine more, at every alignment of memory
+// and stream, near the ends of blocks and chunks, among zeros and among other bytes.
 //
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
-// TestAuditAtTheEnds has memory of every length that ends, and begins, with a window, at every
+// TestAuditAtTheEnds audits memory of 64 to 319 bytes that ends, or begins, with a window, at every
 // alignment of the stream.
 func TestAuditAtTheEnds(t *testing.T) {
 	for size := AuditWindow; size < 5*AuditWindow; size++ {
@@ -93,14 +93,14 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// TestAuditIntoZeros has windows that begin or end with zeros, and these zeros lie in blocks of
+// TestAuditIntoZeros plants windows that begin or end with zeros, so that these zeros lie in blocks of
 // zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // offset of a window with that many zeros
+				so := align // becomes the offset of a window that begins, or ends, with so many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -110,7 +110,7 @@ func TestAuditIntoZeros(t *testing.T) {
 						break
 					}
 				}
-				for blocks := 1; blocks <= 8; blocks++ { // which of a group of seven words comes last differs
+				for blocks := 1; blocks <= 8; blocks++ { // the window's place in probe's groups of 56 bytes depends on blocks
 					ram := make([]byte, (blocks+2)*auditBlock)
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns an engine and a GPU of n MiB that is one buffer, with random contents.
+// bigRig returns an engine and a GPU of n MiB that is one buffer.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -87,7 +87,7 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// A digest changes in cases where a sum, or an unordered set, of the pieces would not.
+// One flipped bit changes a digest, and so does a swap of two pieces or of two pages.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })

@@ -29,8 +29,8 @@ type Status struct {
 type EngineOptions struct {
 	MaxJobs int // the most jobs at one time; 0: 16
 	Keep    int // number of ended jobs whose status the Engine keeps for Poll; 0: 256
-	// The job's goroutine calls Done, if it is not nil, when the job has ended, and never after
-	// CancelAll has returned: so Done must not wait for a caller of CancelAll.
+	// A job's goroutine calls Done, if it is not nil, when the job has ended. CancelAll waits until the
+	// calls for the jobs that it has stopped have returned: so Done must not wait for a caller of CancelAll.
 	Done func(Status)
 	// ToGuest and FromGuest return the links that a copy crosses between a GPU, by its number, and
 	// guest memory of a NUMA node, or -1 if the node is unknown: a job sleeps while one of the
@@ -55,7 +55,7 @@ type Engine struct {
 	mu    sync.Mutex
 	last  uint64              // under mu: the last id; ids are not reused, not even after Reset
 	jobs  map[uint64]*running // under mu: jobs that have not ended
-	alive map[*running]bool   // under mu: the jobs in jobs, and jobs in their call of Done
+	alive map[*running]bool   // under mu: the jobs in jobs, jobs in their call of Done, and digests
 	ended []Status            // under mu: the last Keep jobs that have ended, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
@@ -63,7 +63,7 @@ type Engine struct {
 	copies [dma.MaxGPUs]struct{ to, from byNode } // toGuest and fromGuest, by GPU
 }
 
-// running is a job that has not ended.
+// running is a job or a digest that has not ended. A digest uses only id, cancelled, bytes and gone.
 type running struct {
 	id        uint64
 	job       Job
@@ -194,7 +194,8 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops all jobs and returns when their goroutines, and so their calls of Done, have ended.
+// CancelAll stops all jobs and digests, and returns when the jobs' goroutines, and so their calls of
+// Done, and the digests have ended.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -228,8 +229,8 @@ func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
-// Reduced returns how many bytes Reduce jobs have added. Stats does not include it, because its
-// format is the control protocol's.
+// Reduced returns how many bytes Reduce jobs have added. Stats does not include them, because the
+// format of EngineStats is the control protocol's.
 func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
 
 // Stats returns the counters.

@@ -91,7 +91,7 @@ func (b *rig) read(off, n int64) []byte {
 	return p
 }
 
-// gpuHas compares the GPU's bytes from off on.
+// gpuHas fails the test unless the GPU's bytes from off on equal want.
 func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	b.t.Helper()
 	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
@@ -160,7 +160,7 @@ func TestLists(t *testing.T) {
 		if n <= 2 {
 			most = 5 << 18 // longer than a piece, across the border between the regions
 		}
-		// Sources below the middle, destinations above it, so that no entry overlaps itself.
+		// In GPU memory sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
 		const half = 3 << 19
 		copy(gpu, noise[r.IntN(1<<20):])
 		copy(ram, noise[r.IntN(1<<20):])

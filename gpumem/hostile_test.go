@@ -86,8 +86,8 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway removes the buffer, or the RAM, under a job, which fails; the removal waits
-// for at most one piece.
+// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses: the job fails, and writes nothing
+// after the buffer's removal.
 //
 // Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
 func TestMemoryGoesAway(t *testing.T) {
@@ -122,7 +122,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// TestTruncatedRAM: a guest truncates its RAM under a job. Another port goes on.
+// TestTruncatedRAM: jobs of a guest that has truncated its RAM fail. Another port continues.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},

@@ -3,7 +3,7 @@
 
 // Eight words of the pattern at a time: Z0 is seed + (i+1)*step of each, Z1 the advance, Z2 and Z3 the multipliers.
 
-// SETUP makes these of z (in AX), which is the state before the first word.
+// SETUP sets Z0 to Z3, from z in AX, which is the state before the first word.
 #define SETUP \
 	VPBROADCASTQ AX, Z0             \
 	VPADDQ       ·steps(SB), Z0, Z0 \
@@ -15,7 +15,7 @@
 	MOVQ         $const_mul2, AX    \
 	VPBROADCASTQ AX, Z3
 
-// MIX is mix64 of Z0, in Z4; Z0 moves on.
+// MIX writes mix64 of each word of Z0 to Z4, and adds the advance in Z1 to Z0.
 #define MIX \
 	VPSRLQ  $30, Z0, Z5 \
 	VPXORQ  Z0, Z5, Z4  \

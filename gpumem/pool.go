@@ -247,8 +247,8 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndNotify unlocks, then calls refill for queues that wait for pages, and ended if the pool
-// is closed and empty.
+// unlockAndNotify unlocks, then calls refill for queues that wait if there are free pages, and ended, once,
+// if the pool is closed and all its pages are free.
 func (p *Pool) unlockAndNotify() {
 	var queues [8]int
 	notify := queues[:0]

@@ -185,7 +185,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	var tk Tokens
 	tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 	p.Release(pieces)
-	p.Close(false) // the device goes on
+	p.Close(false) // the device still uses its queues
 	p.ReturnPages(1, offs[1:2])
 	testkit.Equal(t, "pages of a closed pool", p.TakePages(1, offs), 0)
 	if s := p.Stats(); ended != 0 || s != (PoolStats{Pages: 4, Free: 1, Posted: 2, Held: 1}) {
@@ -201,7 +201,8 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// The missing segment always finds a buffer: a pool is low before it is empty.
+// A pool that fills up is first low, then empty; the pages that are left when it is low have room for a
+// missing segment.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
@@ -221,7 +222,7 @@ func TestSupply(t *testing.T) {
 			}
 		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
-		if i%2 == 0 { // the user has every other page: then only the reserve counts
+		if i%2 == 0 { // the user holds every other page: so queued data never has more than half of the pages
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}

@@ -30,7 +30,7 @@ type Registry struct {
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, by id. The registry never changes a table, but replaces it: an engine
+// buffers is a table of buffers, sorted by id. The registry never changes a table, but replaces it: an engine
 // works on one piece with one table, and Unregister waits until no table with the buffer is in use.
 type buffers struct{ list []Buffer }
 

@@ -194,7 +194,7 @@ func indented(words []string) string {
 	return b.String() + line + "\n"
 }
 
-// toolsFlag is --tools: Debian packages in guests.
+// toolsFlag adds --tools: Debian packages in guests.
 func toolsFlag(f *pflag.FlagSet, list *string) {
 	f.StringVar(list, "tools", toolimage.None,
 		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")

@@ -53,7 +53,7 @@ func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	}
 }
 
-// flowsFlag is --flows: the number of flows that each NIC counts.
+// flowsFlag adds --flows: the number of flows that each NIC counts.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
 	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up "+
 		"to %d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
@@ -82,7 +82,7 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 			"clouds' metadata; the longest network decides, --host-ports is for this machine's own")
 }
 
-// impairSeedFlag is --seed for commands in which only impairments are random.
+// impairSeedFlag adds --seed for commands in which only impairments are random.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
@@ -101,7 +101,7 @@ func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
 			"one batch are merged)")
 }
 
-// xdpFlag is --xdp: virtio NICs accept XDP programs.
+// xdpFlag adds --xdp: virtio NICs accept XDP programs.
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing "+
 		"for it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic "+
@@ -109,7 +109,7 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinkFlag is --uplink: networks to which the switch leads, named up0, up1 and so on.
+// uplinkFlag adds --uplink: networks to which the switch leads, named up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 	text := func() string {
 		var words []string
@@ -132,7 +132,7 @@ func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 		"with a slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
-// allowMACFlag is --allow-mac: MACs from which guests may send. ownRule describes the default in
+// allowMACFlag adds --allow-mac: MACs from which guests may send. ownRule describes the default in
 // the help.
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 	set := func(s string) (err error) { *m, err = lab.ParseAllowedMACs(s); return err }
@@ -141,14 +141,14 @@ func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 		ownRule+")")
 }
 
-// stormFlag is --storm: the limit of broadcasts and multicasts for each NIC and uplink.
+// stormFlag adds --storm: the limit of broadcasts and multicasts for each NIC and uplink.
 func stormFlag(f *pflag.FlagSet, storm *uint) {
 	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and "+
 		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a "+
 		"multicast stream of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
-// timeoutFlag is --timeout: how long a command may take.
+// timeoutFlag adds --timeout: how long a command may take.
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 	set := func(s string) error {
 		d, err := time.ParseDuration(s)
@@ -163,7 +163,7 @@ func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 		"still ran (default 0: no limit)")
 }
 
-// sandboxFlag is --sandbox. Its default is the value of mode.
+// sandboxFlag adds --sandbox. Its default is the value of mode.
 func sandboxFlag(f *pflag.FlagSet, mode *string) {
 	f.StringVar(mode, "sandbox", *mode,
 		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
@@ -225,7 +225,7 @@ func checkMachineEnv(c *cobra.Command) error {
 }
 
 // beginMachine runs before every command: it checks environment variables, and starts a spare process (package spare)
-// if guests may run by KVM.
+// if the command starts guests with --accel auto.
 func beginMachine(c *cobra.Command) error {
 	if err := checkMachineEnv(c); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initrd FILE: adds the contents of FILE's archives to the transcript, in order; for texts also
-// their content, for programs not.
+// initrd FILE: adds a list of the files in FILE's archives to the transcript, in order, with the content
+// of texts, but not of programs and modules.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)
@@ -97,8 +97,8 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file with these sections. The section of a dynamic section's strings must
-// precede it.
+// elf writes an ELF file with these sections. A dynamic section must directly follow the section of its
+// strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

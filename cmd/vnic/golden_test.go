@@ -46,7 +46,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestGolden(t *testing.T) {
 	mask := unix.Umask(0o022) // the golden files contain modes of files
 	t.Cleanup(func() { unix.Umask(mask) })
-	if signal.Ignored(unix.SIGHUP) { // for example under nohup(1): commands would inherit that
+	if signal.Ignored(unix.SIGHUP) { // for example under nohup(1): commands would ignore it, too
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, unix.SIGHUP)
 		t.Cleanup(func() { signal.Stop(hup) })

@@ -26,13 +26,13 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
-// labFlag is --lab: the name of a lab file.
+// labFlag adds --lab: the name of a lab file.
 func labFlag(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
 		" (vnic lab show; instead of flags that say the same)")
 }
 
-// gpuDriverFlag is --gpu-driver: the driver of GPUs in guests; with --headers, to build its module.
+// gpuDriverFlag adds --gpu-driver: the driver of GPUs in guests; and --headers, to build the driver's module.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	set := func(s string) error {
 		if s != lab.DriverNode && s != lab.DriverVNICGPU {
@@ -47,14 +47,14 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	headersFlag(f, o)
 }
 
-// headersFlag is --headers: the kernel headers to build the module vnicgpu with, for a kernel of
+// headersFlag adds --headers: the kernel headers to build the module vnicgpu with, for a kernel of
 // the user's own.
 func headersFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
 		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
 }
 
-// iommuFlag is --iommu: guests' kernels translate the addresses that NICs use.
+// iommuFlag adds --iommu: guests' kernels translate the addresses that NICs use.
 func iommuFlag(f *pflag.FlagSet, on *bool) {
 	f.BoolVar(on, "iommu", false,
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")

@@ -63,8 +63,8 @@ func main() {
 // errInterrupted is the cause of the end after a user's signal.
 var errInterrupted = errors.New("interrupted")
 
-// impatience is how long after the first signal another one ends the command at once: timeout(1) and shells deliver
-// the first signal more than once.
+// A further signal ends the command at once only if it comes more than impatience after the first: timeout(1) and
+// shells deliver the first signal more than once.
 const impatience = time.Second
 
 // interrupts cancels the command at the first signal. It calls now, which exits at once, at a
@@ -83,7 +83,7 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more makes commands that only some builds have.
+// more has functions that make the commands which only some builds have.
 var more []func() *cobra.Command
 
 // newRoot makes the root command with all its subcommands.

@@ -132,7 +132,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 	}
 }
 
-// Every command's help begins with examples that the command accepts, and describes each flag.
+// The help of each of these commands has examples before the usage, and the commands accept them.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
 		"version"} {

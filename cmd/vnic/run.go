@@ -145,7 +145,7 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 	o.Log = ui.Fetching(&o.Fetch, x.verbose)
 	o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
 	if x.profile != "" && !c.Flags().Changed("sandbox") {
-		l.Sandbox = broker.Off // the profiler makes timers for new threads
+		l.Sandbox = broker.Off // the profiler makes timers for new threads, which the sandbox refuses
 	}
 	l.More = broker.Terminal
 	drawn := l.File("plot", x.picture)
@@ -274,7 +274,7 @@ func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 	offlineFlag(f, o)
 }
 
-// offlineFlag is --offline: vnic fetches nothing.
+// offlineFlag adds --offline: vnic fetches nothing.
 func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
 }

@@ -164,7 +164,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	stderr := show.New(c.ErrOrStderr(), true) // writes one call's bytes after the other's
+	stderr := show.New(c.ErrOrStderr(), true) // several goroutines may write to it
 	o.Log = show.Log(stderr, slog.LevelWarn, x.verbose)
 	note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
 	o.Note = note
@@ -181,7 +181,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	}
 	o.Ready = func(r *serve.Report) error { return show.Report(out, x.asJSON, r, r.Print) }
 	seedLinks(c, o.Lab, &o.Impair, note)
-	for _, fd := range o.FDs { // the other process shall not have them
+	for _, fd := range o.FDs { // the broker, which l.Run starts, must not inherit them
 		unix.CloseOnExec(fd)
 	}
 	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {

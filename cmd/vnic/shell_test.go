@@ -121,7 +121,7 @@ func (s *screenOf) shows(words string, times int) {
 
 const left = "\x1b[31mvnic:\x1b[0m left by Ctrl-] q\r\n"
 
-// Keys typed while a guest boots are not echoed into its progress line, and reach its shell.
+// Keys typed while a guest boots are not echoed into vnic's progress line, and reach the guest's shell.
 //
 // Invariant: vnic boot: Keys that are typed while a guest boots reach its program.
 func TestKeysTypedAheadReachTheShell(t *testing.T) {

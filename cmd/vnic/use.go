@@ -123,8 +123,8 @@ type report interface {
 	SetCapture(p *pcap.Report)
 }
 
-// runUse calls do with the sandbox, progress, counters and a capture, after check, and prints the report that do
-// returns. The report is nil if there is none; it may come with an error.
+// runUse calls do with the sandbox, progress, counters and a capture, and prints the report that do returns; u.check
+// must have succeeded before. The report is nil if there is none; do may return both a report and an error.
 func runUse[R any, P interface {
 	*R
 	report

@@ -237,9 +237,9 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return buf.CheckRX(len(queues), minPages, all)
 }
 
-// enableSplit makes all queues split headers from payload, for packets of any size. It sets the split
-// even if it is on already: rings-get may report the driver's state, but the kernel checks the
-// configured value.
+// enableSplit makes all queues split headers from payload, for packets of any size, unless an earlier
+// call has done so. It sets the split even if the split is on already: rings-get may report the driver's
+// state, but the kernel checks the configured value.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

@@ -37,8 +37,8 @@ func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	return level, kind, b[cmsgHdrLen:n], b[min((n+7)&^7, uint64(len(b))):], nil
 }
 
-// parseFrags reads the frags that came with received data, in stream order, and returns how many
-// bytes of them are linear.
+// parseFrags fills frags, in stream order, from the control messages of received data. It returns the
+// number of frags, and how many bytes of them are linear.
 func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) {
 	for len(control) > 0 {
 		var level, kind int32

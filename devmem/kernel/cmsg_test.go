@@ -20,7 +20,7 @@ var someFrags = []devmem.Frag{
 	{Kind: devmem.Linear, Size: 100},
 }
 
-// putFrag writes the control message of a frag: the inverse of parseFrags.
+// putFrag appends the control message of a frag to b: the inverse of parseFrags.
 func putFrag(b []byte, f devmem.Frag) []byte {
 	var c [fragSpace]byte
 	kind := uint32(scmDevmemDmabuf)
@@ -139,8 +139,8 @@ func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	}
 }
 
-// Any control messages are either parsed completely or an error; none is read twice, and parsed
-// ones encode to the same bytes.
+// parseFrags either parses all control messages or returns an error, and returns at most one frag for
+// each message; parsed frags that are encoded again parse to the same frags.
 func FuzzControlMessages(f *testing.F) {
 	f.Add(controlOf(someFrags...))
 	f.Add(completion(unix.SOL_IP, unix.IP_RECVERR, 0, unix.SO_EE_ORIGIN_ZEROCOPY, 1, 2))

@@ -221,8 +221,8 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Close frees the memory of packets that the interface has forgotten by dropping these packets, and it
-// drops them only when no connection can be using the memory.
+// Close of the device, and not Close of a binding, makes the interface drop packets that it has not
+// sent, so that it no longer uses their memory.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -290,7 +290,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// a token of another program's binding; an absurd one
+	// a token of another program's binding; a number too high to be recorded
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
@@ -310,7 +310,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// A device that has the interface alone deletes flow rules of a process that was killed.
+// With Options.Alone a new device deletes the flow rules of a process that was killed.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

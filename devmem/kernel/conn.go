@@ -95,7 +95,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 }
 
 // fails returns err, and records it if the connection itself has failed with it: Linux reports such an
-// error only to one call, and later calls return the recorded one.
+// error only to one call, and later receives and ReadCompletion return the recorded one.
 func (c *Conn) fails(err error) error {
 	if err == nil { // checked before the declaration of e, which would allocate
 		return nil

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,14 +90,11 @@ func Open(o Options) (*Device, error) {
 
 func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d *Device, err error) {
 	d = &Device{
-		name: o.Interface, index: index, exporter: o.Buffers, log: o.Log, dial: dial, ioctl: ioctl, refs: dmabufRefs,
-		giveUp: make(chan struct{}), aborted: make(chan struct{}),
+		name: o.Interface, index: index, exporter: o.Buffers, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		dial: dial, ioctl: ioctl, refs: dmabufRefs, giveUp: make(chan struct{}), aborted: make(chan struct{}),
 		flush:   func() error { return withRoutes(func(ask asker) error { return replaceQdisc(ask, index) }) },
 		kick:    func() (int, error) { return kick(index) },
 		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
-	}
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
 	}
 	if d.netdev, err = dial.open(netdevFamily); err != nil {
 		return nil, err

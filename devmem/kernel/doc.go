@@ -17,13 +17,14 @@
 // program may wait for ever.
 //
 // Device memory comes from an [Exporter] as dma-bufs: from a GPU's driver, or, without a GPU, from
-// [UDMABuf]; docs/dmabuf.c is the same in C. Each binding has a separate dma-buf, because only the
-// number of its references shows when the kernel has released a binding's memory. So an Exporter
-// must keep no further descriptor of an exported dma-buf.
+// [UDMABuf]; docs/dmabuf.c makes such a dma-buf in C. Each binding has a separate dma-buf, because
+// only the number of a dma-buf's references shows when the kernel has released a binding's memory. So
+// an Exporter must keep no further descriptor of an exported dma-buf.
 //
 // Sockets are the kernel's, bound to the interface and non-blocking. A goroutine of the Device waits
 // for events of all sockets; Device.Close ends it. After Close of a connection with sends in progress
-// the kernel continues the sends, for two minutes or until Device.Close, which resets the connection.
+// the kernel continues the sends until the peer has acknowledged all of them, has acknowledged none for
+// two minutes, or Device.Close resets the connection.
 // SendDevmem ends a packet with each call. It also ends a packet within a call if pieces are so small
 // that a segment would have more pieces than drivers can send (maxPieces): the driver would drop such
 // a segment, and TCP would retransmit it for ever.

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The race detector links with a C compiler, so there is one wherever this is built
+// The test is only in builds with the race detector: these need a C compiler anyway
 // (tools/with-tools --cc).
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")

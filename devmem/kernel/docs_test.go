@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The file stays short, because the documents show all of it.
+// docs/dmabuf.c stays short, because the documentation shows all of it.
 func TestSnippetIsShort(t *testing.T) {
 	b := testkit.Must(os.ReadFile("docs/dmabuf.c"))(t)
 	if n := bytes.Count(b, []byte("\n")); n > 40 {

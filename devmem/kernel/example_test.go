@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/devmem/kernel"
 )
 
-// receive takes one connection to addr into memory of GPU 0 and returns the digest of the received
-// data.
+// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the digest
+// of the data.
 func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, err error) {
 	buf, err := dev.Register(0, 0, uint64(len(mem)))
 	if err != nil {

@@ -38,15 +38,15 @@ type fakeNIC struct {
 	drops    uint64
 	strings  []string
 	values   []uint64
-	conns    int   // open sockets
-	refusal  error // the answer of a dma-buf's exporter to its attachment
+	conns    int   // open netlink sockets
+	refusal  error // if not nil, every bind fails with it, as if a dma-buf's exporter refused the NIC
 }
 
 type fakeBinding struct {
 	fd     int
 	queues []int
 	conn   *fakeConn
-	kept   bool // memory stays in use after the end
+	kept   bool // the memory stays in use after the binding's end
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
@@ -149,8 +149,8 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 // refuse is the kernel's answer with an errno.
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-// answer returns one message for each list of attributes, or an empty one: genltest has no
-// acknowledgements.
+// answer returns one message for each list of attributes, or an empty message if there is no list:
+// genltest has no acknowledgements.
 func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	if len(list) == 0 {
 		list = []attrs{nil}

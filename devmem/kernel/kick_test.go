@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are an interface's queueing disciplines. A packet in a forgotten discipline is sent
-// with the next packet.
+// fakeQueues are an interface's queueing disciplines. A discipline in forgotten sends its waiting
+// packets when the next packet passes through it; any other discipline keeps its packets.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -36,8 +36,8 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// The device sends probes until no packet waits in any queue. It sends none to a queue without waiting
-// packets, and finally gives up a queue that stays stopped.
+// runQueued sends probes until each queue where packets waited has sent some, and none if no packets
+// wait. It gives up a queue that stays stopped after kickRounds rounds.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -121,8 +121,8 @@ func TestProbe(t *testing.T) {
 	testkit.Equal(t, "ports", len(seen), 1<<14)
 }
 
-// The device looks for stuck packets after every restart of receive queues and at no other time; it looks
-// once more if memory stays in use.
+// The device looks for stuck packets after every restart of receive queues, at intervals while the memory
+// of a closed binding stays in use, and at no other time.
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {

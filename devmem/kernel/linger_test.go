@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer sends until the peer, which does not read, takes no more, and closes the connection.
+// fillPeer sends until the peer, which does not read, accepts no more. Then fillPeer closes its end of
+// the connection.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)

@@ -56,8 +56,8 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// nil: the socket was closed meanwhile. If another socket has its number now, the calls of that
-			// one try again in vain.
+			// nil: the socket was closed meanwhile. If another socket has the descriptor's number now, that
+			// socket's calls try again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -66,7 +66,7 @@ func (p *poller) run() {
 	}
 }
 
-// close ends the poller; it notifies sockets of no more events.
+// close ends the poller, which then notifies no socket any more.
 func (p *poller) close() {
 	_ = p.ep.Close()
 	<-p.done
@@ -81,7 +81,7 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// sock is a non-blocking socket. Its descriptor is closed when no call uses it.
+// sock is a non-blocking socket. Method close waits until no call uses the descriptor, and closes it.
 type sock struct {
 	p      *poller
 	closed chan struct{}
@@ -128,7 +128,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// on calls f with the descriptor, which stays open meanwhile, unless the socket is closed. f must not wait.
+// on calls f with the descriptor, which stays open meanwhile; if the socket is closed, on returns
+// net.ErrClosed instead. f must not wait.
 func (s *sock) on(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

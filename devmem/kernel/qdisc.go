@@ -44,8 +44,8 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 }
 
 // replaceQdisc makes the queueing disciplines of a network interface drop their packets: it replaces
-// the disciplines, and then restores the default. If a discipline is not the kernel's default, it
-// returns errOwnQdisc, because it could not restore that discipline.
+// the disciplines, and then restores the default. If the root discipline is not the kernel's default,
+// replaceQdisc returns errOwnQdisc, because it could not restore that discipline.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -70,8 +70,8 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is the position of a queueing discipline in an interface. The kernel's own disciplines have
-// handle 0, and one of a transmit queue has the queue's number in parent.
+// place is the position of a queueing discipline in an interface. The disciplines that the kernel makes
+// by default have handle 0; parent of a transmit queue's discipline has the queue's number, from 1.
 type place struct{ handle, parent uint32 }
 
 // qdisc is a queueing discipline.

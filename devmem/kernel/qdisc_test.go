@@ -55,7 +55,7 @@ func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	}
 }
 
-// The waiting and the sent bytes of a discipline are read from its second statistics.
+// qdiscs reads the number of waiting packets and of sent bytes of a discipline from TCA_STATS2.
 func TestQueueingDisciplinesAreListed(t *testing.T) {
 	u32 := func(vs ...uint32) (b []byte) {
 		for _, v := range vs {

@@ -7,7 +7,7 @@ import (
 )
 
 // sendLog translates the kernel's numbers of completed sends, which count calls of sendmsg, to
-// numbers of calls of SendDevmem. One such call may need several sendmsg.
+// numbers of calls of SendDevmem. A SendDevmem may call sendmsg several times.
 type sendLog struct {
 	mu    sync.Mutex // also held during sendmsg, so that a send is recorded before its completion
 	base  uint32     // the kernel's number of recs[0]

@@ -36,7 +36,7 @@ func (c *Conn) progress() uint64 {
 	return info.Bytes_received + info.Bytes_acked
 }
 
-// mss returns the present size of the largest segment.
+// mss returns the present maximum segment size, or 65536 if it is unknown.
 func (c *Conn) mss() int {
 	if info, ok := c.info(); ok && info.Snd_mss > 0 {
 		return int(info.Snd_mss)

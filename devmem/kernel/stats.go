@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// counters has a device's counters, which start at Open; the counters of the interface start at boot.
+// counters has a device's counters, which start at Open. The interface's counters have started before.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
@@ -161,7 +161,8 @@ func (d *Device) Stats() devmem.Stats {
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	sum := d.count.segments // read after All: a connection is counted here before it is removed from conns
+	// Read after All, because a connection that does not linger is counted here before it is removed from conns.
+	sum := d.count.segments
 	d.count.mu.Unlock()
 	for _, c := range conns {
 		_ = c.s.on(func(fd int) error {

@@ -11,8 +11,7 @@ import (
 )
 
 // System calls that golang.org/x/sys/unix cannot make: their vectors hold no pointers, or the package
-// drops their results. Each pointer that this file passes to the kernel points to a slice, and the
-// slice's length goes with it.
+// drops their results.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (

@@ -97,7 +97,7 @@ func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, ne
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// pair returns a connection of the device's, and the host's end.
+// pair returns the two ends of a new connection: the device's and the host's.
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
 	l, addr := listen(t, d, localhost)
@@ -355,7 +355,8 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// Sends whose completions are not read fill limited memory: SendDevmem frees it itself.
+// Sends whose completions are not read fill a socket's limited memory; SendDevmem then reads completions
+// itself, which frees the memory.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

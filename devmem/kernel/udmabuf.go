@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// UDMABufOptions of NewUDMABuf.
+// UDMABufOptions are the options of NewUDMABuf.
 type UDMABufOptions struct {
 	Size uint64 // size of GPU 0's memory, whole pages
 	Node int    // NUMA node of the memory; -1: any

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Without /dev/udmabuf NewUDMABuf returns an error for it, and leaks nothing; in guests kerneltest
-// uses it.
+// Without /dev/udmabuf NewUDMABuf returns ENOENT. With it, Export makes a dma-buf whose references can
+// be counted; package kerneltest tests this in guests.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
 		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
@@ -58,7 +58,7 @@ func TestOnlyADMABufHasReferences(t *testing.T) {
 	wantErr(t, "a node that is not there", bindToNode(b, 63), syscall.EINVAL)
 }
 
-// Open and Stats read the kernel's state of this machine's loopback interface in all their ways.
+// A Device opens this machine's loopback interface, and reads its features and counters.
 func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})

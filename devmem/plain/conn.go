@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxQueued is how many bytes of a connection may be in its queue: read from the socket, and
-	// not yet received by the user. With more, the goroutine read pauses, and TCP's window closes.
+	// maxQueued is the number of bytes in a connection's queue, read from the socket and not yet
+	// received by the user, from which on the goroutine read pauses, so that TCP's window closes.
 	maxQueued = 1 << 20
 	batch     = 32       // pages that are filled at a time
 	linearMax = 64 << 10 // bytes of host memory that are filled at a time
@@ -393,8 +393,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn. The socket itself has no deadline, because the goroutine
-// reads it all the time.
+// SetReadDeadline implements net.Conn. The socket itself has no read deadline, because the goroutine
+// read waits for it all the time.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

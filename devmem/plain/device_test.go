@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a connection whose payload goes to a receive binding, and its other end.
+// pair returns a receive binding, a connection whose payload goes to it, and the connection's other end.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -77,7 +77,8 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// The other end can write only a bounded amount: the socket is not read without a receiver.
+// Without a receiver the connection reads about maxQueued bytes from its socket, and no more: the other
+// end can write only a bounded amount.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -111,8 +112,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection that waits for pages gets pages that another connection returns, and stops waiting
-// at Close.
+// A connection whose user holds all pages makes no progress, and continues when the user returns tokens.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -162,7 +162,8 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// Moving a deadline wakes or delays a waiting call.
+// A read deadline that has passed can be moved into the future, and one that is moved to the present
+// ends a waiting call.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -197,7 +198,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A peer that takes nothing ends a send at the stall limit, but not the connection.
+// A send to a peer that reads nothing ends at the stall limit; the connection stays usable.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)

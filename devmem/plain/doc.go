@@ -17,8 +17,8 @@
 //     returns, so a closed binding is done then.
 //   - SetRSS has no effect, and Stats counts no segments.
 //
-// Cost: a goroutine per connection, and 64 KiB for a connection that is not steered; each read of a
-// connection checks each rule (at most 1024).
+// Cost: a goroutine per connection, and for a connection that is not steered up to 1 MiB of queued
+// bytes; each read of a connection checks each rule (at most 1024).
 //
 // The package is API (README, Stability).
 package plain

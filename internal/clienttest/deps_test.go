@@ -13,8 +13,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const program = "vnic.dev/vnic/internal/clienttest/devmem-clients"
 
-// The program's packages of this module: clients, package devmem, implementations of it without
-// vnic's NICs, and small independent packages.
+// Of this module the program contains only the clients, package devmem, implementations of devmem
+// without vnic's NICs, and small independent packages.
 //
 // Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
 // vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
@@ -34,7 +34,7 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 			"internal/elements internal/limits internal/scm internal/testkit loader")
 }
 
-// A bench that cannot be opened is an error that a program can print, and no panic.
+// Without GPU memory newBench returns an error, and the bench can be closed.
 func TestBenchWithoutAGPU(t *testing.T) {
 	b, err := newBench("no-such-interface", 1<<20)
 	testkit.Equal(t, "a bench without a GPU fails", err != nil, true)

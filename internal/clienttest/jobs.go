@@ -181,7 +181,8 @@ const (
 	writeSeed  = 7
 )
 
-// blocks reads a whole device, writes all of it from another offset, and reads it again.
+// blocks reads a whole device, writes all of it from another offset of the data buffer, and reads it
+// again.
 func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	size := d.Info().Size

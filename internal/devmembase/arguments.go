@@ -53,8 +53,8 @@ func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
-// CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
-// at least minPages pages; all has the device's bindings that are not done.
+// CheckRX returns an error if the memory cannot be bound for receive to this number of queues, with at
+// least minPages pages for each; all has the device's bindings that are not done.
 func (r *Region) CheckRX(queues, minPages int, all []diagnosis.Binding) error {
 	for _, o := range all {
 		off := o.Buffer.Offset()
@@ -84,8 +84,8 @@ func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
 	}
 }
 
-// CheckQueues returns an error if a device with n receive queues cannot bind some of them; bound
-// reports whether a queue is bound already.
+// CheckQueues returns an error if a device with n receive queues cannot bind every one of queues;
+// bound reports whether a queue is bound already.
 func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	if len(queues) == 0 {
 		return fmt.Errorf("no queue: %w", syscall.EINVAL)

@@ -88,7 +88,7 @@ func (s *Stall) Check(now time.Time) error {
 }
 
 // Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once
-// deadline is closed, and the error of Check, which it calls eight times in Limit.
+// deadline is closed, and the error of Check, which it calls about eight times in Limit if Limit is set.
 func (s *Stall) Wait(sig, closed, deadline <-chan struct{}) error {
 	var tick <-chan time.Time
 	s.Begin()

@@ -287,7 +287,8 @@ func (e *env) arrived(c devmem.Conn, n int) {
 	}
 }
 
-// poll calls f again and again, for conditions that no call waits for.
+// poll calls f every millisecond until f returns true, for at most patience. It is for conditions that
+// no call waits for.
 func (e *env) poll(f func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -439,13 +440,4 @@ func (e *env) binding(id uint32) (devmem.BindingStats, bool) {
 		}
 	}
 	return devmem.BindingStats{}, false
-}
-
-func isDone(b devmem.Binding) bool {
-	select {
-	case <-b.Done():
-		return true
-	default:
-		return false
-	}
 }

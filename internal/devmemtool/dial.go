@@ -15,8 +15,8 @@ import (
 const dialPause = 100 * time.Millisecond
 
 // DialAgain calls dial again while no program listens yet, until ctx ends: the programs of several
-// guests start in no certain order. It returns dial's other errors at once. It calls waits, which
-// may be nil, with the error of the first attempt.
+// guests start in no certain order. It returns dial's other errors at once. Before it tries a second
+// time, it calls waits, which may be nil, with the error of the first attempt.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
 	var last error // explains more than the error of ctx

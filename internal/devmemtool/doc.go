@@ -1,12 +1,12 @@
 // Package devmemtool is `devmem`, netcat for device memory TCP inside vnic's guests, like ncdevmem
-// for Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c), with its
-// flags if they have the same meaning.
+// for Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c). A flag that has
+// the same meaning in both has ncdevmem's name.
 //
 // It uses package devmem; only the code that opens a device (open.go) depends on the device and the
-// stack. The tool owns its device while it runs: it binds, steers, moves bytes, and leaves nothing
-// behind.
+// stack. The tool owns its device while it runs: at its end it removes its flow rules, bindings and
+// buffers.
 //
-// It differs from ncdevmem where that hides failures: one wrong byte is a failure, bytes in host
+// It differs from ncdevmem where ncdevmem hides failures: one wrong byte is a failure, bytes in host
 // memory are validated at their position in the stream, and a test of a pattern fails if nothing is
 // received.
 package devmemtool

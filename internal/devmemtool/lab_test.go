@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world has the NICs and GPUs of two guests on a switch. Each run of the tool opens a guest's.
+// world has the NICs and GPUs of two guests on a switch. Each run of the tool opens one guest's NIC.
 type world struct {
 	t      testing.TB
 	guests [2]*guest
@@ -95,7 +95,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched closes listens when the tool reports that it waits, or at the end.
+// watched is the tool's stderr. It closes listens when the tool reports that it waits, or in end.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once

@@ -20,7 +20,7 @@ import (
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends a read of stdin
+	context.AfterFunc(ctx, stop) // a second signal kills the process, which may still wait for stdin
 	return Main(ctx, args, Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Open)
 }
 
@@ -56,9 +56,10 @@ type usageError struct{ error }
 // tool is one run.
 type tool struct {
 	*options
-	std  Stdio
-	dev  *Device
-	undo []func() error // called in reverse order
+	std     Stdio
+	dev     *Device
+	gpuSize uint64         // of the GPU that is used
+	undo    []func() error // called in reverse order
 }
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
@@ -106,6 +107,7 @@ func (t *tool) pickGPU() error {
 	var ids []string
 	for _, g := range t.dev.GPUs {
 		if g.ID == t.gpu {
+			t.gpuSize = g.Size
 			return nil
 		}
 		ids = append(ids, strconv.Itoa(g.ID))
@@ -118,13 +120,7 @@ const numPages = 16000
 
 // register makes a buffer of numPages, or of the GPU's size if that is smaller.
 func (t *tool) register() (devmem.Buffer, error) {
-	size := uint64(numPages * devmem.PageSize)
-	for _, g := range t.dev.GPUs {
-		if g.ID == t.gpu {
-			size = min(size, g.Size&^(devmem.PageSize-1))
-		}
-	}
-	buf, err := t.dev.Register(t.gpu, 0, size)
+	buf, err := t.dev.Register(t.gpu, 0, min(numPages*devmem.PageSize, t.gpuSize&^(devmem.PageSize-1)))
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +152,8 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using makes the tool close a connection at its end: by a reset, unless *whole is true then. If ctx
-// ends, using resets the connection at once.
+// using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then.
+// If ctx ends before, the connection is reset at once.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

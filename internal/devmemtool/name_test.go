@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest's name as the peer means the address of the guest's devmem programs, if it has one.
+// lookup returns the address of a guest's devmem programs for the guest's name, if /etc/hosts has one.
 func TestNamesArePeers(t *testing.T) {
 	known := map[string][]netip.Addr{
 		"guest0":        {netip.MustParseAddr("10.0.0.1")},

@@ -38,12 +38,12 @@ type options struct {
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
 	queues   int
-	chunk    uint64        // -z; 0: a whole piece
+	chunk    uint64        // -z: the most bytes of one range of a send; 0: no limit
 	bytes    uint64        // -b; 0: stdin
 	gpu      int           // -1: the first
 	stall    time.Duration // limit of the time without progress; 0: no limit
 	peer     time.Duration // -w, limit of the wait for the peer; 0: no limit
-	linear   bool          // -L, with which the tool fails
+	linear   bool          // -L: fail if bytes come in host memory
 	hold     bool          // -H
 	describe bool          // -d
 }

@@ -22,7 +22,7 @@ func (p pattern) fill(b []byte, pos uint64) {
 	}
 }
 
-// maxWrong is how many wrong bytes are described.
+// maxWrong is how many wrong bytes a validator describes at most.
 const maxWrong = 20
 
 // validator compares a stream with the pattern.
@@ -33,7 +33,7 @@ type validator struct {
 	out   io.Writer
 }
 
-// Write implements io.Writer: it never fails; wrong counts the errors.
+// Write implements io.Writer. It never fails: v.wrong counts the wrong bytes.
 func (v *validator) Write(b []byte) (int, error) {
 	for i, got := range b {
 		if want := v.byteAt(v.pos + uint64(i)); got != want {

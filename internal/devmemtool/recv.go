@@ -63,8 +63,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept accepts the first connection; with -c, the first one from that address. It waits for at
-// most -w.
+// accept accepts the first connection; with -c, the first one from that address and the port of -p. It
+// waits for at most -w.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()
@@ -83,9 +83,9 @@ func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, erro
 	}
 }
 
-// bindQueues binds device memory to receive queues and steers the flow to the first of them. Other
-// traffic goes to the queues before these: with vnic's stack all of it goes to queue 0 anyway, so
-// only other stacks need a change of RSS. It returns the memory.
+// bindQueues binds device memory to receive queues, steers the flow to the first of them, and returns
+// the memory. Other traffic must go to lower queues: with vnic's stack all of it goes to queue 0
+// anyway, so bindQueues changes RSS only for the kernel's stack.
 func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
@@ -167,7 +167,8 @@ func (r *receiver) loop(ctx context.Context) error {
 	}
 }
 
-// take writes the bytes that a call of RecvDevmem returned, in the order of the stream, and returns the tokens.
+// take writes the bytes that a call of RecvDevmem returned, in the order of the stream, and returns the tokens
+// unless -H is given.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
 	r.pieces = r.pieces[:0]
 	r.tokens.Reset()

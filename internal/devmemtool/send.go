@@ -1,6 +1,7 @@
 package devmemtool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,7 +113,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	for {
 		n, rerr := in.Read(b)
 		if n > 0 {
-			if err := s.wait(s.slots - 1); err != nil { // the slot's last send is complete
+			if err := s.wait(s.slots - 1); err != nil { // until the last send from the next slot is complete
 				return err
 			}
 			if err := s.put(ctx, b[:n]); err != nil {
@@ -135,10 +136,7 @@ func (s *sender) put(ctx context.Context, b []byte) error {
 		return fmt.Errorf("write device memory: %w", err)
 	}
 	s.ranges = s.ranges[:0]
-	chunk := s.chunk
-	if chunk == 0 {
-		chunk = s.size
-	}
+	chunk := cmp.Or(s.chunk, s.size)
 	for pos := uint64(0); pos < uint64(len(b)); pos += chunk {
 		s.ranges = append(s.ranges, devmem.Range{Off: off + pos, Len: min(chunk, uint64(len(b))-pos)})
 	}

@@ -157,7 +157,7 @@ func TestHelpOpensWithExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesRun runs the examples of the help.
+// TestExamplesRun checks that the tool accepts the arguments of the help's examples.
 func TestExamplesRun(t *testing.T) {
 	var lines []string
 	for line := range strings.SplitSeq(help, "\n") {
@@ -235,7 +235,7 @@ func TestFailures(t *testing.T) {
 	t.Run("not steered", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
-		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before that
+		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before the receiver fails
 		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
 			t.Errorf("recv: %v", r)
 		}
@@ -271,7 +271,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// newHanging returns a stdin that gives nothing until it is released.
+// newHanging returns a stdin whose reads wait until the returned function is called; then it ends.
 func newHanging() (io.Reader, func()) {
 	r, w := io.Pipe()
 	return r, func() { _ = w.Close() }
@@ -288,7 +288,7 @@ type noRules struct{ devmem.Device }
 func (noRules) AddFlow(devmem.Flow) (devmem.FlowID, error) { return 1, nil }
 func (noRules) DelFlow(devmem.FlowID) error                { return nil }
 
-// TestInterrupted interrupts the tool while it waits for a connection, for data, and for room.
+// TestInterrupted interrupts the tool while it accepts, connects, receives and sends.
 func TestInterrupted(t *testing.T) {
 	t.Run("accept", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -323,7 +323,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// dialing interrupts a Dial.
+// dialing is a device whose Dial interrupts the tool.
 type dialing struct {
 	devmem.Device
 	cancel func()
@@ -334,7 +334,7 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 	return d.Device.Dial(ctx, local, remote)
 }
 
-// slow is a reader that calls then after some reads.
+// slow is a Memory. Its Look calls the function then once: in call number after.
 type slow struct {
 	devmem.Memory
 	after int
@@ -348,8 +348,8 @@ func (s *slow) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return s.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// TestLinearBytes makes a call return bytes of both kinds: they are in the right order, or an error
-// with -L.
+// TestLinearBytes passes fragments of both kinds to a receiver, which writes their bytes in the order
+// of the stream, or fails with -L.
 func TestLinearBytes(t *testing.T) {
 	gpu := []byte("....world..!")
 	frags := []devmem.Frag{
@@ -385,7 +385,7 @@ func TestLinearBytes(t *testing.T) {
 	}
 }
 
-// whole is a devmem.Buffer over a whole slice.
+// whole is a devmem.Buffer over a slice.
 type whole []byte
 
 func (w whole) GPU() int       { return 0 }

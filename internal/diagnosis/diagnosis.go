@@ -1,5 +1,5 @@
 // Package diagnosis explains a program's mistake, for implementations of package devmem: which
-// mistake makes a connection stall, which binding a wrong id meant, why nobody answers a connect.
+// mistake makes a connection stall, why a binding's id is wrong, why nobody answers a connect.
 // The table in mistakes.go lists the usual mistakes of devmem programs, and docs/mistakes.md is
 // written from it. The package judges only facts that the implementation has collected.
 //
@@ -31,8 +31,8 @@ type Connection struct {
 	Window     int64  // the peer's receive window, in bytes; -1: not known
 	Unanswered int    // retransmissions and probes since the stall began
 	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
-	Alive      bool   // one came in the second half of that time: a peer may have ended since the stall began
-	Asked      bool   // our end sent probes or data in that half
+	Alive      bool   // a packet came in the second half of the stall; one from the first half does not set Alive
+	Asked      bool   // our end sent probes or data in the second half of the stall
 }
 
 // Device is the configuration that the connection runs with.
@@ -80,7 +80,7 @@ func Stall(c Connection, d Device) string {
 }
 
 // Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no
-// row explains it, for example because no queue is bound.
+// row explains it, because a rule leads the flow to a bound queue, and the payload came by no other queue.
 func (d Device) Steering(c Connection) string {
 	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
@@ -146,7 +146,7 @@ func (s *situation) facts() *strings.Replacer {
 // fewPages is the number of pages below which a pool may lack room for the largest packet of a NIC, of 64 KiB.
 const fewPages = 17
 
-// isDry reports whether tokens hold so many pages of a pool that few or none are left.
+// isDry reports whether tokens hold so many pages of a pool that fewer than fewPages, or at most a quarter, are left.
 func (b *Binding) isDry() bool {
 	return b.Held > 0 && (b.Pages-b.Held < fewPages || 4*b.Held >= 3*b.Pages)
 }

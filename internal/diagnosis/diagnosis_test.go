@@ -84,7 +84,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 	}
 }
 
-// A message lists a bounded number of IDs, and names the right ones.
+// The error of a wrong ID explains the ID, and lists the bindings or rules that exist, at most maxNamed.
 func TestIDsNameThemselves(t *testing.T) {
 	var all, many Device
 	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {

@@ -11,7 +11,7 @@ import (
 )
 
 // dialing are the reasons for which a connect fails, with sentences for a peer that is a guest's program and for one
-// that is a server. In a sentence 1 is the peer's address, 2 its port, 3 both.
+// that is a server. In a sentence %[1] is the peer's address, %[2] the peer's port, %[3] both.
 var dialing = []struct {
 	errs         []error
 	peer, server string
@@ -38,7 +38,7 @@ func Dial(err error, remote netip.AddrPort) error {
 }
 
 // DialServer replaces the explanation in an error of a device's Dial, which is about receivers, by
-// one about servers.
+// one about servers. It returns an error without such an explanation unchanged.
 func DialServer(err error, remote netip.AddrPort) error {
 	_, server, cause := why(err, remote)
 	if cause == nil {
@@ -62,7 +62,8 @@ func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	return "", "", nil
 }
 
-// Ended adds to the error that has ended a connection an explanation of what may have happened to the peer.
+// Ended adds to the error that has ended a connection, if it is ECONNRESET or ETIMEDOUT, an explanation of what may
+// have happened to the peer.
 func Ended(err error, remote net.Addr) error {
 	switch {
 	case errors.Is(err, syscall.ECONNRESET):

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// each returns all HTTP servers of vnic, and what they serve.
+// each starts all HTTP servers of vnic, and returns for each a URL and the maximum number of connections.
 func each(t *testing.T) map[string]struct {
 	url   string
 	conns int

@@ -33,7 +33,7 @@ func listen(addr string) (list []net.Listener, err error) {
 			return nil, err
 		}
 		list = append(list, ownports.Listener(l))
-		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
+		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // for port 0 the kernel has chosen one
 	}
 	return list, nil
 }

@@ -16,18 +16,18 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Options say what a Server serves, and to how many.
+// Options are the options of Serve.
 type Options struct {
 	Addr    string // HOST:PORT; localhost is 127.0.0.1 and ::1
-	Flag    string // that the user gives the address by, for errors
+	Flag    string // the command line flag that sets Addr; errors name it
 	Handler http.Handler
 	Conns   int          // the most connections
 	Log     *slog.Logger // may be nil
 
-	// Patience is for how long a client may take for a request, and a connection may be idle; a client has twice that to
-	// take an answer. 0: limits.LocalClient.
+	// Patience is how long a client may take to send a request, and how long a connection may be idle; a client may take
+	// twice as long to read an answer. 0: limits.LocalClient.
 	Patience time.Duration
-	// Long answers take as long as their clients read, and connections may be idle for limits.Peer.
+	// Long removes the time limit of answers, and lets connections be idle for limits.Peer.
 	Long bool
 }
 
@@ -36,16 +36,16 @@ const maxHeader = 16 << 10
 
 // Server is an HTTP server.
 type Server struct {
-	host     string // that the user gave
+	host     string // of Options.Addr
 	anywhere bool   // it listens at all addresses: this machine's name is one of its names
 	flag     string
 	addr     string
 	http     http.Server
-	most     int // connections
+	most     int // maximum number of connections
 	wg       sync.WaitGroup
-	inside   sync.WaitGroup // requests; none enters after ended
+	inside   sync.WaitGroup // requests in the handler; enter adds none once ended is set
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	conns map[net.Conn]bool
 	ended bool
 }
@@ -72,43 +72,40 @@ func Serve(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w: give another address", o.Flag, o.Addr, err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	patience := cmp.Or(o.Patience, limits.LocalClient.Here())
+	log, patience := cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.Patience, limits.LocalClient.Here())
 	s := &Server{flag: o.Flag, addr: list[0].Addr().String(), most: o.Conns, conns: map[net.Conn]bool{}}
-	s.host, _, _ = net.SplitHostPort(o.Addr) // net.Listen has taken it
+	s.host, _, _ = net.SplitHostPort(o.Addr) // listen has accepted the address
 	if a, ok := list[0].Addr().(*net.TCPAddr); ok {
 		s.anywhere = a.IP.IsUnspecified()
 	}
 	s.http = http.Server{
 		Handler: s.enter(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
 		IdleTimeout: patience, MaxHeaderBytes: maxHeader, ConnState: s.connState,
-		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if o.Long {
 		s.http.WriteTimeout, s.http.IdleTimeout = 0, limits.Peer.Here()
 	}
 	for _, l := range list {
-		s.wg.Go(func() { _ = s.http.Serve(l) }) // ErrServerClosed
+		s.wg.Go(func() { _ = s.http.Serve(l) }) // its error is ErrServerClosed
 	}
 	return s, nil
 }
 
-// URL is where the server is.
+// URL returns the server's URL, with its first address.
 func (s *Server) URL() string { return "http://" + s.addr + "/" }
 
-// Addr is its first address.
+// Addr returns the server's first address.
 func (s *Server) Addr() string { return s.addr }
 
-// Conns is how many connections there are.
+// Conns returns the number of open connections.
 func (s *Server) Conns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// End makes the server answer no further requests. first is false if End was called before.
+// End makes the server pass no further requests to the handler. first is false if End was called before.
 func (s *Server) End() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +127,8 @@ func (s *Server) Close(patience time.Duration) {
 	s.wg.Wait()
 }
 
-// enter counts the requests inside, for which http.Server.Close does not wait. After End a request is not answered.
+// enter counts the requests that next serves, because http.Server.Close does not wait for them. After End it passes
+// no request to next.
 func (s *Server) enter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -180,7 +178,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// accepts reports whether a Host header names this server: by an address, as localhost, or as the user did.
+// accepts reports whether a Host header names this server: by any address, as localhost, by the host that the user
+// gave, or, if the server listens at all addresses, by this machine's name.
 func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
@@ -195,6 +194,6 @@ func (s *Server) accepts(header string) bool {
 	if name, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, name) {
 		return true
 	}
-	host = strings.TrimSuffix(host, ".") // names are the same without it, and in any case (RFC 3986, 3.2.2)
+	host = strings.TrimSuffix(host, ".") // a final dot and capitals make no other name (RFC 3986, 3.2.2)
 	return strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, strings.TrimSuffix(s.host, "."))
 }

@@ -15,10 +15,10 @@ import (
 // stays unchanged.
 type Draft struct {
 	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
-	Name string // absolute; the target if it is a link of ours
+	Name string // absolute; the target if the given name is a link that our user or root has made
 
-	// Rename gives the draft its name, and Remove removes Temp. A process that may no longer do so
-	// can replace them.
+	// Rename gives the draft its name, and Remove removes Temp. A process that may no longer rename or
+	// remove files can replace these functions.
 	Rename, Remove func() error
 
 	f *os.File
@@ -87,8 +87,8 @@ func (d *Draft) withName() (err error) {
 	return nil
 }
 
-// Commit writes the file and gives it its name. After an error neither the file nor the draft
-// exists.
+// Commit writes b to the draft and gives the draft its name. After an error the draft is gone, and an
+// existing file of that name is unchanged.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
 	if err = d.finish(err); err != nil {
@@ -97,7 +97,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// finish gives the file its name, if err, the error of writing it, is nil.
+// finish gives the draft its name if err, the error of writing it, is nil; after an error it removes the draft.
 func (d *Draft) finish(err error) error {
 	if err == nil && d.Temp == "" {
 		err = d.Rename()

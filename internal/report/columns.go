@@ -1,6 +1,6 @@
-// Package report makes the tables and the JSON of commands' reports. How a table shows a figure, and whether figures of
-// several runs are added up, is one [Column]; the figure's JSON key and its description in the schema stand at its
-// field (internal/schematest).
+// Package report makes the tables and the JSON of commands' reports. A [Column] describes how tables show a figure, and
+// whether Columns.Add adds up the figure; the figure's JSON key and its description in the schema stand at its field
+// (internal/schematest).
 package report
 
 import (

@@ -21,7 +21,7 @@ var columns = Columns[transfer]{
 	Optional("held", func(x *transfer) *uint64 { return x.held }, func(n *uint64) string { return fmt.Sprint(*n) }),
 }
 
-// A table shows the columns for which one of its rows has a value; columns without a heading are
+// A table shows an optional column if one of its rows has a value there; columns without a heading are
 // only added up.
 func TestColumns(t *testing.T) {
 	held := uint64(7)

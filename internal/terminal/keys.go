@@ -9,41 +9,42 @@ import (
 // Prefix begins an escape: Ctrl-], as of telnet(1) and virsh(1).
 const Prefix = 0x1d
 
-// Help says what the escapes are.
+// Help describes the escapes.
 const Help = "Ctrl-] q leaves, and the guest is ended; Ctrl-] Ctrl-] sends one Ctrl-]; Ctrl-] ? shows this"
 
-// ErrLeft is the end that a user asked for by an escape.
+// ErrLeft is the error of a program that the user has left by an escape.
 var ErrLeft = errors.New("left by Ctrl-] q")
 
-// Lost says what Actions.Lost is about.
+// Lost is the message for a user when Keys calls Actions.Lost.
 const Lost = "more than 1 MiB was typed that the guest has not taken: the rest is dropped"
 
-// MaxKeys bounds what is kept of what is typed until somebody reads it, in bytes.
+// MaxKeys is the maximum number of typed bytes that Keys keeps until they are read.
 const MaxKeys = 1 << 20
 
-// Actions are what escapes do. They are called by the goroutine that reads the terminal, and must not wait for it.
+// Actions are functions that Keys calls. Its goroutine that reads the terminal calls them, so they must not wait for
+// that goroutine.
 type Actions struct {
-	Leave func() // nothing is read from then on
-	Help  func()
-	Lost  func() // more than MaxKeys wait: told once
+	Leave func() // for Ctrl-] q; Keys reads nothing more
+	Help  func() // for Ctrl-] ?
+	Lost  func() // once, when more than MaxKeys typed bytes wait to be read
 }
 
-// Keys reads what is typed from the moment it is made, and keeps it until it is asked for: so an escape is seen when
-// nobody else reads, as while a guest boots or hangs, and what is typed meanwhile is not lost.
+// Keys reads a terminal from NewKeys on, and keeps the typed bytes until Read returns them: so an escape works even
+// while no call of Read takes bytes, as when a guest boots or hangs, and bytes typed meanwhile are not lost.
 type Keys struct {
 	in      io.ReadCloser
 	actions Actions
 	pumping sync.WaitGroup
-	pending bool // the pump's: Prefix was the last byte
-	lost    bool // the pump's
+	pending bool // used by pump only: the last byte was a Prefix that begins an escape
+	lost    bool // used by pump only: Actions.Lost was called
 
 	mu   sync.Mutex
 	more *sync.Cond // with mu
 	buf  []byte     // under mu
-	err  error      // under mu: what there is behind buf
+	err  error      // under mu: the error that Read returns once buf is empty; nil: more bytes may come
 }
 
-// NewKeys begins to read. Close closes in, which has to end a Read of it.
+// NewKeys begins to read in. Close closes in, which must end a blocked Read of in.
 func NewKeys(in io.ReadCloser, a Actions) *Keys {
 	k := &Keys{in: in, actions: a}
 	k.more = sync.NewCond(&k.mu)
@@ -71,7 +72,8 @@ func (k *Keys) pump() {
 	}
 }
 
-// escapes gives what of the bytes is for the guest; left: the rest is for nobody.
+// escapes carries out the escapes in b, and returns the other bytes, which are for the guest. If the user leaves, left
+// is true, and the rest of b is dropped.
 func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	for _, c := range b {
 		switch {
@@ -94,7 +96,7 @@ func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	return keys, false
 }
 
-// put keeps keys for Read.
+// put appends keys for Read, as far as there is room, and sets the error that Read returns after them.
 func (k *Keys) put(keys []byte, err error) {
 	k.mu.Lock()
 	room := MaxKeys - len(k.buf)
@@ -126,7 +128,7 @@ func (k *Keys) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends reading, here and of Read, and drops what nobody has asked for.
+// Close ends the reading of in and blocked calls of Read, and drops the bytes that no Read has returned.
 func (k *Keys) Close() error {
 	err := k.in.Close()
 	k.pumping.Wait()

@@ -1,9 +1,9 @@
-// Package terminal gives a program of a guest the streams of this process: its standard input, which is let go of in
-// time, and a terminal where it has one.
+// Package terminal gives a program in a guest the streams of this process: its standard input, until Close, and its
+// terminal if it has one.
 //
-// A terminal is taken when a command begins, long before the program does: what is typed meanwhile is not echoed into
-// what this process shows, and is kept for the program, MaxKeys bytes at most. An escape, Ctrl-], leaves a guest that
-// does not answer.
+// A command takes the terminal when it begins, long before the guest's program starts: keys that are typed meanwhile
+// are not echoed between this process's messages, and are kept for the program, at most MaxKeys bytes. An escape,
+// Ctrl-] q, leaves a guest that does not answer.
 package terminal
 
 import (
@@ -19,23 +19,24 @@ import (
 	"vnic.dev/vnic/internal/guestexec"
 )
 
-// Terminal is what this process's streams are: perhaps no terminal at all.
+// Terminal has the standard input of this process, and its terminal if it has one.
 type Terminal struct {
-	In     io.ReadCloser // nil: nothing
-	TTY    bool          // all three are one terminal
-	Resize chan guestexec.Size
+	In     io.ReadCloser       // nil: there is no input
+	TTY    bool                // stdin, stdout and stderr are a terminal: the program gets one too
+	Resize chan guestexec.Size // gets the terminal's size after each change; nil: the mode of no terminal was set
 
 	fd      int
-	group   int // this process's
+	group   int // process group of this process
 	mu      sync.Mutex
-	mode    *unix.Termios // under mu: what the terminal is to be now
-	program *unix.Termios // what it is to be from Start on; nil: it is left alone
+	mode    *unix.Termios // under mu: the mode that the terminal should have now
+	program *unix.Termios // the mode that it should have from Start on; nil: Start leaves it unchanged
 	close   func()
 	once    sync.Once
 }
 
-// Take takes this process's streams: in, and a terminal if it is one with out and err. in may be nil. Until Start a
-// terminal echoes nothing, and its keys for signals still make signals. The caller closes the Terminal.
+// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is the
+// terminal too, the program gets all keys as they are typed; otherwise it gets lines. Until Start the terminal echoes
+// nothing, and its keys for signals still cause signals. The caller closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -55,7 +56,7 @@ func Take(in *os.File, out, err any, a Actions) *Terminal {
 		return t
 	}
 	waiting := *old
-	if !Is(out) { // its lines are the program's input, as of a pipe
+	if !Is(out) { // the terminal's lines are the program's input, as a pipe's would be
 		waiting.Lflag &^= unix.ECHO
 		if t.foreground() {
 			t.hold(old, &waiting, old)
@@ -79,7 +80,7 @@ func Take(in *os.File, out, err any, a Actions) *Terminal {
 	return t
 }
 
-// rawMode is what cfmakeraw(3) makes of a mode.
+// rawMode returns the mode that cfmakeraw(3) makes of old.
 func rawMode(old *unix.Termios) *unix.Termios {
 	raw := *old
 	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
@@ -91,8 +92,8 @@ func rawMode(old *unix.Termios) *unix.Termios {
 	return &raw
 }
 
-// hold puts the terminal into a mode, until close puts it back, and follows its size. program is its mode from Start
-// on.
+// hold sets the terminal's mode to waiting, until close sets it back to old, and follows the terminal's size. program
+// is the mode from Start on. hold returns false if it could not set the mode.
 func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.TTY = program != old
 	if !t.set(waiting) {
@@ -119,14 +120,15 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	return true
 }
 
-// foreground reports whether this process has the terminal: otherwise it would be stopped when it sets its mode
-// (SIGTTOU).
+// foreground reports whether this process is in the terminal's foreground process group: the kernel stops a process of
+// another group that sets the mode (SIGTTOU).
 func (t *Terminal) foreground() bool {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	return err == nil && group == t.group
 }
 
-// set has the terminal be in a mode. One that is not the program's may be another process's by now, and is left alone.
+// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process is in
+// the foreground by now, as in a pipeline, set leaves the mode unchanged and returns false.
 func (t *Terminal) set(mode *unix.Termios) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,17 +140,19 @@ func (t *Terminal) apply() bool {
 	if !t.TTY && !t.foreground() {
 		return false
 	}
-	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // TCSETS drops nothing of what was typed
+	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // TCSETS keeps typed bytes
 }
 
-// again sets the terminal to the mode that it was in before this process was stopped: a shell has had it.
+// again sets the terminal to the mode that it had before this process was stopped, because a shell has changed the mode
+// meanwhile.
 func (t *Terminal) again() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.apply()
 }
 
-// follow tells of new sizes, and sets the terminal anew when this process was stopped meanwhile: a shell has had it.
+// follow sends the terminal's size to Resize after each signal, and sets the mode anew when this process continues
+// after a stop (SIGCONT).
 func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	for {
 		select {
@@ -157,18 +161,18 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 				t.again()
 			}
 			select {
-			case <-t.Resize: // an older one
+			case <-t.Resize: // drops an older size
 			default:
 			}
-			t.Resize <- t.Size() // only we send
+			t.Resize <- t.Size() // does not block, because only follow sends
 		case <-end:
 			return
 		}
 	}
 }
 
-// Start gives the terminal to the program: all keys are its own, but for the escape. Until Close nothing else is to be
-// written there, but lines that end in CR LF.
+// Start gives the terminal to the program, which gets all keys except escapes. Other lines that are written to the
+// terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {
 		t.set(t.program)
@@ -184,7 +188,7 @@ func Is(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Size is the terminal's now.
+// Size returns the terminal's present size, or 80 columns and 24 rows if it is unknown.
 func (t *Terminal) Size() guestexec.Size {
 	cols, rows, err := term.GetSize(t.fd)
 	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<15 || rows > 1<<15 {

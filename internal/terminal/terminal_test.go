@@ -67,7 +67,7 @@ func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	testkit.Equal(t, "mode", mode(t, tty), before)
 }
 
-// Take does not change streams that are not the same terminal.
+// Without a terminal at stdin or stdout the program gets none, and the terminal's mode does not change.
 func TestNoTerminal(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startDevice runs the program until the test ends, and returns its socket. It ends by SIGTERM,
-// with status 0, and leaves no socket.
+// startDevice runs the program until the test ends, and returns its socket. At the test's end SIGTERM
+// must end the program with status 0, and the program must leave no socket.
 func startDevice(t *testing.T, args ...string) (path string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rng-") // short: a socket's path has 107 bytes at most

@@ -16,15 +16,15 @@ import (
 // Bounds of what Convert keeps of the output.
 const (
 	MaxCases  = 4096     // of a guest
-	MaxOutput = 64 << 10 // bytes of a case's output; the bytes before the last MaxOutput are dropped
+	MaxOutput = 64 << 10 // bytes of an output that keepTail keeps at least; at most it keeps twice as many
 	MaxGuests = 64
 	maxLine   = 1 << 20 // bytes of a line; the rest of a longer line is left out
 )
 
 // Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot
 // prints for several guests, belong to guest N; each guest's lines are read separately. If a
-// guest's first line is one of `go test -json`, Convert reads all of its lines in that format, else
-// as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
+// guest's first line is in the format of `go test -json`, Convert reads all of the guest's lines in that
+// format, else as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
 // and status its exit status: if status is not 0 and the output shows no failure, Convert adds a
 // failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {

@@ -16,7 +16,7 @@ type goEvent struct {
 	FailedBuild string
 }
 
-// goTest collects the results that these lines report.
+// goTest collects the results that lines of `go test -json` report.
 type goTest struct {
 	results  map[[2]string]*goResult // by package and test
 	packages []*goResult
@@ -85,8 +85,8 @@ func (g *goTest) result(pkg, test string) *goResult {
 	return g.results[key]
 }
 
-// suites returns a suite for each package. guest is the name of the guest that ran them, if there
-// are several.
+// suites returns a suite for each package. A suite's name ends with guest, the name of the program or
+// guest that printed the results, unless guest is "".
 func (g *goTest) suites(guest string) (list []Suite) {
 	for _, p := range g.packages {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}

@@ -2,8 +2,8 @@
 // kernel's KTAP, or `go test -json`.
 //
 // The output may come from a guest, which may print anything. Convert fails only if its reader
-// returns an error, and bounds what it keeps: MaxCases cases of a guest, some MaxOutput bytes of
-// each, and MaxGuests guests. Package encoding/xml makes text valid XML.
+// returns an error, and bounds what it keeps: MaxCases cases of a guest, at most twice MaxOutput bytes of
+// an output, and MaxGuests guests. Package encoding/xml makes text valid XML.
 package junit
 
 import (

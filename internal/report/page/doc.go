@@ -11,10 +11,10 @@
 // A Server serves the page, and sends one state a second as server-sent events. It has at most 64
 // connections, and at most 32 of these receive events; it closes a connection whose client reads
 // nothing for 5 seconds. A state has the 128 largest flows and 8,192 cells of GPUs' memory at most.
-// A report is below 2 MB: if the samples do not fit, it has fewer of them, and if two do not fit,
+// A report is below 2 MB: if the samples do not fit, it has fewer of them, and if not even one fits,
 // there is an error and no report.
 //
 // The page is made of the files in the directory web, when it is served. It loads nothing else: its content security
-// policy allows the page's own scripts, by their hashes, and requests to its own server. Names from guests and lab
-// files are text everywhere, never HTML.
+// policy allows the page's own scripts and styles, by their hashes, and requests to its own server. Names from guests
+// and lab files are text everywhere, never HTML.
 package page

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -13,8 +14,8 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// The files in directory web from which html makes the page, in this order. It joins the modules to
-// one script, so that a report is one file.
+// The files in directory web from which assemble makes the page, in this order. assemble joins the
+// modules to one script, so that a report is one file.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
@@ -22,7 +23,8 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// These match the parts of modules that html removes because it joins all modules to one script.
+// The page leaves out the parts of scripts that these match: imports and the word export, because join makes one script
+// of all modules, and references to source maps.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
@@ -84,10 +86,5 @@ func html(data []byte) []byte {
 	if data == nil {
 		data = []byte("null")
 	}
-	b := make([]byte, 0, len(a.before)+len(a.after)+len(data)+64)
-	b = append(b, a.before...)
-	b = append(b, `<script type="application/json" id="data">`...)
-	b = append(b, data...)
-	b = append(b, "</script>"...)
-	return append(b, a.after...)
+	return slices.Concat([]byte(a.before+`<script type="application/json" id="data">`), data, []byte("</script>"+a.after))
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The page's policy allows its scripts and styles by their hashes and nothing else, and the page
-// needs nothing else.
+// The page's policy allows scripts and styles only by their hashes, has the hashes of all scripts and
+// styles in the page, and the page loads no file.
 //
 // Invariant: page: The page loads nothing, and its policy allows only the scripts in it.
 func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 // liveEvery is the number of ticks of a Recorder in a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// pause is how many times as long as the last read of the counters took a Recorder waits before the
-// next read: so reading takes at most a tenth of a processor, however many flows guests make.
+// Between two reads of the counters a Recorder waits at least pause times as long as the first one took:
+// so reading takes at most a tenth of a processor, however many flows guests make.
 const pause = 10
 
 // Recorder reads counters from Record on until Close: once a second, and four times a second while
@@ -25,7 +25,7 @@ type Recorder struct {
 	wg    sync.WaitGroup
 	clock func() time.Duration // since began
 
-	mu      sync.Mutex    // guards what follows
+	mu      sync.Mutex    // guards the fields below
 	looks   int           // ticks so far, skipped ones included
 	live    bool          // the next look makes a state
 	due     bool          // the next look also keeps a sample

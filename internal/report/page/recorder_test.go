@@ -116,7 +116,7 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	testkit.Equal(t, "readings that were due", reads-before, 1)
 }
 
-// What happened before the first lab opened is no sample.
+// Counters without a port, as before the first lab opens, become no sample.
 func TestNothingIsRecordedBeforeALab(t *testing.T) {
 	r := newRecorder(func() *stat.Page { return &stat.Page{Snapshot: &stat.Snapshot{}} })
 	r.Close()
@@ -137,7 +137,7 @@ func TestSampleHasWhatFlowsDid(t *testing.T) {
 		`"samples":[{"t":1.5,"l":[[0,7,0],[1,0,0]],"f":[[0,120,85,10,3,3,9,7,"open"]]}]}`)
 }
 
-// The report of the largest lab is smaller than its bound, and contains the end of the run.
+// The report of the largest lab is smaller than its bound, and has data of all parts, without HTML in it.
 //
 // Invariant: page: A report is below 2 MB, and no name in it is HTML.
 func TestReportIsBoundedAndEscaped(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// During a run the page receives the run's machines and its flow; it receives the flow of the
-// second mode after that of the first, and the report has the flow.
+// During each mode of a run the page receives the run's machines and the mode's flow. The report has the
+// flow.
 func TestPageOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	counters := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)

@@ -16,7 +16,7 @@ const (
 	maxPages = 32 // connections that receive events
 )
 
-// flagName is the flag of the address.
+// flagName is the command line flag that sets the server's address.
 const flagName = "--http"
 
 // CheckAddr returns an error if a user's address for the page is invalid; "" is valid: no address.
@@ -80,8 +80,8 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// events sends the history, then a state each time there is a newer one, as server-sent events
-// (HTML, 9.2). The last event is "end".
+// events sends the history, the current state, and then each newer state, as server-sent events
+// (HTML, 9.2). The last event, when the server ends, is "end".
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.pages <- struct{}{}:

@@ -23,7 +23,7 @@ type State struct {
 type Page struct {
 	*stat.Page
 	Memory    []Memory `json:"memory"`
-	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, in seconds as sampleJSON.At; nil: that of the counters
+	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, as sampleJSON.At; nil: read with the counters
 	MoreFlows int      `json:"more_flows,omitempty"` // number of flows that are not in the list
 }
 

@@ -58,9 +58,9 @@ var variable = []struct {
 // last has parts of comments that occur only for frames that are under way when a guest ends.
 var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
 
-// structure describes a pcapng file: the section's header and the interfaces in their order, then
-// for each interface the options of its packets and the parts of their comments; then the
-// statistics.
+// structure describes a pcapng file: the section's header, the interfaces and the statistics in their
+// order; then the order of the kinds of blocks; then, sorted, for each interface the options of its
+// packets and the parts of their comments.
 func structure(t *testing.T, file []byte) string {
 	t.Helper()
 	le := binary.LittleEndian

@@ -61,8 +61,8 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file, before there is anything to capture. It returns nil without a File. It
-// calls note at once when the file cannot be written any more.
+// Start makes the file, before there is anything to capture. It returns nil without a File. The capture
+// calls note as soon as the file cannot be written any more.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil

@@ -64,7 +64,8 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: the error is no error of the lab.
+// TestErrorIsToldAtOnceAndAtTheEnd: a capture's write error is passed to note when it occurs, is in the
+// report, and is no error of the lab.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	notes := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })

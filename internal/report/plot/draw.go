@@ -81,25 +81,20 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	x := func(v float64) float64 { return l.x.place(v, left, right) }
 	y := func(v float64) float64 { return l.y.place(v, bottom, top) }
 
-	small := style{size: 9, color: soft}
 	for _, v := range l.y.ticks() {
 		l.line(grid, 0.6, left, y(v), right, y(v))
-		number := small
-		number.x = -1
-		l.text(number, left-6, y(v), l.y.label(v))
+		l.text(style{size: 9, color: soft, x: -1}, left-6, y(v), l.y.label(v))
 	}
 	l.text(style{size: 9, color: soft, x: -0.5, up: true}, margin+4, (top+bottom)/2, p.Unit)
 	under := bottom - l.lostRows(p, bottom, x)
 	for _, v := range l.x.ticks() {
 		l.line(grid, 0.6, x(v), bottom, x(v), top)
 		l.line(frame, 0.6, x(v), under, x(v), under-3)
-		number := small
-		number.x = -0.5
 		t := l.x.label(v)
 		if last && v+l.x.step > l.x.to*(1+1e-9) {
 			t += " s"
 		}
-		l.text(number, x(v), under-11, t)
+		l.text(style{size: 9, color: soft, x: -0.5}, x(v), under-11, t)
 	}
 	l.line(frame, 0.8, left, under, right, under)
 	if under != bottom {
@@ -219,14 +214,11 @@ func (l *layout) names(p *Panel, x, top float64) {
 	column("mean "+p.Unit, func(s *Series) string { return digits(s.Mean) })
 	for i := range p.Series {
 		y := top - 4 - nameLine*float64(i+1)
-		l.c.stroke(thick(lineOf(i)), []point{l.pointAt(x, y), l.pointAt(x+18, y)})
+		thick := lineOf(i)
+		thick.width = 2.5
+		l.c.stroke(thick, []point{l.pointAt(x, y), l.pointAt(x+18, y)})
 		l.text(name, x+24, y, l.f.fit(name, p.Series[i].Name, right-x-24))
 	}
-}
-
-func thick(s stroke) stroke {
-	s.width = 2.5
-	return s
 }
 
 // digits formats a number with three significant digits.

@@ -58,10 +58,9 @@ func TestHostileNames(t *testing.T) {
 					t.Errorf("a text of %d characters", n)
 				}
 			}
-			want, high, err := named("a").Size()
-			testkit.OK(t, err)
-			size := drawn(t, p).pixels.Image().Bounds().Size()
-			testkit.Equal(t, "size", size.String(), fmt.Sprintf("(%d,%d)", want, high))
+			wide, high := size(t, named("a"))
+			got := drawn(t, p).pixels.Image().Bounds().Size()
+			testkit.Equal(t, "size", got.String(), fmt.Sprintf("(%d,%d)", wide, high))
 		})
 	}
 }

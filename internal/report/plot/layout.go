@@ -56,7 +56,7 @@ type layout struct {
 	panels []float64 // heights of the panels' areas within the axes
 	x, y   axis
 	c      canvas
-	pen    float64 // position from the top: everything above it has been drawn
+	pen    float64 // height above the lower edge: everything that lies higher has been drawn
 }
 
 // layout computes the sizes of all parts of the picture.

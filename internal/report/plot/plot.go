@@ -93,13 +93,4 @@ func (p *Picture) Write(w io.Writer, format string) error {
 	return l.c.encode(w)
 }
 
-// Size returns the size of the picture as a PNG, in pixels.
-func (p *Picture) Size() (w, h int, err error) {
-	f, err := newFonts()
-	if err != nil {
-		return 0, 0, err
-	}
-	return pixels(width), pixels(p.layout(f).height), nil
-}
-
 func pixels(points float64) int { return int(points*scale + 0.5) }

@@ -44,6 +44,11 @@ func sample() *Picture {
 	return p
 }
 
+// size returns the size of a picture as a PNG, in pixels.
+func size(t *testing.T, p *Picture) (w, h int) {
+	return pixels(width), pixels(p.layout(testkit.Must(newFonts())(t)).height)
+}
+
 // words returns all texts of an SVG.
 func words(t *testing.T, svg []byte) (list []string) {
 	d := xml.NewDecoder(bytes.NewReader(svg))
@@ -99,8 +104,7 @@ func TestPNGIsAsLargeAsSaid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
 			testkit.OK(t, p.Write(&b, "png"))
-			w, h, err := p.Size()
-			testkit.OK(t, err)
+			w, h := size(t, p)
 			picture := testkit.Must(png.Decode(&b))(t)
 			testkit.Equal(t, "size", picture.Bounds().Size().String(), fmt.Sprintf("(%d,%d)", w, h))
 			testkit.Equal(t, "width", w, 1800)
@@ -111,7 +115,7 @@ func TestPNGIsAsLargeAsSaid(t *testing.T) {
 	}
 }
 
-// The picture contains each line's colour: so the comparison is not with the background.
+// The picture contains the colour of each line and of each group of bars.
 func TestLinesHaveTheirColours(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, sample().Write(&b, "png"))

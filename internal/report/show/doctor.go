@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Doctor prints a line for each fact, and a last line: can `vnic run` work?
+// Doctor prints each fact, with its fix if it has one, and at the end whether `vnic run` can run guests in QEMU.
 func Doctor(w io.Writer, rep *qemu.Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range rep.Facts {

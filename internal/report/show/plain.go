@@ -64,7 +64,7 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 }
 
 // Plainly formats a message of vnic's. An argument may be text of a guest or another program:
-// Plainly prints each argument in one line, without control codes for the terminal.
+// Plainly formats each argument in one line, without control codes for the terminal.
 func Plainly(format string, args ...any) string {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet checks Plainly's callers as Sprintf's

@@ -24,13 +24,13 @@ type UI struct {
 	w     io.Writer
 	tty   bool
 	quiet bool // show notes and log lines only
-	crlf  bool // w is a terminal
+	crlf  bool // w is a terminal, even one without control codes
 	Times bool // notes begin with the time of day, as log lines do
 
 	mu    sync.Mutex // guards the fields below, and writes to w
 	given bool       // a guest's program uses the terminal, which may be raw
 	doing string     // what the progress line shows
-	part  uint64     // how many quarters of it are done, or how many steps
+	part  uint64     // how many quarters, or how many steps, of doing are done
 	bar   *progressbar.ProgressBar
 	since time.Time     // when doing began; zero: the line shows bar, or nothing
 	stop  chan struct{} // closed by Done

@@ -101,8 +101,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	shows("note: this is untested\na log line\n")
 }
 
-// Without a terminal progress is written as lines, few for many rounds; if stdout has JSON only
-// notes are written.
+// Without a terminal progress is written as lines, few for many rounds; a quiet UI writes only notes.
 func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer

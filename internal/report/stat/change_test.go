@@ -82,9 +82,9 @@ func tell(t *testing.T, dir, line string) string {
 }
 
 // A client of another protocol version is refused by one line that names both versions, in a form
-// that a client of 780d5150 prints, too: that client sends nothing to get a snapshot, prints the
-// error of a change, and reports a snapshot without a schema as that of another version. A client
-// of the same protocol is answered, whatever its vnic version.
+// that a client of vnic 780d5150 prints, too: that client sends nothing to get a snapshot, prints the
+// error of a change, and reports an answer without a schema as one of another version. A client of the
+// same protocol is answered, whatever its vnic version.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
@@ -114,9 +114,9 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A server of another protocol version is refused by one line that names both versions. A server of
-// 780d5150 sends counters if it has not seen the request in time, else an error that it does not
-// know the request.
+// A client refuses a server of another protocol version by one line that names both versions. A server
+// of vnic 780d5150 sends counters if it has not received the request in time, else an error that it does
+// not know the request.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

@@ -32,8 +32,8 @@ const (
 )
 
 // Find asks every vnic of this user for a snapshot, and returns the longest running vnic first. It leaves out a vnic
-// that does not answer. It also leaves out vnics of other versions; if there are only those, it returns their refusal
-// as the error.
+// that does not answer, or has another version of the protocol. If there is no other, the error is the refusal of a
+// vnic with another version, else ErrNone.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
 	var refused error

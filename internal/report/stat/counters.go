@@ -28,7 +28,7 @@ const (
 )
 
 // directionCounters are the counters of each half of a queue pair; control.DirCounters describes them. The first
-// counts packets: tables leave out a row whose packets are 0.
+// counts packets.
 var directionCounters = []counter[Direction]{
 	{"packets", "PACKETS", "packets_total", "Packets of a queue, as the guest saw or sent them.", nil,
 		func(d *Direction) *uint64 { return &d.Packets }},

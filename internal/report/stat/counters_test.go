@@ -57,8 +57,8 @@ func TestEveryCounterIsShown(t *testing.T) {
 	}
 }
 
-// TestCounterIsDeclaredOnce adds a row to the list, and finds the counter in JSON, in the table and
-// in the metrics.
+// TestCounterIsDeclaredOnce adds a counter to directionCounters, and finds it in the JSON, in the table
+// and in the metrics.
 func TestCounterIsDeclaredOnce(t *testing.T) {
 	was := directionCounters
 	t.Cleanup(func() { directionCounters = was })

@@ -36,8 +36,8 @@ func (e *events) add(x Event) {
 	e.ports[x.Port] = append(list, x)
 }
 
-// read returns at most shownEvents events, oldest first. If there are more, it returns the last events of each port,
-// with the same maximum for each port.
+// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each. If there
+// are more events, it returns the last events of each port, with the same maximum for each port.
 func (e *events) read() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -34,7 +34,7 @@ type sample struct {
 }
 
 // add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names
-// in the same order. If two samples have the same values, text writes only the first.
+// in the same order. If two samples of a metric have the same label values, text writes only the first.
 func (x *exposition) add(name, help string, value float64, labels ...string) *family {
 	f := x.families[name]
 	if f == nil {

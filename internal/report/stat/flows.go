@@ -19,7 +19,7 @@ type Flows struct {
 	List   []Flow   `json:"list"`             // sorted by moved bytes, most first
 	Others []Others `json:"others,omitempty"` // sums of flows whose rows the NICs have reused
 	Hints  []string `json:"hints,omitempty"`  // sentences about flows that may go wrong
-	More   int      `json:"-"`                // number of flows left out of List; they moved less than any in List
+	More   int      `json:"-"`                // number of flows left out of List; none moved more than a flow in List
 }
 
 // Flow is one direction of a connection, or in general all packets with the same addresses, ports
@@ -207,23 +207,32 @@ func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Fl
 	return all
 }
 
+// queueRow is a flow's row that a queue has counted.
+type queueRow struct {
+	queue *nic.QueueFlows
+	*flows.Row
+}
+
 // port adds the flows that a port has counted.
 func (a *accounts) port(p *portFlows) {
 	var rest [2]Others
-	for _, q := range p.rows {
-		o := &rest[direction(&q)]
+	var rows []queueRow
+	for i := range p.rows {
+		q := &p.rows[i]
+		o := &rest[direction(q)]
 		o.Flows += q.Others.Flows
 		o.Packets += q.Others.Packets
 		o.Payload += q.Others.Payload()
-		rows := q.Rows
-		if a.wanted != nil {
-			rows = slices.DeleteFunc(rows, func(r flows.Row) bool { return !a.wanted[r.Flow] && !a.wanted[reverse(r.Flow)] })
+		for j := range q.Rows {
+			if r := &q.Rows[j]; a.wanted == nil || a.wanted[r.Flow] || a.wanted[reverse(r.Flow)] {
+				rows = append(rows, queueRow{q, r})
+			}
 		}
-		// row keeps the order: the busiest queue of a flow comes first.
-		slices.SortFunc(rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
-		for i := range rows {
-			a.row(p, &q, &rows[i])
-		}
+	}
+	// FlowSide.Queues keeps this order: a flow's busiest queue comes first.
+	slices.SortStableFunc(rows, func(a, b queueRow) int { return cmp.Compare(b.Packets, a.Packets) })
+	for _, r := range rows {
+		a.row(p, r.queue, r.Row)
 	}
 	for i, o := range rest {
 		if o.Flows > 0 {
@@ -269,9 +278,6 @@ func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 		s.Bound, s.Rule = p.bound, r.Rule
 	}
 	if i := slices.IndexFunc(*list, func(s FlowSide) bool { return s.Port == p.name }); i >= 0 {
-		if s.Packets > (*list)[i].Packets {
-			s.Queues, (*list)[i].Queues = (*list)[i].Queues, s.Queues
-		}
 		(*list)[i].add(&s)
 		return
 	}
@@ -375,7 +381,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	switch {
 	case f.Proto == 1 || f.Proto == 58:
 		proto = "icmp"
-	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // or fragments
+	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // 0: fragments
 		proto = protoName(f.Proto)
 	default:
 		return protoName(f.Proto), netip.AddrPortFrom(src, f.SrcPort).String(), netip.AddrPortFrom(dst, f.DstPort).String()

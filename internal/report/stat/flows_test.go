@@ -2,10 +2,13 @@ package stat
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
@@ -21,6 +24,20 @@ func TestFlowsHaveTheseKeys(t *testing.T) {
 		`"dropped_bytes":0,"first":"1970-01-01T00:00:00Z","last":"1970-01-01T00:00:01Z"}]`
 	testkit.Equal(t, "JSON", string(b), `{"list":[{"proto":"tcp","from":"a:1","to":"b:2","tx":`+one+`,"rx":`+one+
 		`,"state":"open"}],"others":[{"port":"","tx":false,"flows":0,"packets":0,"payload_bytes":0}],"hints":["x"]}`)
+}
+
+// A flow's queues are listed with the busiest first.
+func TestBusiestQueueComesFirst(t *testing.T) {
+	key := splitter.Flow{Proto: splitter.ProtoTCP, SrcPort: 1, DstPort: 2}
+	p := portFlows{name: "guest0"}
+	for queue, packets := range []uint64{5, 4, 6} {
+		r := flows.Row{Flow: key}
+		r.Packets = packets
+		p.rows = append(p.rows, nic.QueueFlows{Queue: queue, Rows: []flows.Row{r}})
+	}
+	f := account([]portFlows{p}, nil, 0).List[0]
+	testkit.Equal(t, "queues", fmt.Sprint(f.RX[0].Queues), "[2 0 1]")
+	testkit.Equal(t, "packets", f.RX[0].Packets, 15)
 }
 
 func TestNamesOfFlows(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// mostFlows is how many flows the table shows: the ones that moved most bytes.
+// mostFlows is how many flows the table shows at most: the ones that moved most bytes.
 const mostFlows = 12
 
-// FlowTable writes the table of flows since the process began, or nothing if there was no payload.
+// FlowTable writes the table of flows with the total of their bytes, or nothing if no flow is worth a row.
 func FlowTable(w io.Writer, now *Flows) error {
 	t := table{seconds: 1}
 	t.flows(nil, now)
@@ -92,7 +92,8 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the table of the flows that moved most: per second since before, or in total if before is nil.
+// flows adds the table of the flows that moved most: with their bytes per second since before, or in total if before
+// is nil, and with all their drops.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return
@@ -138,7 +139,7 @@ func (t *table) flows(before, now *Flows) {
 // id returns a text that identifies the flow.
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
-// owner returns the prefix of a flow's address: the name of the port there.
+// owner returns the prefix of a flow's address: the name of the port there, or, of several ports, their number.
 func owner(sides []FlowSide) string {
 	switch len(sides) {
 	case 0:

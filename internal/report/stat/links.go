@@ -38,9 +38,8 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the counters of the links, sorted by name. No counter ever decreases between two calls, although read
-// reads the counters behind it one after the other while packets pass, and computes the length of headers from a
-// mean.
+// read returns the counters of the links, sorted by name. No counter decreases from one call to the next, although
+// read reads the ports' counters one after another while packets pass, and computes the length of headers from a mean.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {

@@ -22,7 +22,7 @@ type looker struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	left    map[*lab.Port]int // under mu: how often to read the rings of each port that has a goroutine
+	left    map[*lab.Port]int // under mu: how many more times to read the rings of each port that has a goroutine
 	stopped bool
 }
 
@@ -56,7 +56,7 @@ func (k *looker) run(p *lab.Port) {
 	}
 }
 
-// next reports whether to read a port's rings once more, and counts that.
+// next reports whether to read a port's rings once more, and counts the reading.
 func (k *looker) next(p *lab.Port) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,6 +1,7 @@
 package stat
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"time"
@@ -136,16 +137,8 @@ func machine(m *lab.Machine) Machine {
 		return x
 	}
 	for _, n := range m.Tree.Nodes() {
-		t := TreeNode{Name: n.Name, Kind: "other", Below: n.Below}
-		switch {
-		case n.Kind == pcie.Socket:
-			t.Kind = "socket"
-		case n.Kind == pcie.Switch:
-			t.Kind = "switch"
-		case kinds[n.Name] != "":
-			t.Kind = kinds[n.Name]
-		}
-		x.Tree = append(x.Tree, t)
+		kind := map[pcie.Kind]string{pcie.Socket: "socket", pcie.Switch: "switch"}[n.Kind]
+		x.Tree = append(x.Tree, TreeNode{Name: n.Name, Kind: cmp.Or(kind, kinds[n.Name], "other"), Below: n.Below})
 	}
 	return x
 }

@@ -186,7 +186,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
-	for _, hold := range []uint64{0, 100} { // with 100 tokens a connection holds them until the end, as it receives more
+	for _, hold := range []uint64{0, 100} { // the receiver gets more than 100 tokens, and returns only the others
 		o := run.Defaults()
 		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
 		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}

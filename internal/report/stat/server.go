@@ -24,8 +24,8 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// maxClients is how many clients of the socket the server serves at a time. It closes the
-// connection of one more.
+// maxClients is how many clients of the socket the server serves at a time. It closes further
+// connections without an answer.
 const maxClients = 32
 
 // Options of a Server.
@@ -36,8 +36,8 @@ type Options struct {
 
 	Sandbox func() *Sandbox // nil: the process has none
 
-	// Keep names the socket's file to another process, which removes it when remove is called; dir: and then its
-	// directory, if it is empty. nil: Close removes both.
+	// Keep names the socket's file to another process, which removes the file when remove is called, and, if dir is
+	// true, then the file's directory, if that is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
 	patience time.Duration // time limit of a request, set by tests; 0: limits.LocalClient
@@ -66,8 +66,9 @@ type Server struct {
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If no directory can have
-// the socket, Start logs that and continues without one. It returns an error only if it cannot serve metrics.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If it can make the socket
+// in no directory, Start logs that and continues without a socket. It returns an error only if o.Metrics is wrong, or
+// it cannot serve metrics.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ type Snapshot struct {
 	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
-	Scale   *float64       `json:"scale,omitempty"` // links are so many times slower; 0: not slowed down
+	Scale   *float64       `json:"scale,omitempty"` // how many times slower than their rates links are; 0: not slowed
 	Links   []LabLink      `json:"links,omitempty"` // the lab's links, sorted by name
 	Flows   *Flows         `json:"flows,omitempty"` // nil: no port counts flows
 }
@@ -65,7 +65,7 @@ type LabLink struct {
 // Sandbox is the state of the process's sandbox (package broker).
 type Sandbox struct {
 	Mode    string `json:"mode"`    // "on"; or "log": nothing is refused
-	Refused uint64 `json:"refused"` // system calls refused, or in mode "log" to be refused
+	Refused uint64 `json:"refused"` // system calls that were refused, or in mode "log" would have been refused
 }
 
 // PortCounters are the counters of one port.

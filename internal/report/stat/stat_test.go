@@ -114,7 +114,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	for _, c := range held[:maxClients/2] {
 		_ = c.Close()
 	}
-	for { // until the server has noticed that they are gone
+	for { // until the server has noticed that these clients are gone
 		if _, err := Read(t.Context(), os.Getpid()); err == nil {
 			break
 		} else if !errors.Is(err, ErrNone) {
@@ -165,7 +165,7 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if d, err := openDir(dir, true); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v", dir, d, err)
 		}
-		// The command continues without a socket, and creates no file there.
+		// Start continues without a socket, and creates no file in the directory.
 		t.Setenv(EnvDir, dir)
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
@@ -281,7 +281,7 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 	}
 }
 
-// The page for people is complete in itself, and shows names as text.
+// The page for people loads nothing from elsewhere, and escapes names.
 func TestPageShowsTheCounters(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})

@@ -15,7 +15,7 @@ import (
 )
 
 // Table writes a table of counters: the rates per second between before and now, or, if before is
-// nil, the values since the process began. It leaves out queues that have never had a packet.
+// nil, the values since the process began. It leaves out queues that had no packet and dropped none.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -138,7 +138,7 @@ func (t *table) portColumns() report.Columns[portRow] {
 	return list
 }
 
-// portRows returns, for each port, the rows of its link and of the queues that have had a packet.
+// portRows returns, for each port, the rows of its link and of the queues that had, or dropped, a packet.
 func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	for i := range now.Ports {
 		p, old := &now.Ports[i], before.find(now.Ports[i].Name)
