@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// barrier makes n goroutines wait for each other, any number of times. A wait also ends when the
-// context ends.
+// barrier makes n goroutines wait for each other, any number of times. A call of wait also returns
+// when ctx ends.
 //
 // Both directions of a rail go from stage to stage together, because of a fault of Linux's driver
 // gve. While gve binds or unbinds a receive queue it stops the transmit queues, and afterwards

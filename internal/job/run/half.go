@@ -92,7 +92,8 @@ func (o *Options) checkHalf() error {
 	return o.checkOwn()
 }
 
-// checkOwn returns an error if a NIC of the lab file has an address or a MAC that the vnics use for their own ports.
+// checkOwn returns an error if a NIC of the lab file has a MAC of the vnics' own ports, or an IPv4 address in their
+// subnet.
 func (o *Options) checkOwn() error {
 	for n := range o.Lab.AllNICs() {
 		for i := range 2 {
@@ -164,8 +165,8 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks returns the services that join this host's switch to the other host's. If an uplink
-// fails, it calls fail, which ends the run.
+// uplinks returns the services that join this host's switch to the other host's. An uplink that fails
+// before the verdicts have been exchanged calls fail, which ends the run.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
@@ -190,7 +191,7 @@ func (r *runner) twice(err error) error {
 		err)
 }
 
-// looped reports whether a frame has come from an uplink whose source MAC is of a port on this host.
+// looped reports whether an uplink has delivered a frame whose source MAC is that of a port on this host.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -358,7 +359,7 @@ func (t *round) moved(ctx context.Context) error {
 }
 
 // conclude exchanges verdicts with the other host. The error that it returns names what was not
-// proved on either host.
+// proved on either host. If there is no other host, or err is not an ErrProof, it only returns err.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err

@@ -32,7 +32,8 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes the current counters of the NICs to the kept file, if there is one.
+// keepCounters writes the current counters of the NICs that transfer to the kept file, if there is one, and closes
+// the file.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil

@@ -152,7 +152,8 @@ type AuditCount struct {
 // Rate is bytes per second.
 func (r *Run) Rate() float64 { return report.PerSecond(r.Bytes, r.Seconds) }
 
-// add adds to the sum of rails, which ran at the same time, the run of one. What is counted of whole NICs is not added.
+// add adds x, the run of one direction of a rail, to the sum of all. Since they ran at the same time, the sum's Seconds
+// is the largest of theirs. add leaves out the counts that belong to whole NICs.
 func (rep *Report) add(sum, x *Run) {
 	rep.columns().Add(sum, x)
 	sum.Seconds, sum.Rounds = max(sum.Seconds, x.Seconds), max(sum.Rounds, x.Rounds)

@@ -246,9 +246,9 @@ func (e *stallError) Error() string {
 }
 
 // watch reports progress: the bytes that the receiving NIC has written, or the sending one has read
-// if the receiver is on another host. It ends the transfer with a stallError if for the time
-// patience the NIC counts no new payload and no engine copies, even if a guest does not answer any
-// more.
+// if the receiver is on another host. It ends the transfer with a stallError if for the time that
+// Options.patience returns, that NIC counts no new payload and no engine on this host copies, even if
+// a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
