@@ -1,5 +1,5 @@
 // Package run is `vnic run`: two guests, a transfer from a GPU of one guest to a GPU of the other in each mode, and the
-// proof of which memory its bytes passed through. With rails there are several such transfers at the same time.
+// proof through which memory its bytes went. With rails there are several such transfers at the same time.
 //
 // Each guest runs in QEMU or in this process. Without rails each has one GPU and one NIC, on a common switch. This
 // process tells the guests what to do, counts the measured connection on both NICs, and compares each byte of the
