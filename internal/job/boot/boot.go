@@ -48,8 +48,9 @@ type images struct {
 	size  int64
 }
 
-// Do boots the guests, runs the program in all of them and returns its exit status: with several
-// guests, the first one that is not 0. When Do returns, the lab is closed, also after an error.
+// Do boots the guests, runs the program in all of them and returns its exit status. With several
+// guests it returns the first status that is not 0: in the order of the guests or, with
+// EndFirstFailure, of time. When Do returns, the lab is closed, also after an error.
 // When ctx ends, when the user leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and
 // returns the cause.
 func Do(ctx context.Context, o Options) (status int, err error) {
@@ -141,7 +142,7 @@ func (o *Options) stage(what string) {
 	}
 }
 
-// find finds or fetches QEMU and the kernel.
+// find finds or fetches QEMU and the kernel, once.
 func (l *runner) find(ctx context.Context) error {
 	if l.images != nil {
 		return nil
@@ -250,8 +251,9 @@ func (l *runner) files() error {
 // failed, with --end first-failure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in all guests, and waits for all of them. If a guest fails, it ends the
-// programs of the others.
+// run runs the program in all guests and plays the lab file's script, until all programs have ended.
+// An error of a guest ends the programs of the other guests; with EndFirstFailure, so does a program
+// that fails.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
@@ -294,7 +296,8 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return 0, nil
 }
 
-// close ends all guests at the same time, and then the lab.
+// close shuts down the guests whose consoles are kept, all at the same time. Then it closes the lab,
+// which ends all guests, and the files.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()

@@ -3,7 +3,7 @@
 // program's streams are this process's. The command's exit status is the program's.
 //
 // Guests look the same with both device models: the kernel has interface eth0 with address
-// Addr4(i), names resolve, and environment variables name the device that devmem programs open and
-// the address that they give it. On virtio that device is a second NIC, from which the kernel's
+// lab.Addr4(i), names resolve, and environment variables name the device that devmem programs open
+// and the address that they give it. On virtio that device is a second NIC, from which the kernel's
 // driver has been unbound; on gve it is eth0 itself.
 package boot

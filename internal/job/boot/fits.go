@@ -18,8 +18,8 @@ const (
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits returns an error if the user's files do not fit into each guest beside an initramfs of image bytes. image
-// is 0 before the initramfs is made.
+// checkFits returns an error if files bytes of the user's files do not fit into each guest beside an initramfs of image
+// bytes. image is 0 before the initramfs is made.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// HostPorts is the default of --host-ports: which ports of this machine guests reach. It is as behind QEMU's slirp or
+// HostPorts is the default of --host-ports: guests reach all ports of this machine, as they do behind QEMU's slirp or
 // passt.
 const HostPorts = "all"
 
