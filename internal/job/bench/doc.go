@@ -12,8 +12,8 @@
 // A run fails if it claims more bytes than they counted, or moves nothing. It also fails if it claims fewer, unless
 // the counters include other traffic or retransmissions.
 //
-// Yardsticks do not change, so that rows of different versions can be compared by their ratios. So the plain loop
-// (plain.go) has its own code and shares nothing with virtq or nic.
+// The plain loop (plain.go), the yardstick of the datapath, does not change, so that rows of different versions of vnic
+// can be compared by their ratios. Therefore it has its own code and shares none with virtq or nic.
 //
 // A run takes Options.Time; a pair has two runs; setting up takes a second or two. Memory is at most 512 MiB;
 // measurements do not overlap.

@@ -279,7 +279,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames byStream adds to a ring at a time, as DPDK's drivers do.
+// burst is how many frames DPDK's drivers handle at a time. byStream waits until a ring has room for that many, and a
+// round of the plain loop moves no more.
 const burst = 32
 
 // byRounds measures the processor time of a thread that does the worker's rounds, batch by batch. It does not count

@@ -25,7 +25,7 @@ func (v *Interval) value() string {
 	return amount(v.Median)
 }
 
-// amount formats a value with three digits.
+// amount formats a value with three digits; from 1000 on it has more.
 func amount(v float64) string {
 	switch {
 	case v >= 100:
