@@ -32,7 +32,8 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 		return nil, err
 	}
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
-		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}
+		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed,
+			size: o.Size}
 		u := &use{Options: o, guest: s.Nodes[0], peer: p, rep: rep}
 		server, err := p.start(ctx, s)
 		if err != nil {
@@ -207,7 +208,7 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 // check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
-		return "mode " + x.Mode + ", " + x.What, x.wrong(x.Bytes, r.P2P)
+		return "mode " + x.Mode + ", " + x.What, x.wrong(r.size, r.P2P)
 	})
 }
 
