@@ -3,8 +3,8 @@
 //
 // The user names a server, which guests reach through the gateway, or the command starts one in this
 // process; the seed then defines the content of its file. The host compares the bytes in GPU memory with
-// that content: all bytes, or of records those of the last batches. If it does not know the content, it
-// computes a digest, except of records. The NIC counts in which memory payload lay.
+// that content: all bytes or, of records, the bytes of the last batches. If it does not know the content,
+// it computes a digest, except of records. The NIC counts in which memory payload lay.
 package load
 
 import (

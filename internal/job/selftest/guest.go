@@ -70,7 +70,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
-		// Tests send from made-up addresses, and forward packets of others.
+		// Tests send from made-up addresses, and forward packets from other senders.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
 	nic.MaxMTU = maxMTU
 	first, second := nic, nic
