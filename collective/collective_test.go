@@ -400,7 +400,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Join ends if nobody connects, and closes other connections.
+// Join ends with ctx if nobody connects. It closes the connections of programs that are no rank.
 func TestJoin(t *testing.T) {
 	list := newRanks(t, 2)
 	nobody := errors.New("nobody came")

@@ -28,7 +28,7 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is an operation in progress, or one that is not begun.
+// operation is an operation in progress, or one that has not begun.
 type operation struct {
 	r     *Ring
 	name  string

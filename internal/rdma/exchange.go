@@ -115,9 +115,9 @@ func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2
 // answers. conn stays the caller's, and may be used for other data before and afterwards: Exchange
 // reads no byte that does not belong to it.
 //
-// An end that has received all its data keeps its queue pair until the other end reports, on conn,
-// that it has all its answers too: the other end requests lost packets again, and a closed queue
-// pair does not answer.
+// An end that has received all its data must keep its queue pair until the peer reports, on conn, that
+// the peer has all answers too: the peer requests lost packets again, and a closed queue pair does not
+// answer.
 //
 // After an error the queue pair cannot be used, and conn may be in the middle of a line: close
 // both. ErrPeer: the peer broke the protocol, or reported why it could not connect.

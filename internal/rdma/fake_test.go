@@ -46,7 +46,7 @@ type fakeNIC struct {
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
 	hold       bool          // no work request is executed
-	steps      int           // except this many
+	steps      int           // with hold: how many work requests are executed all the same
 	late       chan struct{} // if set: answers wait for it
 	lose       bool          // notifies are lost
 	deaf       bool          // requests are lost
