@@ -47,7 +47,7 @@ type Share struct {
 // measure reports a share only within the first three bounds.
 const (
 	busyLeast  = 0.95                              // the least part of the time that the busiest link was busy
-	probeLeast = 1.5                               // how many times as fast the transfer was at least without links' rates
+	probeLeast = 1.5                               // without links' rates the transfer was at least so many times as fast
 	shareLeast = 100 * float64(shape.Credit) / 1e9 // the least time that the transfer took, in seconds
 	autoLeast  = 8 * shareLeast                    // the least time, in seconds, of a transfer at a scale of auto
 	probePart  = 4                                 // the probe transfers a fourth of the bytes
@@ -122,15 +122,11 @@ func (s *stream) lineRate() float64 {
 
 // possible returns the highest rate of payload that the rates of the stream's wires allow, with the
 // headers that its last transfers had, in bytes a second at scale 1; 0: neither wire has a rate.
-func (s *stream) possible() float64 {
-	least := math.Inf(1)
+func (s *stream) possible() (least float64) {
 	for e, perByte := range s.loads {
-		if e.Wire && e.Rate > 0 && perByte >= 1 {
-			least = min(least, e.Rate/perByte)
+		if e.Wire && e.Rate > 0 && perByte >= 1 && (least == 0 || e.Rate/perByte < least) {
+			least = e.Rate / perByte
 		}
-	}
-	if math.IsInf(least, 1) {
-		return 0
 	}
 	return least
 }

@@ -26,7 +26,7 @@ type Options struct {
 
 	NIC        string // a model for both guests (lab.LookupModel); or the sender's model, a comma and the receiver's
 	BindQueues int    // receive queues that the receiver binds to GPU memory in mode devmem
-	HoldTokens uint64 // tokens that the receiver keeps for a test until no more data comes, in each round of mode devmem
+	HoldTokens uint64 // in mode devmem: most tokens that the receiver holds back until no more data comes; 0: none
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	Family     int // 4 or 6
@@ -142,5 +142,3 @@ func (o *Options) loss() transfer.Loss {
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
 }
-
-func up(n uint64) uint64 { return (n + page - 1) / page * page }

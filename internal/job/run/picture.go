@@ -72,12 +72,11 @@ func (r *Recorder) title(rep *Report) string {
 		}
 		b.WriteString(", ")
 	}
+	var modes []string
 	for i := range rep.Runs {
-		if i > 0 {
-			b.WriteString(" and ")
-		}
-		b.WriteString(rep.Runs[i].Mode)
+		modes = append(modes, rep.Runs[i].Mode)
 	}
+	b.WriteString(strings.Join(modes, " and "))
 	if rep.scaled() {
 		fmt.Fprintf(&b, ", links at 1/%s of their rates", humanize.Commaf(rep.Scale))
 	}
@@ -135,11 +134,9 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	if run.Rounds > 1 {
 		p.Title += fmt.Sprintf(" in %d rounds", run.Rounds)
 	}
-	var rec *recorded
+	rec := &recorded{}
 	if i := slices.IndexFunc(r.modes, func(m *recorded) bool { return m.mode == run.Mode }); i >= 0 {
 		rec = r.modes[i]
-	} else {
-		rec = &recorded{}
 	}
 	add := func(name, from, to string, x *Run) {
 		s := plot.Series{Name: name, Mean: rep.rate(x.Rate())}

@@ -36,7 +36,7 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 
 // window returns how many bytes a guest allocates from a GPU that is a NUMA node: as many as the largest round needs.
 func (p *plan) window() uint64 {
-	return (p.pool + up(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
+	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
 // maxRounds is the largest number of rounds, which keeps the plan small. With leastRoom at both ends it allows about
@@ -62,8 +62,7 @@ func (r *runner) plan() error {
 			r.add(rail, way, trees, used)
 		}
 	}
-	for i := 0; i < len(r.streams); i += len(r.ways) {
-		rail := r.streams[i : i+len(r.ways)]
+	for rail := range slices.Chunk(r.streams, len(r.ways)) {
 		room := [2]uint64{math.MaxUint64, math.MaxUint64} // of sender and receiver
 		for _, s := range rail {
 			if err := s.share(&r.desc, used, &room); err != nil {

@@ -164,15 +164,11 @@ func (rep *Report) add(sum, x *Run) {
 	sum.SHA256 += x.SHA256
 	if x.Audit != nil {
 		sum.Audit = cmp.Or(sum.Audit, &AuditCount{})
-		auditColumns.Add(sum.Audit, x.Audit)
+		sum.Audit.HitsSender += x.Audit.HitsSender
+		sum.Audit.HitsReceiver += x.Audit.HitsReceiver
+		sum.Audit.BytesFound += x.Audit.BytesFound
+		sum.Audit.BytesScanned += x.Audit.BytesScanned
 	}
-}
-
-var auditColumns = report.Columns[AuditCount]{
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsSender }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsReceiver }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesFound }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesScanned }),
 }
 
 // Fairness is Jain's index of the rates of a mode's rails: 1 where all are the same, down to 1/n.
