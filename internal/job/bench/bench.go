@@ -195,7 +195,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		if err != nil {
 			return 0
 		}
-		runtime.GC() // so that it is less likely to happen during the run
+		runtime.GC() // makes a garbage collection during the run less likely
 		w, e := f(ctx, d)
 		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
 			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)

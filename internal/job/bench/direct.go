@@ -166,7 +166,7 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 // a's GPU memory.
 type direct struct {
 	a, b   *driver.NIC
-	frames []driver.TxFrame // one
+	frames []driver.TxFrame // one frame
 	source uint64           // bytes of a's GPU memory
 	came   <-chan int       // payload bytes of a frame that b received
 }
