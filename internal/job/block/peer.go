@@ -33,7 +33,7 @@ type Peer struct {
 	close  func() error
 	child  *proc.Child // the process of a server that the command has started; nil: none
 
-	content     session.Content // the device's
+	content     session.Content // what a read of the device must bring; nil: unknown
 	contentText string
 	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without
 	// vnic's client, from the server's memory; nil: this process cannot read that.

@@ -49,7 +49,7 @@ type Options struct {
 
 	url  *url.URL
 	room uint64          // bytes of GPU memory for data
-	gen  session.Content // the file's, if the command's own server has it
+	gen  session.Content // the content of the file of the command's own server; nil: another server has the file
 }
 
 // Formats of files.

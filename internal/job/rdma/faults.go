@@ -127,14 +127,16 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 			err = fmt.Errorf("%w: %s", ErrProof, r.Error)
 		}
 	}
-	wrong := errors.Is(err, ErrProof)
-	if !wrong { // wait for the fault to be complete, but not for long: the round may have failed before it
+	happened := false
+	if !errors.Is(err, ErrProof) {
+		// Wait for the fault to be complete, but not for long: the round may have failed before it.
 		select {
 		case <-done:
+			happened = did == nil
 		case <-time.After(limits.Failed.Here()):
 		}
 	}
-	if wrong || !f.happened(done, did) {
+	if !happened {
 		cancel()
 		<-done
 		return errors.Join(did, fmt.Errorf("round %d: %w", r.Rounds, u.why(context.WithoutCancel(ctx), err)))
@@ -179,15 +181,6 @@ func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Kille
 		}
 	}
 	return reported, bad
-}
-
-func (f *faults) happened(done chan struct{}, did error) bool {
-	select {
-	case <-done:
-		return did == nil
-	default:
-		return false
-	}
 }
 
 // waited describes whether Linux had to wait for the NIC when a process ended.
