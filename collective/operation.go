@@ -148,7 +148,7 @@ func (o *operation) step(ctx context.Context) error {
 	work.Go(func() {
 		if sent = o.send(ctx, send); sent != nil {
 			sent = r.fault(r.next, o.where(), sent)
-			r.abort() // ends the other half, which may wait for a rank that waits for this one
+			r.abort() // ends this step's receive, which may wait for a rank that waits for this one
 		}
 	})
 	err := o.receive(ctx, receive, add)

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -54,7 +55,7 @@ type Config struct {
 // sent.
 type Error struct {
 	Rank int    // rank of the neighbour
-	Step string // the step in which it occurred, for example "all-reduce, step 2 of 6"
+	Step string // the step in which the error occurred, for example "all-reduce, step 2 of 6"
 	Err  error
 }
 
@@ -75,8 +76,8 @@ type Ring struct {
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
 
-	stream *devmem.Stream // of in
-	sender *devmem.Sender // of out
+	stream *devmem.Stream // receives from in
+	sender *devmem.Sender // sends on out
 
 	now   sync.Mutex // held by an operation, and while Close ends the last binding
 	stats Stats
@@ -120,9 +121,7 @@ func (c *Config) check() error {
 // which may start later. It returns when both neighbours are connected, or with an error, for example
 // ctx's.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
-	if c.Timeout == 0 {
-		c.Timeout = limits.Silence.Here()
-	}
+	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}
@@ -269,7 +268,7 @@ func (r *Ring) Stats() Stats {
 // data of the buffer to a rank that is gone.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
-		if c != nil { // a single rank has none
+		if c != nil { // with one rank there is no connection
 			_ = c.SetLinger(0) // an error means that the connection is closed
 		}
 	}
