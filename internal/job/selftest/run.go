@@ -53,7 +53,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // program has reported it before the shell
+					if !b.ended { // else program has called Ended, before it started the user's shell
 						o.Ended(res)
 					}
 				}
