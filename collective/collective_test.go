@@ -322,8 +322,8 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// When a rank has left the ring, operations of the others end, and its neighbours name it and the
-// step.
+// When a rank has left the ring, the operations of all other ranks end with an *Error, and the error of
+// the next rank names the rank that left, and the step.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)

@@ -271,7 +271,7 @@ func TestRailsOfMachines(t *testing.T) {
 }
 
 // stepper is a guest that fails the test if one direction of its rail prepares or finishes while
-// the other transfers.
+// the opposite direction connects or transfers.
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
@@ -299,7 +299,7 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 }
 
 // The directions of a rail change steps together, however many rounds there are: else gve's driver
-// would hold back forever the packets that one direction sends while the other binds a queue of the
+// would hold back packets that one direction sends while the opposite direction binds a queue of the
 // same NIC (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.Slow(t)
