@@ -72,9 +72,6 @@ func (x *expected) part(c int) (e expected, first uint64) {
 	return e, first
 }
 
-// channel returns the channel of element i.
-func (x *expected) channel(i uint64) int { return partOf(i, x.parts, x.count) }
-
 // partOf returns which of n parts of count elements element i is in.
 func partOf(i uint64, n int, count uint64) int {
 	each, more := count/uint64(n), count%uint64(n)
@@ -96,7 +93,7 @@ func (x *expected) share(rank int) (first, n uint64) {
 // as there are ranks.
 func (x *expected) chunk(i uint64) int {
 	if x.parts > 1 {
-		e, first := x.part(x.channel(i))
+		e, first := x.part(partOf(i, x.parts, x.count)) // the channel of element i
 		return e.chunk(i - first)
 	}
 	return partOf(i, x.ranks, x.count)

@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
@@ -68,9 +69,11 @@ func (g *guest) start(ctx context.Context) (err error) {
 		}
 		return im.BlameKernel(g.blame(ctx, err), fix)
 	}
-	if err := g.runner.tools.mount(ctx, g.QEMU.Agent()); err != nil {
-		return im.BlameKernel(g.blame(ctx, err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
-			", or these built in")
+	if tools := g.runner.tools; tools != nil {
+		if err := guesttools.Mount(ctx, g.QEMU.Agent(), tools.config()); err != nil {
+			return im.BlameKernel(g.blame(ctx, err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
+				", or these built in")
+		}
 	}
 	if err := g.compareTrees(ctx); err != nil {
 		return g.blame(ctx, err)

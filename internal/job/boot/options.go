@@ -22,8 +22,8 @@ import (
 type Options struct {
 	session.Common
 	lab.NICOptions // options of all NICs
-	// Lab is the lab file that describes the guests. Take sets it and, from it, Guests, CPUs, Memory, GPUMemory and
-	// Gateway. nil: the options below describe the guests.
+	// Lab is the lab file that describes the guests. Take sets it and, from it, Guests, CPUs, Memory and GPUMemory, and
+	// Gateway if the file has one. nil: the options below describe the guests.
 	Lab *labfile.Lab
 
 	NIC       string // lab.Virtio or lab.GVE

@@ -8,7 +8,6 @@ import (
 	"os"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
@@ -158,14 +157,6 @@ func (t *packages) config() (c guesttools.Config) {
 		c.Programs = append(c.Programs, guesttools.Program{Name: "ncdevmem", Path: ncdevmem})
 	}
 	return c
-}
-
-// mount makes a guest mount the images.
-func (t *packages) mount(ctx context.Context, a *agent.Client) error {
-	if t == nil {
-		return nil
-	}
-	return guesttools.Mount(ctx, a, t.config())
 }
 
 func (t *packages) close() error {

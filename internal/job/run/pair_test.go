@@ -110,7 +110,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 		x.relink(t, e, o.link(i))
 	}
 	rep, err := func() (*Report, error) {
-		if err := x.setup(t.Context()); err != nil {
+		if err := x.Setup(t.Context(), 0, x.take); err != nil {
 			return nil, err
 		}
 		return x.transfer(t.Context())
