@@ -3,10 +3,10 @@
 //
 // The device is one that the user names, behind the gateway, or one that the command starts: Linux's own NVMe/TCP
 // target in a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The proof is the
-// host's. After a read it compares each byte in GPU memory with the disk's content, if it knows that: the command fills
-// its own target's disk from a seed. Before a write it fills GPU memory. After the write it compares what is then on
-// the disk of its own target, and with Options.Verify what a second read brings back. The NIC counts in which memory
-// payload lay.
+// host's. After a read it compares each byte in GPU memory with the disk's content, if it knows the content: the
+// command fills its own target's disk from a seed. Before a write it fills GPU memory. After the write it compares what
+// is then on the disk of its own target, and with Options.Verify what a second read brings back. The NIC counts in
+// which memory payload lay.
 package block
 
 import (
