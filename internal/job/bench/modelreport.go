@@ -69,21 +69,14 @@ var modelColumns = report.Columns[ModelRow]{
 	{Title: "range", Text: func(r *ModelRow) string { return amount(r.Measured.Low) + " - " + amount(r.Measured.High) }},
 	{Title: "ns/KiB", Text: func(r *ModelRow) string { return amount(r.NsPerKiB) }},
 	{Title: "processors", Text: func(r *ModelRow) string { return fmt.Sprintf("%.2f", r.Processors) }},
-	{Title: "predicted", Text: predicted(func(p *Prediction) string { return amount(p.Rate) })},
-	{Title: "bound by", Text: predicted(func(p *Prediction) string { return p.Bound })},
-	{Title: "error", Text: predicted(func(p *Prediction) string { return fmt.Sprintf("%+.1f %%", p.ErrorPercent) })},
+	{Title: "predicted", Text: optional(prediction, func(p *Prediction) string { return amount(p.Rate) })},
+	{Title: "bound by", Text: optional(prediction, func(p *Prediction) string { return p.Bound })},
+	{Title: "error", Text: optional(prediction, func(p *Prediction) string {
+		return fmt.Sprintf("%+.1f %%", p.ErrorPercent)
+	})},
 }
 
-// predicted returns a function for a cell: the text of the row's prediction, or "-" if there is
-// none.
-func predicted(text func(*Prediction) string) func(*ModelRow) string {
-	return func(r *ModelRow) string {
-		if r.Prediction == nil {
-			return "-"
-		}
-		return text(r.Prediction)
-	}
-}
+func prediction(r *ModelRow) *Prediction { return r.Prediction }
 
 // Table prints the report for people.
 func (rep *ModelReport) Table(w io.Writer) error {
