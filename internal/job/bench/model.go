@@ -33,8 +33,8 @@ type calibration struct {
 	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
 }
 
-// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together. It
-// divides by lab.MaxMin: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
+// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together.
+// lab.MaxMin divides: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
 // of its own. If hogs and flow take all processors, the flow gets at most its part of flowAll.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
