@@ -10,9 +10,10 @@ import (
 // returns, this rank's buffer has the sums. The elements are cut into n chunks; chunk c is added in
 // the order of ranks c, c+1, ..., c-1.
 //
-// Errors: EINVAL (offset, type), EFAULT (outside of the buffer) and ENOSPC (a chunk is longer than
-// Scratch) before anything is sent; *Error for an error of a neighbour, after which the Ring is
-// closed and the buffer has any content.
+// Errors before anything is sent: EINVAL (offset, type), EFAULT (outside of the buffer), EXDEV (memory
+// of another GPU than Config.GPU) and ENOSPC (a chunk is longer than Scratch). Later errors are an
+// *Error, which names a neighbour, or wrap ctx's cause; after them the Ring is closed, and the content
+// of the buffer is undefined.
 func (r *Ring) AllReduce(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	return r.allReduce(t, b, off, count).do(ctx)
 }

@@ -322,8 +322,8 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// When a rank has left the ring, operations of the others end, and its neighbours name it and the
-// step.
+// When a rank has left the ring, the operations of all other ranks end with an *Error, and the error of
+// the next rank names the rank that left, and the step.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)
@@ -400,7 +400,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Join ends if nobody connects, and closes other connections.
+// Join ends with ctx if nobody connects. It closes the connections of programs that are no rank.
 func TestJoin(t *testing.T) {
 	list := newRanks(t, 2)
 	nobody := errors.New("nobody came")

@@ -1,7 +1,6 @@
 // Package collective implements collective operations on device memory over TCP, with package
 // devmem alone: all-reduce, reduce-scatter, all-gather and broadcast on a ring. Payload goes from
-// GPU memory to GPU memory. The owner of the memory adds (devmem.Memory), so no CPU touches
-// payload.
+// GPU memory to GPU memory. A devmem.Memory makes the additions, so this package touches no payload.
 //
 // A [Ring] belongs to one rank. It has one connection to the next rank, on which it sends payload,
 // and one from the rank before it, which is steered to a queue with device memory. Payload has no
@@ -15,9 +14,10 @@
 // times each rank sends a sum and receives the next one (all-gather). If n divides the count, a
 // rank sends exactly 2(n-1)/n of the buffer in all.
 //
-// An *Error names the neighbour and the step. After an error the Ring is closed, and so are its
-// connections: this ends the operation on the other ranks too. It is an error if neither a byte nor
-// an acknowledgment comes from a neighbour for Config.Timeout.
+// An *Error names the neighbour and the step. After an *Error, and after the end of the operation's
+// context, the Ring is closed, and so are its connections: this ends the operation on the other ranks
+// too. It is an error if neither a byte nor an acknowledgment comes from a neighbour for
+// Config.Timeout.
 //
 // The buffer of the last operation stays bound for transmit until an operation uses another buffer,
 // or the Ring is closed.

@@ -28,7 +28,7 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is an operation in progress, or one that is not begun.
+// operation is an operation in progress, or one that has not begun.
 type operation struct {
 	r     *Ring
 	name  string
@@ -148,7 +148,7 @@ func (o *operation) step(ctx context.Context) error {
 	work.Go(func() {
 		if sent = o.send(ctx, send); sent != nil {
 			sent = r.fault(r.next, o.where(), sent)
-			r.abort() // ends the other half, which may wait for a rank that waits for this one
+			r.abort() // ends this step's receive, which may wait for a rank that waits for this one
 		}
 	})
 	err := o.receive(ctx, receive, add)

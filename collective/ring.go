@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -18,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout is used if Config.Timeout is 0.
+// DefaultTimeout is used if Config.Timeout is 0; on a slow machine a multiple of it is used.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config configures a rank of a ring.
@@ -50,16 +51,17 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Error is an error of the connection to a neighbour.
+// Error is an error in a step with a neighbour: of the connection, or of adding what the neighbour
+// sent.
 type Error struct {
 	Rank int    // rank of the neighbour
-	Step string // the step in which it occurred, for example "all-reduce, step 2 of 6"
+	Step string // the step in which the error occurred, for example "all-reduce, step 2 of 6"
 	Err  error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("rank %d: %s: %v", e.Rank, e.Step, e.Err) }
 
-// Unwrap returns the error of the connection.
+// Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Ring is a rank's place in a ring. One operation is in progress at a time.
@@ -74,8 +76,8 @@ type Ring struct {
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
 
-	stream *devmem.Stream // of in
-	sender *devmem.Sender // of out
+	stream *devmem.Stream // receives from in
+	sender *devmem.Sender // sends on out
 
 	now   sync.Mutex // held by an operation, and while Close ends the last binding
 	stats Stats
@@ -116,11 +118,10 @@ func (c *Config) check() error {
 }
 
 // Join takes a rank's place in a ring: it binds the pool, listens, and connects to the next rank,
-// which may start later. It returns when both neighbours are connected, or ctx ends.
+// which may start later. It returns when both neighbours are connected, or with an error, for example
+// ctx's.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
-	if c.Timeout == 0 {
-		c.Timeout = limits.Silence.Here()
-	}
+	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}
@@ -190,7 +191,8 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept accepts the connection of the rank before, and closes other connections.
+// accept accepts the connection of the rank before, and closes other connections. A connection from a
+// ring with another number of ranks is an error.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()
@@ -228,7 +230,8 @@ const (
 	magic    = 0x31676e6972636e76 // "vncring1"
 )
 
-// head receives the hello of the rank before, which arrives in device memory.
+// head receives the hello of the rank before, which arrives in device memory, or with Copy in host
+// memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {
@@ -265,7 +268,7 @@ func (r *Ring) Stats() Stats {
 // data of the buffer to a rank that is gone.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
-		if c != nil { // a single rank has none
+		if c != nil { // with one rank there is no connection
 			_ = c.SetLinger(0) // an error means that the connection is closed
 		}
 	}

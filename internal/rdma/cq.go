@@ -109,8 +109,9 @@ func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	return all, nil
 }
 
-// Wait waits until there is a completion, and returns all that there are. It waits for the NIC's
-// notify, and polls in case the notify is lost. net.ErrClosed: the CQ, or the device, was closed.
+// Wait waits until there is a completion, and returns the completions that there are, at most
+// control.MaxWCs. It waits for the NIC's notify, and polls in case the notify is lost. net.ErrClosed:
+// the CQ, or the device, was closed.
 func (c *CQ) Wait(ctx context.Context) ([]WC, error) { return c.wait(ctx, nil) }
 
 // wait is Wait for the completions of owner's transfer, or of the program if owner is nil.

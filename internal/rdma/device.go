@@ -41,7 +41,7 @@ type Device struct {
 	objects  map[object]struct{} // under mu
 	cqs      map[uint32]*CQ      // under mu
 	closed   bool                // under mu
-	transfer uint32              // under mu: the number of the last one
+	transfer uint32              // under mu: the number of the last transfer
 }
 
 // object is an object that Device.Close closes. Lower ranks are closed first, because they use

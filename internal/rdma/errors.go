@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -43,30 +44,14 @@ var meaning = map[control.WCStatus]string{
 
 // Error says which work request failed, why, and what to do.
 func (e *WCError) Error() string {
-	what := meaning[e.WC.Status]
-	if what == "" {
-		what = fmt.Sprintf("status %d", e.WC.Status)
-	}
+	what := cmp.Or(meaning[e.WC.Status], fmt.Sprintf("status %d", e.WC.Status))
 	return fmt.Sprintf("queue pair %d: work request %#x (%s): %s", e.WC.QPN, e.WC.ID, opName(e.WC.Op), what)
 }
 
-func opName(op control.WROp) string {
-	switch op {
-	case control.WRWrite:
-		return "WRITE"
-	case control.WRWriteImm:
-		return "WRITE with immediate"
-	case control.WRRead:
-		return "READ"
-	case control.WRSend:
-		return "SEND"
-	case control.WRSendImm:
-		return "SEND with immediate"
-	case control.WRRecv:
-		return "receive"
-	}
-	return fmt.Sprintf("operation %d", op)
-}
+var opNames = map[control.WROp]string{control.WRWrite: "WRITE", control.WRWriteImm: "WRITE with immediate",
+	control.WRRead: "READ", control.WRSend: "SEND", control.WRSendImm: "SEND with immediate", control.WRRecv: "receive"}
+
+func opName(op control.WROp) string { return cmp.Or(opNames[op], fmt.Sprintf("operation %d", op)) }
 
 // Err returns nil for a successful completion, or else a *WCError.
 func Err(w WC) error {

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -110,21 +111,19 @@ func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2
 
 // Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn.
 // Each end sends a line of JSON with the values that the other needs, connects, and reports that it
-// is ready. When Exchange returns, both ends are ready, so that either may send. The path MTU is
-// the smaller one of both ends; READs in progress are limited by the number that the other end
+// is ready. When Exchange returns without an error, both ends are ready, so that either may send. The
+// path MTU is the smaller of the two ends' MTUs; an end has no more READs in progress than its peer
 // answers. conn stays the caller's, and may be used for other data before and afterwards: Exchange
-// reads no byte that does not belong to it.
+// reads no byte that does not belong to the exchange.
 //
-// An end that has received all its data keeps its queue pair until the other end reports, on conn,
-// that it has all its answers too: the other end requests lost packets again, and a closed queue
-// pair does not answer.
+// An end that has received all its data must keep its queue pair until the peer reports, on conn, that
+// the peer has all answers too: the peer requests lost packets again, and a closed queue pair does not
+// answer.
 //
 // After an error the queue pair cannot be used, and conn may be in the middle of a line: close
 // both. ErrPeer: the peer broke the protocol, or reported why it could not connect.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {
-	if e.Timeout == 0 {
-		e.Timeout = limits.Exchange.Here()
-	}
+	e.Timeout = cmp.Or(e.Timeout, limits.Exchange.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Timeout, fmt.Errorf("rdma: the exchange with the peer took more than "+
 		"%v: %w", e.Timeout, syscall.ETIMEDOUT))
 	defer cancel()
@@ -193,10 +192,7 @@ func (e *Ends) hello(qp *QP) (hello, error) {
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
 	h := hello{Version: version, QPN: qp.Number, PSN: binary.LittleEndian.Uint32(psn[:]) >> 8, Addr: e.Addr.Unmap(),
-		MAC: e.MAC, MTU: e.MTU, Reads: e.Reads}
-	if h.MTU == 0 {
-		h.MTU = limits.MTU
-	}
+		MAC: e.MAC, MTU: cmp.Or(e.MTU, limits.MTU), Reads: e.Reads}
 	if most := uint8(min(limits.Reads, math.MaxUint8)); h.Reads == 0 || h.Reads > most {
 		h.Reads = most
 	}

@@ -46,7 +46,7 @@ type fakeNIC struct {
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
 	hold       bool          // no work request is executed
-	steps      int           // except this many
+	steps      int           // with hold: how many work requests are executed all the same
 	late       chan struct{} // if set: answers wait for it
 	lose       bool          // notifies are lost
 	deaf       bool          // requests are lost
@@ -488,7 +488,8 @@ func (q *fakeQP) step() bool {
 	return q.ends(nil, control.WC{Len: uint32(size)})
 }
 
-// ends completes the first work request; if it failed, both ends are put in the error state.
+// ends completes the first work request. If it failed, q goes to the error state, and so does peer,
+// unless that is nil.
 func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	silent := wc.Status == 0 && q.sends[0].Flags&control.WRSignaled == 0
 	q.complete(&q.sends, q.SendCQ, wc, silent)

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,15 +81,11 @@ func newTransfer(ctx context.Context, qp *QP, local Local, remote Remote, op con
 	}
 	limits := &qp.pd.d.Limits
 	t := &transfer{qp: qp, local: local, remote: remote, op: op, o: o}
-	if t.o.Size == 0 {
-		t.o.Size = defaultSize
-	}
+	t.o.Size = cmp.Or(t.o.Size, defaultSize)
 	if limits.Length > 0 {
 		t.o.Size = uint32(min(uint64(t.o.Size), limits.Length))
 	}
-	if t.o.Window == 0 {
-		t.o.Window = defaultWindow
-	}
+	t.o.Window = cmp.Or(t.o.Window, defaultWindow)
 	n := local.Len
 	if op == control.WRRead {
 		n = remote.Len

@@ -3,10 +3,10 @@
 //
 // Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's
 // memory with elements that it computes from the seed, makes all ranks do the operation, and
-// compares each element in every GPU's memory with a reference: scalar code, in the order of the
-// ring, which shares no code with the engines. The NICs of both ranks count the payload from one
-// rank to the next. It must be exactly as many bytes as the operation passes on, all in device
-// memory.
+// compares each element of the result in every GPU's memory with a reference: scalar code, in the
+// order of the ring, which shares no code with the engines. The NICs of both ranks count the payload
+// from one rank to the next. It must be exactly as many bytes as the operation passes on; in mode
+// devmem, with peer-to-peer, all of it must be in device memory.
 package allreduce
 
 import (
@@ -162,8 +162,8 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 }
 
 // all calls f for all ranks at the same time. A rank that fails does not cancel the others, because
-// they find the failure themselves and return errors that describe it. But all cancels the others
-// if they do not return within the time late.
+// they find the failure themselves and return errors that describe it. But all cancels those ranks
+// that have not returned when the time late has passed since the first error.
 func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -177,8 +177,8 @@ func le(b []byte) uint32 {
 	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }
 
-// If a rank ends in the middle of an operation, its neighbours' errors name it and the step, and no
-// goroutine, file or process is left.
+// If a rank leaves between two operations, the next operation's error names that rank, as its neighbour
+// sees it, and the step; no goroutine, file or process is left.
 func TestKilledRank(t *testing.T) {
 	o := options(t, 4, 1000, 2000)
 	var set *session.Set

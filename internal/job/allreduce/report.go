@@ -59,7 +59,7 @@ type Rank struct {
 	Guest         string        `json:"guest"`
 	NIC           string        `json:"nic"` // model
 	P2P           bool          `json:"p2p"`
-	Expected      Path          `json:"expected"` // payload without loss, all of it in device memory
+	Expected      Path          `json:"expected"` // payload that the operations require, without retransmissions
 	Out           session.Where `json:"out"`
 	In            session.Where `json:"in"`
 	Looked        uint64        `json:"looked_bytes"`

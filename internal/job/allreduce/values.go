@@ -1,8 +1,10 @@
 package allreduce
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
@@ -70,9 +72,6 @@ func (x *expected) part(c int) (e expected, first uint64) {
 	return e, first
 }
 
-// channel returns the channel of element i.
-func (x *expected) channel(i uint64) int { return partOf(i, x.parts, x.count) }
-
 // partOf returns which of n parts of count elements element i is in.
 func partOf(i uint64, n int, count uint64) int {
 	each, more := count/uint64(n), count%uint64(n)
@@ -94,7 +93,7 @@ func (x *expected) share(rank int) (first, n uint64) {
 // as there are ranks.
 func (x *expected) chunk(i uint64) int {
 	if x.parts > 1 {
-		e, first := x.part(x.channel(i))
+		e, first := x.part(partOf(i, x.parts, x.count)) // the channel of element i
 		return e.chunk(i - first)
 	}
 	return partOf(i, x.ranks, x.count)
@@ -149,32 +148,24 @@ func (x *expected) passes(rank int) (n uint64) {
 
 // fill writes to b the elements of a rank from number i on.
 func fill(b []byte, t devmem.Type, seed uint64, rank int, i uint64) {
-	size := int(t.Size())
-	for pos := 0; pos+size <= len(b); pos += size {
-		put(b[pos:], t, value(t, seed, rank, i))
+	for element := range slices.Chunk(b, int(t.Size())) {
+		put(element, t, value(t, seed, rank, i))
 		i++
 	}
 }
 
 func put(b []byte, t devmem.Type, bits uint32) {
-	if t.Size() == 2 {
-		binary.LittleEndian.PutUint16(b, uint16(bits))
-		return
-	}
-	binary.LittleEndian.PutUint32(b, bits)
+	var word [4]byte
+	binary.LittleEndian.PutUint32(word[:], bits)
+	copy(b, word[:t.Size()])
 }
 
 // wrong counts the elements of b that differ from the expected ones; the first element of b has number i.
 func (x *expected) wrong(b []byte, i uint64) (n uint64) {
-	size := int(x.t.Size())
-	for pos := 0; pos+size <= len(b); pos += size {
-		var bits uint32
-		if size == 2 {
-			bits = uint32(binary.LittleEndian.Uint16(b[pos:]))
-		} else {
-			bits = binary.LittleEndian.Uint32(b[pos:])
-		}
-		if bits != x.element(i) {
+	var want [4]byte
+	for got := range slices.Chunk(b, int(x.t.Size())) {
+		put(want[:], x.t, x.element(i))
+		if !bytes.Equal(got, want[:len(got)]) {
 			n++
 		}
 		i++

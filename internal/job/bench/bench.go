@@ -29,7 +29,7 @@ type Measurement struct {
 	find      func() (note string) // nil, or returns why the row cannot be measured; "": it can
 }
 
-// openFunc sets up a rig. The caller closes the rig, also after an error.
+// openFunc sets up a rig. The caller releases it by r.undo, also after an error.
 type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
 // runFunc moves data for about d, and waits until all of it has arrived.
@@ -138,8 +138,8 @@ func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 
-// Do makes the chosen measurements, one after the other. After an error it still returns a report,
-// with the rows measured before.
+// Do makes the chosen measurements, one after the other. After an error of a measurement it still
+// returns a report, with the rows measured before.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	list, err := o.chosen()
 	if err != nil {
@@ -160,8 +160,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare returns an error unless the counters grew by the bytes that a run claims. It waits up to a second for the
-// counters: a device may count frames a moment after their receiver has them.
+// compare returns an error unless the counters grew by the bytes that a run claims or, with atLeast, by more. It waits
+// up to a second for the counters: a device may count frames a moment after their receiver has them.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
@@ -195,7 +195,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		if err != nil {
 			return 0
 		}
-		runtime.GC() // so that it is less likely to happen during the run
+		runtime.GC() // makes a garbage collection during the run less likely
 		w, e := f(ctx, d)
 		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
 			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)

@@ -144,9 +144,9 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 	}
 }
 
-// An end of the reference's interval may be one value nearer to the median than ours, as the
-// reference need not be symmetric. From 31 values on the reference approximates by the normal
-// distribution, and its interval may be wider or narrower by one value.
+// A bound of benchmath's interval may be one value nearer to the median than the bound that summarize
+// returns, because benchmath's interval need not be symmetric. From 31 values on benchmath approximates
+// by the normal distribution, and its interval may be wider or narrower by one value.
 func TestIntervalsComparedWithBenchmath(t *testing.T) {
 	for n := MinPairs; n <= MaxPairs; n++ {
 		values := make([]float64, n)

@@ -49,8 +49,8 @@ func (p *pages) ReturnPages(_ int, offs []uint64) {
 	p.free = append(p.free, offs...)
 }
 
-// sink is the receiving driver's Receiver: it reports the payload bytes of each frame, and returns
-// the pages at once.
+// sink is the receiving driver's Receiver: it reports the payload bytes of each frame whose payload is
+// in GPU memory, and returns the pages at once.
 type sink struct {
 	nic   *driver.NIC
 	pages *pages
@@ -62,7 +62,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 	for i := range frames {
 		f := &frames[i]
 		if !f.Split {
-			continue // arrived, which reads the NIC's counters, will differ then
+			continue // its payload is in host memory: direct.measure waits for it in vain, and fails
 		}
 		s.offs = s.offs[:0]
 		for _, r := range f.Payload {
@@ -71,7 +71,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 		s.pages.ReturnPages(f.Queue, s.offs)
 		select {
 		case s.came <- f.PayloadLen:
-		default: // more frames than were sent: the counters will differ
+		default: // more frames than were sent: rig.compare will find more bytes than claimed
 		}
 	}
 	s.nic.Refill(gpuQueue)
@@ -166,7 +166,7 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 // a's GPU memory.
 type direct struct {
 	a, b   *driver.NIC
-	frames []driver.TxFrame // one
+	frames []driver.TxFrame // one frame
 	source uint64           // bytes of a's GPU memory
 	came   <-chan int       // payload bytes of a frame that b received
 }

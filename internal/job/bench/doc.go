@@ -8,12 +8,14 @@
 // caches and TCP windows in the same state. A row has the medians, each with the interval in which the true median
 // lies with a confidence of 95 %, by order statistics (stats.go).
 //
-// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row.
-// A run fails if it claims more bytes than they counted, or moves nothing. It also fails if it claims fewer, unless
-// the counters include other traffic or retransmissions.
+// The yardstick of the rows about queues, ports and rules is a small network of vnic's; the rows memcpy have none.
 //
-// Yardsticks do not change, so that rows of different versions can be compared by their ratios. So the plain loop
-// (plain.go) has its own code and shares nothing with virtq or nic.
+// Counters of NICs, outside of the measuring loop, count the bytes of a row; the rows memcpy compare a piece of memory
+// instead. A run fails if it claims more bytes than were counted, or moves nothing. It also fails if it claims fewer,
+// unless the counters include other traffic or retransmissions.
+//
+// The plain loop (plain.go), the yardstick of the datapath, does not change, so that rows of different versions of vnic
+// can be compared by their ratios. Therefore it has its own code and shares none with virtq or nic.
 //
 // A run takes Options.Time; a pair has two runs; setting up takes a second or two. Memory is at most 512 MiB;
 // measurements do not overlap.

@@ -39,7 +39,7 @@ type guest struct {
 	bufs []virtq.Buf // receive buffers; the index is the buffer's cookie
 	used []virtq.Used
 
-	dst    *stretch // where received buffers are posted again; nil: where they were
+	dst    *stretch // memory to which take moves received buffers before it posts them again; nil: they stay
 	newest uint64   // with dst: the address of the frame that arrived last
 }
 
@@ -126,8 +126,8 @@ var one = [8]byte{1}
 
 func (g *guest) kick(i int) { _, _ = unix.Write(g.kicks[i], one[:]) }
 
-// publish makes the buffers added to ring i visible to the device, and kicks the device if it wants
-// that.
+// publish makes the buffers added to ring i visible to the device, and kicks the device if the device
+// has asked for a kick (VIRTIO_F_EVENT_IDX).
 func (g *guest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)

@@ -103,7 +103,7 @@ func copies(size int) openFunc {
 		r.undo.Add(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
-			// A run starts at the beginning of dst, or continues where the run before it ended.
+			// The first run starts at the beginning of dst, the others continue where the run before ended.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}

@@ -33,8 +33,8 @@ type calibration struct {
 	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
 }
 
-// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together. It
-// divides by lab.MaxMin: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
+// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together.
+// lab.MaxMin divides: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
 // of its own. If hogs and flow take all processors, the flow gets at most its part of flowAll.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
@@ -128,7 +128,7 @@ type testbed struct {
 const leastPart = 4 << 20
 
 // fill makes the memory for copies, size bytes, half of it source and half destination, and n flows. The first flow
-// uses as much memory, each other flow a part of that.
+// uses as much memory, each other flow an n-th of that; leastPart bounds these sizes from below.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {
@@ -171,8 +171,8 @@ func (b *testbed) nics(n int) (all []worker) {
 	return all
 }
 
-// modelMemory returns the size of the memory for copies: twice the last-level caches, but at most a sixth of the
-// available memory, because flows need up to twice as much besides.
+// modelMemory returns the size of the memory for copies: twice the last-level caches and at least 2*coldLen, but at
+// most a sixth of the available memory, because flows need up to twice as much besides.
 func modelMemory(caches, available uint64) uint64 {
 	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
 }

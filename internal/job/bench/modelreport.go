@@ -4,6 +4,7 @@ import (
 	_ "embed" // the schema
 	"fmt"
 	"io"
+	"strings"
 
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/report"
@@ -68,27 +69,19 @@ var modelColumns = report.Columns[ModelRow]{
 	{Title: "range", Text: func(r *ModelRow) string { return amount(r.Measured.Low) + " - " + amount(r.Measured.High) }},
 	{Title: "ns/KiB", Text: func(r *ModelRow) string { return amount(r.NsPerKiB) }},
 	{Title: "processors", Text: func(r *ModelRow) string { return fmt.Sprintf("%.2f", r.Processors) }},
-	{Title: "predicted", Text: predicted(func(p *Prediction) string { return amount(p.Rate) })},
-	{Title: "bound by", Text: predicted(func(p *Prediction) string { return p.Bound })},
-	{Title: "error", Text: predicted(func(p *Prediction) string { return fmt.Sprintf("%+.1f %%", p.ErrorPercent) })},
+	{Title: "predicted", Text: optional(prediction, func(p *Prediction) string { return amount(p.Rate) })},
+	{Title: "bound by", Text: optional(prediction, func(p *Prediction) string { return p.Bound })},
+	{Title: "error", Text: optional(prediction, func(p *Prediction) string {
+		return fmt.Sprintf("%+.1f %%", p.ErrorPercent)
+	})},
 }
 
-// predicted returns a function for a cell: the text of the row's prediction, or "-" if there is
-// none.
-func predicted(text func(*Prediction) string) func(*ModelRow) string {
-	return func(r *ModelRow) string {
-		if r.Prediction == nil {
-			return "-"
-		}
-		return text(r.Prediction)
-	}
-}
+func prediction(r *ModelRow) *Prediction { return r.Prediction }
 
 // Table prints the report for people.
 func (rep *ModelReport) Table(w io.Writer) error {
-	if err := modelColumns.Right(w, rep.Rows, nil); err != nil {
-		return err
-	}
+	var b strings.Builder // writing to it never fails
+	_ = modelColumns.Right(&b, rep.Rows, nil)
 	busy, full := false, true
 	for _, r := range rep.Rows {
 		full = full && (r.Prediction == nil || r.Prediction.Bound == memoryEdge)
@@ -98,19 +91,18 @@ func (rep *ModelReport) Table(w io.Writer) error {
 	if rep.CacheBytes > 0 {
 		caches = "caches of " + memavail.Human(rep.CacheBytes)
 	}
-	_, err := fmt.Fprintf(w, "\n%d processors, %s, %s; medians of %d runs in turn, %g s a run; copies through %s, %s\n",
+	fmt.Fprintf(&b, "\n%d processors, %s, %s; medians of %d runs in turn, %g s a run; copies through %s, %s\n",
 		rep.Workers, rep.Arch, rep.Go, rep.Runs, rep.RunSeconds, memavail.Human(rep.MemoryBytes), caches)
-	if err == nil && rep.CacheBytes >= rep.MemoryBytes {
-		_, err = fmt.Fprintln(w, "Memory is too short to go around the caches: some copies were in them.")
+	if rep.CacheBytes >= rep.MemoryBytes {
+		fmt.Fprintln(&b, "Memory is too short to go around the caches: some copies were in them.")
 	}
-	if err == nil && busy {
-		_, err = fmt.Fprintln(w, "Workers did not have the processors all the time: run it again on a quiet machine.")
+	if busy {
+		fmt.Fprintln(&b, "Workers did not have the processors all the time: run it again on a quiet machine.")
 	}
-	if err == nil && !full {
-		_, err = fmt.Fprintln(w, "Memory does not bound each prediction: of the others this does not say how it is shared.")
+	if !full {
+		fmt.Fprintln(&b, "Memory does not bound each prediction: of the others this does not say how it is shared.")
 	}
-	if err == nil {
-		_, err = fmt.Fprintln(w, "This is the model against this machine's memory; it says nothing about PCIe.")
-	}
+	fmt.Fprintln(&b, "This is the model against this machine's memory; it says nothing about PCIe.")
+	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -81,8 +81,8 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	return e, nil
 }
 
-// inSegments splits writes into multiples of passt's MSS: netstack would send a small segment at the end of each
-// write.
+// inSegments splits writes into pieces of passt's MSS; the last piece of a write may be shorter. Of longer pieces
+// netstack would send a small segment at the end of each.
 type inSegments struct{ net.Conn }
 
 func (s inSegments) Write(b []byte) (n int, err error) {

@@ -9,9 +9,11 @@ import (
 var le = binary.LittleEndian
 
 // plainRing is a ring of descriptors in a memory file. Table, avail ring and used ring have the layout of a split
-// virtqueue; its two indices are Go atomics instead. The loop checks only that a buffer lies in memory.
+// virtqueue; instead of the virtqueue's two indices it has Go atomics. The plainLoop only checks that a buffer lies in
+// memory and is large enough.
 //
-// It is half of the yardstick of the datapath, so it shares no code with virtq, and its code does not change.
+// A plainLoop with two rings is the yardstick of the datapath, so this file shares no code with virtq, and its code
+// does not change.
 type plainRing struct {
 	size               uint32
 	table, avail, used []byte

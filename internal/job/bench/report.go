@@ -45,10 +45,10 @@ type Row struct {
 var columns = report.Columns[Row]{
 	{Title: "measurement", Text: func(r *Row) string { return r.Name }},
 	{Title: "unit", Text: func(r *Row) string { return r.Unit }},
-	{Title: "ours", Text: func(r *Row) string { return r.Ours.value() }},
-	{Title: "yardstick", Text: func(r *Row) string { return r.Yard.value() }},
-	{Title: "ratio", Text: func(r *Row) string { return r.Ratio.ratio() }},
-	{Title: "95 % of ratio", Text: func(r *Row) string { return r.Ratio.bounds() }},
-	{Title: "A/A", Text: func(r *Row) string { return r.AA.ratio() }},
-	{Title: "95 % of A/A", Text: func(r *Row) string { return r.AA.bounds() }},
+	{Title: "ours", Text: optional(func(r *Row) *Interval { return r.Ours }, (*Interval).value)},
+	{Title: "yardstick", Text: optional(func(r *Row) *Interval { return r.Yard }, (*Interval).value)},
+	{Title: "ratio", Text: optional(func(r *Row) *Interval { return r.Ratio }, (*Interval).ratio)},
+	{Title: "95 % of ratio", Text: optional(func(r *Row) *Interval { return r.Ratio }, (*Interval).bounds)},
+	{Title: "A/A", Text: optional(func(r *Row) *Interval { return r.AA }, (*Interval).ratio)},
+	{Title: "95 % of A/A", Text: optional(func(r *Row) *Interval { return r.AA }, (*Interval).bounds)},
 }

@@ -31,7 +31,6 @@ type side interface {
 	room() int                     // how many frames may be added now
 	take() (frames int, err error) // takes arrived frames, posts their buffers again, and takes back sent frames
 	rounds(frames int) error       // does the worker's rounds on this thread until they have moved this many frames
-	close() error
 }
 
 // flow sends frames from a transmit queue of one guest to a receive queue of another.
@@ -183,7 +182,7 @@ func until(f func() (bool, error)) error {
 
 func (n *network) close() error {
 	if n.ended {
-		n.endWorkers() // for the race detector: the queues' end then comes after the last round
+		n.endWorkers() // shows the race detector that the queues end after the last round
 	}
 	return n.undo.All()
 }
@@ -279,7 +278,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames byStream adds to a ring at a time, as DPDK's drivers do.
+// burst is how many frames DPDK's drivers handle at a time. byStream waits until a ring has room for that many, and a
+// round of the plain loop moves no more.
 const burst = 32
 
 // byRounds measures the processor time of a thread that does the worker's rounds, batch by batch. It does not count
@@ -312,8 +312,8 @@ func byRounds(s side, batch, payload int) runFunc {
 	}
 }
 
-// byStream measures the time for a frame from ring to ring while the rings are kept full. It calls meanwhile between
-// its steps, which does the worker's rounds if the worker has no thread of its own.
+// byStream measures the time for a frame from ring to ring while the rings are kept full. Between its steps it calls
+// the function meanwhile, which does the worker's rounds if the worker has no thread.
 func byStream(s side, payload int, meanwhile func() error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start, last, most := time.Now(), time.Now(), s.room()

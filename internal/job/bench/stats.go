@@ -34,20 +34,13 @@ func summarize(values []float64) *Interval {
 // value is below the true median with a chance of one half, so the number of values below it has a binomial
 // distribution: the interval is that of the sign test (Conover, Practical Nonparametric Statistics, 3.2).
 func outside(n int) int {
+	chance := math.Pow(2, -float64(n)) // the chance that exactly k values are below the true median
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {
-		sum += math.Exp(logChoose(n, k) - float64(n)*math.Ln2)
-		if 2*sum > doubt {
+		if sum += chance; 2*sum > doubt {
 			break
 		}
+		chance *= float64(n-k) / float64(k+1)
 	}
 	return max(k-1, 0)
-}
-
-// logChoose returns the logarithm of the binomial coefficient n over k.
-func logChoose(n, k int) float64 {
-	all, _ := math.Lgamma(float64(n + 1))
-	total, _ := math.Lgamma(float64(k + 1))
-	rest, _ := math.Lgamma(float64(n - k + 1))
-	return all - total - rest
 }

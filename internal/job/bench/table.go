@@ -17,15 +17,19 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// value formats the median of an interval, or "-" without one.
-func (v *Interval) value() string {
-	if v == nil {
+// optional returns a function for a cell: the text of a part of a row, or "-" if the row lacks the part.
+func optional[R, P any](part func(*R) *P, text func(*P) string) func(*R) string {
+	return func(r *R) string {
+		if p := part(r); p != nil {
+			return text(p)
+		}
 		return "-"
 	}
-	return amount(v.Median)
 }
 
-// amount formats a value with three digits.
+func (v *Interval) value() string { return amount(v.Median) }
+
+// amount formats a value with three digits; from 1000 on it has more.
 func amount(v float64) string {
 	switch {
 	case v >= 100:
@@ -36,12 +40,7 @@ func amount(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-func (v *Interval) ratio() string {
-	if v == nil {
-		return "-"
-	}
-	return digits(v.Median)
-}
+func (v *Interval) ratio() string { return digits(v.Median) }
 
 // digits formats a ratio; below 0.1 it has one more digit.
 func digits(v float64) string {
@@ -51,12 +50,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-func (v *Interval) bounds() string {
-	if v == nil {
-		return "-"
-	}
-	return digits(v.Low) + " - " + digits(v.High)
-}
+func (v *Interval) bounds() string { return digits(v.Low) + " - " + digits(v.High) }
 
 // List prints all measurements: name, unit, description and yardstick.
 func List(w io.Writer) error {

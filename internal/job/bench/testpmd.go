@@ -54,23 +54,23 @@ var (
 	isStopped = regexp.MustCompile(`(?s)statistics for all ports.*?RX-packets: (\d+).*?Done`)
 )
 
-// testpmdPrograms are the names of testpmd in distributions.
-var testpmdPrograms = []string{"dpdk-testpmd", "testpmd"}
+// testpmdPath returns the path of testpmd, which has two names in distributions; "": it is not installed.
+func testpmdPath() string {
+	for _, name := range []string{"dpdk-testpmd", "testpmd"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
 
 // startTestpmd starts a testpmd on a processor, with two virtual devices, and waits until it is
 // ready. The rig ends it.
 func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, args ...string) (*testpmd, error) {
-	path := ""
-	for _, name := range testpmdPrograms {
-		if p, err := exec.LookPath(name); err == nil {
-			path = p
-			break
-		}
-	}
 	t := &testpmd{more: make(chan struct{}, 1)}
 	// testpmd writes into a pipe only when its buffer is full; coreutils' stdbuf makes it write each line.
 	cmd := exec.Command("stdbuf", append([]string{
-		"-oL", path, "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf",
+		"-oL", testpmdPath(), "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf",
 		"--lcores", fmt.Sprintf("0@%d,1@%[1]d", processor), "--vdev", vdevs[0], "--vdev", vdevs[1],
 		"--", "-i", "--forward-mode=io", "--total-num-mbufs=16384", "--txd=1024", "--rxd=1024"},
 		args...)...)
@@ -253,12 +253,10 @@ func findTestpmd() string {
 	if runtime.NumCPU() < 2 {
 		return "needs two processors"
 	}
-	for _, p := range testpmdPrograms {
-		if _, err := exec.LookPath(p); err == nil {
-			return ""
-		}
+	if testpmdPath() == "" {
+		return "not installed (Debian: dpdk)"
 	}
-	return "not installed (Debian: dpdk)"
+	return ""
 }
 
 // circling measures frames that circle through vnic's switch. The yardstick is the same circle through a second

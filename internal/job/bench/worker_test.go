@@ -11,8 +11,8 @@ import (
 )
 
 // BenchmarkWorker measures the rows of bench's table about a worker, for profiling: `go test -bench
-// Worker/64 -cpuprofile F`, then `go tool pprof -focus Sender..Round`. Its ns/frame exclude the
-// time that the drivers at the rings' other ends take.
+// Worker/64 -cpuprofile F`, then `go tool pprof -focus Sender..Round`. The reported ns/frame exclude the
+// time for filling and emptying the rings.
 func BenchmarkWorker(b *testing.B) {
 	for _, size := range []int{64, 1514, 64 << 10} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {

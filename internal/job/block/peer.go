@@ -33,17 +33,17 @@ type Peer struct {
 	close  func() error
 	child  *proc.Child // the process of a server that the command has started; nil: none
 
-	content     session.Content // the device's
+	content     session.Content // what a read of the device must bring; nil: unknown
 	contentText string
-	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without our
-	// client; nil: that is impossible.
+	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without
+	// vnic's client, from the server's memory; nil: this process cannot read that.
 	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
-	restore     func() // makes the device's content content again; may be nil
+	restore     func() // writes content to the device again; may be nil
 }
 
-// Peer finds the server, or starts one while this process still has the rights to do so, and
-// completes the options with the server's address. The caller closes the Peer after Do.
+// Peer finds the server, or prepares one while this process still has the rights to do so, and sets
+// the options that the server needs. The caller closes the Peer after Do.
 func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	switch {
 	case o.URL != "":

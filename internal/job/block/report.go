@@ -22,6 +22,7 @@ type Report struct {
 	Runs   []Run  `json:"runs"`
 
 	session.Captured
+	size uint64 // Options.Size: the bytes of each run
 }
 
 // Device is the server's description of the device.

@@ -3,8 +3,10 @@
 //
 // The device is one that the user names, behind the gateway, or one that the command starts: Linux's own NVMe/TCP
 // target in a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The proof is the
-// host's: it fills the disk from a seed and compares what is then in GPU memory, byte by byte; it fills GPU memory
-// and compares what is then on the disk, or what a second read brings back. The NIC counts where payload lay.
+// host's. After a read it compares each byte in GPU memory with the disk's content, if it knows the content: the
+// command fills its own target's disk from a seed. Before a write it fills GPU memory. After the write it compares what
+// is then on the disk of its own target, and with Options.Verify what a second read brings back. The NIC counts in
+// which memory payload lay.
 package block
 
 import (
@@ -32,7 +34,8 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 		return nil, err
 	}
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
-		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}
+		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed,
+			size: o.Size}
 		u := &use{Options: o, guest: s.Nodes[0], peer: p, rep: rep}
 		server, err := p.start(ctx, s)
 		if err != nil {
@@ -207,7 +210,7 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 // check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
-		return "mode " + x.Mode + ", " + x.What, x.wrong(x.Bytes, r.P2P)
+		return "mode " + x.Mode + ", " + x.What, x.wrong(r.size, r.P2P)
 	})
 }
 

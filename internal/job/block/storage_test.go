@@ -139,6 +139,9 @@ func TestWrongRuns(t *testing.T) {
 			t.Errorf("%s: nothing is wrong", name)
 		}
 	}
+	r.Bytes = 99
+	rep := Report{Head: session.Head{P2P: true}, Runs: []Run{r}, size: 100}
+	testkit.ErrorSays(t, rep.check(), "99 bytes of 100")
 }
 
 func TestSameBytes(t *testing.T) {

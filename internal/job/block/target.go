@@ -2,7 +2,6 @@ package block
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -84,5 +83,5 @@ func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 			return netip.AddrPortFrom(a, t.port), nil
 		}
 	}
-	return netip.AddrPort{}, fmt.Errorf("%s: %w (--family %d)", t.host, errors.New("no address of this family"), family)
+	return netip.AddrPort{}, fmt.Errorf("%s: no address of this family (--family %d)", t.host, family)
 }

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/terminal"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // runner has the guests of `vnic boot`, their session, and everything else that close releases.
@@ -35,6 +37,7 @@ type runner struct {
 	tools            *packages // packages of --tools; nil: none
 	guests           []*guest
 	logs             []*log       // with LogDir: one for each guest
+	undo             undo.Stack   // closes the files, the session and the cache
 	alive            limit.Guests // records what each guest does, for the message of a timeout
 
 	terminal *terminal.Terminal // this process's terminal
@@ -48,8 +51,9 @@ type images struct {
 	size  int64
 }
 
-// Do boots the guests, runs the program in all of them and returns its exit status: with several
-// guests, the first one that is not 0. When Do returns, the lab is closed, also after an error.
+// Do boots the guests, runs the program in all of them and returns its exit status. With several
+// guests it returns the first status that is not 0: in the order of the guests or, with
+// EndFirstFailure, of time. When Do returns, the lab is closed, also after an error.
 // When ctx ends, when the user leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and
 // returns the cause.
 func Do(ctx context.Context, o Options) (status int, err error) {
@@ -95,6 +99,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if l.Session, err = session.Open(ctx, &o.Common, w); err != nil {
 		return 0, err
 	}
+	l.undo.Add(l.Session.Close)
 	for i, p := range o.places(l.Lab) {
 		l.guests = append(l.guests, &guest{Guest: l.Guests[i], place: p, runner: l})
 	}
@@ -141,7 +146,7 @@ func (o *Options) stage(what string) {
 	}
 }
 
-// find finds or fetches QEMU and the kernel.
+// find finds or fetches QEMU and the kernel, once.
 func (l *runner) find(ctx context.Context) error {
 	if l.images != nil {
 		return nil
@@ -153,6 +158,7 @@ func (l *runner) find(ctx context.Context) error {
 		return err
 	}
 	l.images = &images{Images: im}
+	l.undo.Add(im.Close)
 	return nil
 }
 
@@ -239,6 +245,7 @@ func (l *runner) files() error {
 		return os.NewSyscallError("memfd_create", err)
 	}
 	l.images.files = os.NewFile(uintptr(fd), "vnic-files")
+	l.undo.Add(l.images.files.Close)
 	if err := l.program.files.Write(l.images.files); err != nil {
 		return qemu.MemoryError("files for the guests", err)
 	}
@@ -250,8 +257,9 @@ func (l *runner) files() error {
 // failed, with --end first-failure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in all guests, and waits for all of them. If a guest fails, it ends the
-// programs of the others.
+// run runs the program in all guests and plays the lab file's script, until all programs have ended.
+// An error of a guest ends the programs of the other guests; with EndFirstFailure, so does a program
+// that fails.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
@@ -283,18 +291,11 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	if err := eg.Wait(); err != nil {
 		return 0, err
 	}
-	if ends.first != 0 {
-		return ends.first, nil
-	}
-	for _, s := range status {
-		if s != 0 {
-			return s, nil
-		}
-	}
-	return 0, nil
+	return cmp.Or(ends.first, cmp.Or(status...)), nil
 }
 
-// close ends all guests at the same time, and then the lab.
+// close shuts down the guests whose consoles are kept, all at the same time. Then it closes the lab,
+// which ends all guests, and the files.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()
@@ -304,19 +305,5 @@ func (l *runner) close() error {
 		wg.Go(g.powerOff)
 	}
 	wg.Wait()
-	var errs []error
-	if l.Session != nil {
-		errs = append(errs, l.Session.Close())
-	}
-	if l.images != nil {
-		if l.images.files != nil {
-			errs = append(errs, l.images.files.Close())
-		}
-		errs = append(errs, l.images.Close())
-	}
-	errs = append(errs, l.tools.close())
-	for _, f := range l.logs {
-		errs = append(errs, f.Close())
-	}
-	return errors.Join(errs...)
+	return l.undo.All()
 }

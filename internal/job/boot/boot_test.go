@@ -74,7 +74,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	for nic, each := range map[string]int{lab.Virtio: 2, lab.GVE: 1} {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
-		o.Forwards = nil // would occupy a port of this machine
+		o.Forwards = nil // a forwarded port would be a port of this machine
 		services := testkit.Must(o.gateway())(t)
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: services}))(t)
 		seen := map[string]bool{}
@@ -183,7 +183,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	}
 }
 
-// userland looks for u-root's commands in the cache before it looks for anything else there.
+// If the cache directory is a file, userland returns an error that says so.
 func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	testkit.Source(t)
 	o := good()
@@ -243,7 +243,7 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	}
 }
 
-// A value of --tools that cannot be provided is a usage error, before anything is downloaded.
+// Check refuses a value of --tools that is no list of packages, before anything is downloaded.
 func TestBadToolsAreRefused(t *testing.T) {
 	for _, text := range []string{"NET", "net,", "none,net", "a b", "../x", "x;y"} {
 		o := good()

@@ -69,7 +69,8 @@ func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error
 	return p, nil
 }
 
-// explain adds the flag and advice to an error.
+// explain adds the flag to an error. If something is missing on this machine, it makes the error an
+// assets.Missing, which has advice, and else a UseError.
 func (o *Options) explain(flag string, err error) error {
 	if flag != "" {
 		err = fmt.Errorf("%s: %w", flag, err)
@@ -108,8 +109,9 @@ func (p *program) copy(arg string) error {
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program. It looks in this order: among the files that --copy put into the guest, among the packages
-// of --tools, on this machine, from which the guest gets a copy at the same place, and among u-root's commands.
+// command finds the program. The name devmem stands for the guest's tool. For another name command looks in this order:
+// among the files that --copy put into the guest, among the packages of --tools, on this machine, from which the guest
+// gets a copy at the same place, and among u-root's commands.
 func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd
@@ -166,7 +168,8 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script reports whether the guest's files include a shell, as they do after a script's interpreter was copied.
+// script reports whether the guest's files include a shell, as they do after the interpreter of a shell script was
+// copied.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
@@ -194,7 +197,7 @@ func (p *program) system() {
 	}
 	for name, text := range map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
-			"tcpdump:x:0:0::/root:/usr/sbin/nologin\n" + // tcpdump changes to this user, and as root it may write its files
+			"tcpdump:x:0:0::/root:/usr/sbin/nologin\n" + // tcpdump changes to this user, whose UID 0 may write its files
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 		"group": "root:x:0:\nnogroup:x:65534:\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	} {

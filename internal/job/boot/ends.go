@@ -20,14 +20,15 @@ type ends struct {
 	first  int // under mu: the status of the first program that failed, with EndFirstFailure
 }
 
-// tell reports that a guest's program has ended, and calls stop if this failure ends the other
-// guests.
+// tell records that a guest's program has ended. With several guests it tells the user, unless this is
+// the last program and it succeeded. With EndFirstFailure it calls stop for the first program that
+// failed, and ignores the later ones.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	alive := &e.runner.alive
 	alive.Set(g.name, "")
-	if e.first != 0 { // the program ended while tell stopped the others
+	if e.first != 0 { // another program has failed, and stop was called
 		return
 	}
 	running := alive.In(limit.Runs)

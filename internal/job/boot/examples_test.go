@@ -118,10 +118,10 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
 	t.Chdir(dir)
 
-	// Guest 0 runs the first list, guest 1 the second. A program that uses no devmem sends to the
-	// example of devmem/kernel, as the example's documentation describes. At its end the script prints
-	// how many epoll descriptors watch the results channel: if there were two, messages would stay
-	// unread (internal/boot, openResults).
+	// Guest 0 runs the receivers and the conformance test, guest 1 the senders. A program that uses no
+	// devmem sends to the example of devmem/kernel, as the example's documentation describes. At its end
+	// the script prints how many epoll descriptors watch the results channel: if there were two, messages
+	// would stay unread (internal/boot, openResults).
 	const script = `
 polls() {
 	n=0

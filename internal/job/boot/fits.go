@@ -8,8 +8,8 @@ import (
 )
 
 // How a guest uses its memory besides files, measured with Linux 6.12 and 7.2: the kernel needs keptByKernel and a
-// 32nd. When the archive lies in memory, rootfs takes at most half of the rest (Linux mm/shmem.c,
-// shmem_default_max_blocks); leftForPrograms of that half is reserved for programs.
+// 32nd of all memory. When the archive lies in memory, rootfs takes at most half of the rest (Linux mm/shmem.c,
+// shmem_default_max_blocks). checkFits leaves leftForPrograms bytes of that half to programs.
 const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32
@@ -18,8 +18,8 @@ const (
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits returns an error if the user's files do not fit into each guest beside an initramfs of image bytes. image
-// is 0 before the initramfs is made.
+// checkFits returns an error if files bytes of the user's files do not fit into each guest beside an initramfs of image
+// bytes. image is 0 before the initramfs is made.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// HostPorts is the default of --host-ports: which ports of this machine guests reach. It is as behind QEMU's slirp or
+// HostPorts is the default of --host-ports: guests reach all ports of this machine, as they do behind QEMU's slirp or
 // passt.
 const HostPorts = "all"
 
@@ -20,7 +20,8 @@ func (o *Options) openPorts() {
 	}
 }
 
-// BrokerConfig returns the configuration of the broker, which ends QEMUs and dials for the gateway.
+// BrokerConfig returns the configuration of the broker, the process outside of the sandbox, which dials for the gateway
+// and passes commands to the QEMUs' monitors.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
 	return broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Monitor: qemu.Commands}, err

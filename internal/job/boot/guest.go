@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
@@ -30,12 +31,12 @@ type guest struct {
 }
 
 // kernelLog is the log level for consoles that LogDir keeps: all messages except debugging ones, which under TCG
-// would delay a boot by 2 s on the slow serial line. The user's words follow it on the kernel's command line.
+// would delay a boot by 2 s on the slow serial line. Options.Append follows it on the kernel's command line.
 const kernelLog = "loglevel=7"
 
-const forever = 365 * 24 * time.Hour // the program's end ends the guest, not a time limit
+const forever = 365 * 24 * time.Hour // as a time limit of guests: the end of the program ends them
 
-// complete fills in the part of guest i's configuration that differs from other guests'.
+// complete fills in the part of guest i's configuration that only vnic boot has. done closes the disks of --tools.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	o := l.opt
 	c.Agent = agent.Config{Hostname: c.Name, Port: true}
@@ -53,11 +54,12 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
 	c.Disks, err = l.tools.disks()
-	return func() { closeDisks(c.Disks) }, err // done is called when QEMU has opened the disks
+	return func() { closeDisks(c.Disks) }, err // session calls done when QEMU has opened the disks
 }
 
-// start configures the guest's network, once the guest has booted, and mounts the packages of
-// --tools. ctx ends when another guest fails.
+// start prepares a guest that has booted for the program: it configures the network, mounts the packages
+// of --tools, and starts the guest's gpusocket if the kernel drives a NIC that reaches a GPU. ctx ends
+// when another guest fails.
 func (g *guest) start(ctx context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
 	if g.network, err = guestnet.Apply(ctx, g.QEMU.Agent(), o.network(g.place)); err != nil {
@@ -67,9 +69,11 @@ func (g *guest) start(ctx context.Context) (err error) {
 		}
 		return im.BlameKernel(g.blame(ctx, err), fix)
 	}
-	if err := g.runner.tools.mount(ctx, g.QEMU.Agent()); err != nil {
-		return im.BlameKernel(g.blame(ctx, err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
-			", or these built in")
+	if tools := g.runner.tools; tools != nil {
+		if err := guesttools.Mount(ctx, g.QEMU.Agent(), tools.config()); err != nil {
+			return im.BlameKernel(g.blame(ctx, err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
+				", or these built in")
+		}
 	}
 	if err := g.compareTrees(ctx); err != nil {
 		return g.blame(ctx, err)
@@ -120,7 +124,8 @@ func (g *guest) env() []string {
 	return append(env, o.given()...)
 }
 
-// run runs the program in the guest, and returns its exit status as a shell does.
+// run runs the program in the guest, and returns its exit status as a shell does: 128 and the signal's
+// number after a signal.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),

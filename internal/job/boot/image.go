@@ -27,8 +27,9 @@ type Image struct {
 	config agent.Config
 }
 
-// NewImage finds all parts of an image. It ignores the options of o that describe machines or
-// networks. Without an error the caller closes the image.
+// NewImage finds all parts of an image. Of the options that describe machines and networks it uses only
+// NIC, GPUDriver and, to check that the files fit, Memory and GPUMemory. Without an error the caller
+// closes the image.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
@@ -83,8 +84,8 @@ func (o *Options) imageEnv(tools *packages) []string {
 	return append(append(env, limits.Environ()...), o.given()...)
 }
 
-// imageTerms are the terminals that may be at the other end of an image's console. Most terminals are like the first
-// one.
+// imageTerms are the values of TERM for the terminals that may be at the other end of an image's console. The first one
+// suits most terminals.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
 // plainEnv returns the environment that any program expects. In PATH the packages of --tools come first, u-root's

@@ -83,7 +83,7 @@ func TestLabsThatAreTaken(t *testing.T) {
 	}
 }
 
-// boot compares the tree that a guest sees with the lab's, and refuses one in which a device is
+// differences compares the tree that a guest sees with the lab's, and returns an error if a device is
 // missing or elsewhere.
 func TestTreesAreCompared(t *testing.T) {
 	o := good()

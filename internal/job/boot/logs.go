@@ -47,6 +47,7 @@ func (l *runner) openLogs() error {
 			return fmt.Errorf("--log-dir: %w", err)
 		}
 		l.logs = append(l.logs, &log{File: f, note: l.opt.Note})
+		l.undo.Add(f.Close)
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	session.Common
 	lab.NICOptions // options of all NICs
-	// Lab is a lab file, whose guests Take copies into the options below, up to Impair; nil: the options describe the
-	// guests.
+	// Lab is the lab file that describes the guests. Take sets it and, from it, Guests, CPUs, Memory and GPUMemory, and
+	// Gateway if the file has one. nil: the options below describe the guests.
 	Lab *labfile.Lab
 
 	NIC       string // lab.Virtio or lab.GVE
@@ -53,7 +53,7 @@ type Options struct {
 	End string // EndAll or EndFirstFailure; "": EndAll
 
 	Booted         func(accel qemu.Accel) // called when all guests have booted, with their accelerator; may be nil
-	Doing          func(what string)      // called with the current step; "": the guests' programs have the terminal
+	Doing          func(what string)      // called with the current step; "": the programs run; may be nil
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
@@ -152,8 +152,8 @@ func (o *Options) ownNIC(i int) bool {
 	return !kernels(o.NIC)
 }
 
-// gpuPort returns the guest's first NIC that the kernel drives and that reaches a GPU; nil: there is none. By it
-// programs get GPU memory for the kernel's sockets.
+// gpuPort returns the guest's first NIC that the kernel drives and that reaches a GPU; nil: there is none. Programs get
+// memory of this GPU for the kernel's sockets (gpusocket).
 func (p *place) gpuPort() *lab.Port {
 	for _, port := range p.devmem {
 		if port.Model.Kernel && port.GPU() != nil {

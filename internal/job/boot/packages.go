@@ -8,7 +8,6 @@ import (
 	"os"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
@@ -30,8 +29,8 @@ const (
 	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"
 )
 
-// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release. It runs first, because the
-// command may be in one of them.
+// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release. Do and NewImage call it before
+// they look for the program, which may be in one of the packages.
 func (l *runner) fetchTools(ctx context.Context) error {
 	o := l.opt
 	set, err := toolimage.Parse(o.Tools)
@@ -53,6 +52,7 @@ func (l *runner) fetchTools(ctx context.Context) error {
 		return err
 	}
 	l.tools = t
+	l.undo.Add(t.close)
 	for _, n := range t.image.Notes {
 		o.Note("%s", n)
 	}
@@ -159,18 +159,7 @@ func (t *packages) config() (c guesttools.Config) {
 	return c
 }
 
-// mount makes a guest mount the images.
-func (t *packages) mount(ctx context.Context, a *agent.Client) error {
-	if t == nil {
-		return nil
-	}
-	return guesttools.Mount(ctx, a, t.config())
-}
-
 func (t *packages) close() error {
-	if t == nil {
-		return nil
-	}
 	err := t.image.Close()
 	if t.tests != nil {
 		err = errors.Join(err, t.tests.Close())

@@ -82,8 +82,8 @@ func (o *Options) describeFlags() (d lab.Description) {
 	return d
 }
 
-// kernelNIC returns the first NIC of guest i that the kernel drives, if the lab file does not have
-// it.
+// kernelNIC returns the first NIC of guest i, which the kernel drives, if no lab file describes that
+// NIC.
 func (o *Options) kernelNIC(i int) lab.NIC {
 	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), NICOptions: o.NICOptions}
 	if o.Lab != nil {
@@ -128,7 +128,7 @@ func (o *Options) freeMAC(i int) wire.MAC {
 	for n := range o.Lab.AllNICs() {
 		given[n.MAC] = true
 	}
-	for k := lab.MaxPorts - 1; ; k-- { // there are at most MaxPorts ports, these included
+	for k := lab.MaxPorts - 1; ; k-- { // ends, because the kernel's NICs are among the MaxPorts ports
 		if m := lab.MAC(k); !given[m] {
 			if i == 0 {
 				return m

@@ -18,8 +18,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC of the kernel's own driver is removed during a stream over it: its interface vanishes, its
-// peer receives nothing more, and the guest continues, as does the stream over its other NIC.
+// A NIC that the kernel's own driver drives is removed during a stream over it: its interface vanishes,
+// the receiver of the stream gets nothing more, and the guest continues, as does the stream over its
+// second NIC.
 func TestStockDriverLosesItsNIC(t *testing.T) {
 	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()

@@ -3,6 +3,6 @@
 // tools.
 //
 // A file or directory gets its name when it is complete. Until then it has a temporary name in the
-// same directory; the next process removes such a file of a killed process. If the name exists
-// already, that is an error unless Force is set.
+// same directory. If a process is killed before, the next process that writes the same name removes
+// the temporary files. If the name exists already, that is an error unless Force is set.
 package image

@@ -88,7 +88,7 @@ func readText(name string) (string, error) {
 }
 
 // Args returns the arguments of a QEMU that boots the image and shows its shell or program on the serial line. kvm:
-// QEMU uses KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
+// QEMU uses KVM. Args assumes several CPUs: for one CPU qemu.ForMachine would change the kernel's command line.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {

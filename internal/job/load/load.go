@@ -1,10 +1,10 @@
 // Package load is `vnic load`: a guest loads a file from a web server into its GPU's memory (package loader, by a
 // transfer.Node): the whole file, the tensors of a safetensors file, or records that a consumer takes in batches.
 //
-// The server is one that the user names, behind the gateway, or one that the command starts in this
-// process; the seed then defines the content of its file. The host compares each byte in GPU memory
-// with that content, or computes a digest if it does not know the content. The NIC counts in which
-// memory payload lay.
+// The user names a server, which guests reach through the gateway, or the command starts one in this
+// process; the seed then defines the content of its file. The host compares the bytes in GPU memory with
+// that content: all bytes or, of records, the bytes of the last batches. If it does not know the content,
+// it computes a digest, except of records. The NIC counts in which memory payload lay.
 package load
 
 import (
@@ -49,7 +49,7 @@ type Options struct {
 
 	url  *url.URL
 	room uint64          // bytes of GPU memory for data
-	gen  session.Content // the file's, if the command's own server has it
+	gen  session.Content // the content of the file of the command's own server; nil: another server has the file
 }
 
 // Formats of files.
@@ -118,7 +118,8 @@ func (o *Options) Complete() error {
 	return o.fit()
 }
 
-// parse parses the URL. If it names this machine, parse lets guests reach its port through the gateway.
+// parse parses the URL. If it names this machine, and the user has not set --host-ports, parse lets guests reach its
+// port through the gateway.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil

@@ -113,7 +113,7 @@ func TestGPUOfALab(t *testing.T) {
 	testkit.Equal(t, "digests: one of all", len(rep.Runs[0].SHA256), 64)
 }
 
-// A slow consumer waits for the first batch only.
+// A slow consumer waits for data in a part of its time only.
 func TestConsumer(t *testing.T) {
 	o := options(t, Records, 4<<20)
 	o.Record, o.Batch, o.Step = 64<<10, 8, 20*time.Millisecond

@@ -28,8 +28,8 @@ const (
 	BadPage   = "bad-page"   // =N: Linux marks page N as broken memory
 )
 
-// faults has the faults of a run. After remove, kill or bad the transfer cannot go on, and the
-// command ends with an error.
+// faults has the faults of a run. After the faults remove, kill and bad the transfer cannot go on, and
+// the command ends with an error.
 type faults struct {
 	late         time.Duration // delay of acknowledgments; negative: for ever
 	lose         int           // how many answers to page requests are lost
@@ -85,8 +85,9 @@ func (f *faults) add(text string, pages int) error {
 // ends reports whether the faults make the command end with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
-// disturbed runs rounds until one fails, as one must after the fault, and then reports the state of
-// the other guests.
+// disturbed causes one of the faults remove, kill and bad, and runs rounds until one fails, as one must
+// after the fault. Then it checks that the fault has disturbed nothing else. It always returns an
+// error, which names what the fault did, or what went wrong besides.
 func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
@@ -126,14 +127,16 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 			err = fmt.Errorf("%w: %s", ErrProof, r.Error)
 		}
 	}
-	wrong := errors.Is(err, ErrProof)
-	if !wrong { // wait for the fault to be complete; but the round may have failed for another reason
+	happened := false
+	if !errors.Is(err, ErrProof) {
+		// Wait for the fault to be complete, but not for long: the round may have failed before it.
 		select {
 		case <-done:
+			happened = did == nil
 		case <-time.After(limits.Failed.Here()):
 		}
 	}
-	if wrong || !f.happened(done, did) {
+	if !happened {
 		cancel()
 		<-done
 		return errors.Join(did, fmt.Errorf("round %d: %w", r.Rounds, u.why(context.WithoutCancel(ctx), err)))
@@ -178,15 +181,6 @@ func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Kille
 		}
 	}
 	return reported, bad
-}
-
-func (f *faults) happened(done chan struct{}, did error) bool {
-	select {
-	case <-done:
-		return did == nil
-	default:
-		return false
-	}
 }
 
 // waited describes whether Linux had to wait for the NIC when a process ended.

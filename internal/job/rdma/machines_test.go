@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest in QEMU writes to another guest's GPU, twice, and every byte and counter is right. Then
-// the other guest is killed: the error names it first, then the operation that its end interrupted,
-// and no QEMU is left.
+// A guest in QEMU writes the memory of another guest's GPU, or reads it, in three rounds, and every byte
+// and counter is right. Then guest 1 is killed: the error names guest 1 first, then the operation that
+// its end interrupted, and no QEMU is left.
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {

@@ -72,7 +72,7 @@ func (o *Options) completeOnDemand() error {
 // Pages has the counters of a run with pages on demand.
 type Pages struct {
 	Pages    uint64 `json:"pages"`
-	Requests uint64 `json:"page_requests"` // requests of the NIC, each for several pages
+	Requests uint64 `json:"page_requests"` // requests of the NIC, each for one page or several
 	Stale    uint64 `json:"stale_answers"` // answers that an invalidation had overtaken
 	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC entered in its table
 	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it entered

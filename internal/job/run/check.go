@@ -12,8 +12,8 @@ import (
 // ErrProof means that the transfers ended, but their results contradict the proof.
 var ErrProof = errors.New("the transfer does not prove what it should")
 
-// check compares the results of each transfer with what its mode must prove, and checks that the
-// guests have released all buffers of their NICs.
+// check compares the results of each transfer with what its mode must prove. Unless a removed device
+// ended a transfer, it also checks that the guests on this host have released all buffers of their NICs.
 func (r *runner) check(rep *Report) error {
 	var errs []error
 	for _, s := range r.streams {
@@ -77,7 +77,7 @@ func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(a.BytesScanned == 0, "audit: nothing was searched")
 	hits := a.HitsSender + a.HitsReceiver
 	f.If(r.Mode == transfer.Devmem && hits != 0, "audit: %d pieces of payload in guest RAM", hits)
-	// The audit searches for windows of the payload; a very short payload has none.
+	// The audit searches for windows of 64 bytes of the payload; a very short payload has none.
 	blind := here[0] && a.HitsSender == 0 || here[1] && a.HitsReceiver == 0
 	f.If(r.Mode == transfer.Copy && r.Bytes >= 4096 && blind,
 		"audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",

@@ -145,7 +145,7 @@ func (o *Options) checkSubnets(d *lab.Description) error {
 	return nil
 }
 
-// addr returns the NIC's address of the family Family, which its transfers use.
+// addr returns the NIC's address of the family Options.Family, which its transfers use.
 func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	if o.Family == 6 {
 		return n.Addr6
@@ -162,9 +162,10 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	return slices.Compact(list)
 }
 
-// checkRAM returns an error unless guest i has enough RAM for all its NICs; each NIC needs huge
-// pages. If a GPU is a NUMA node, the guest's programs use the RAM of the first socket only. The
-// sockets have equal parts of the RAM, so the guest needs the least amount once for each socket.
+// checkRAM returns an error if guest i is a guest in QEMU on this host and has too little RAM for all
+// its NICs: the guest reserves huge pages for each NIC of some models. If a GPU is a NUMA node, the
+// guest's programs use the RAM of the first socket only. The sockets have equal parts of the RAM, so
+// the guest needs the least amount once for each socket.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc || o.away(i) {
 		return nil
@@ -202,13 +203,13 @@ func (o *Options) machine(i int) (ram uint64, cpus int) {
 }
 
 // Take makes the run use the guests of a lab file. n is how many NICs of each guest transfer; 0: as
-// many as both have.
+// many as the guest with the fewest has, MaxRails at most.
 func (o *Options) Take(l *labfile.Lab, n int) {
 	o.Lab, o.Rails = l, n
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // the worst link sets Loss and Reorder
+		for _, n := range g.NICs { // the worst link from a NIC to the switch sets Loss and Reorder
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}
@@ -241,9 +242,10 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 	return err
 }
 
-// noteLinux tells the user for which pairs of a NIC and a GPU a guest's kernel does not decide as the
-// lab's PCIe tree does: the kernel refuses peer-to-peer, or allows it although the tree does not. It
-// is for guests with the driver vnicgpu. The run computes loads of links from the lab's tree.
+// noteLinux tells the user for which pairs of a NIC and a GPU a guest's kernel refuses peer-to-peer, if
+// the kernel drives the NIC, and which pairs the kernel judges otherwise than the lab's PCIe tree does.
+// It skips guests on another host, and guests that do not use the driver vnicgpu. The run computes
+// loads of links from the lab's tree.
 func (o *Options) noteLinux(d *lab.Description) {
 	for i, g := range d.Guests {
 		if g.Driver != lab.DriverVNICGPU || o.away(i) {

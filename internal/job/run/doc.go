@@ -1,8 +1,9 @@
-// Package run is `vnic run`: two guests, one transfer from GPU to GPU in each mode, and the proof
-// of where its bytes went.
+// Package run is `vnic run`: two guests, a transfer from a GPU of one guest to a GPU of the other in each mode, and the
+// proof through which memory its bytes went. With rails there are several such transfers at the same time.
 //
-// The lab is two GPUs, two NICs on one switch, and two guests, in QEMU or in this process. The host tells the
-// guests what to do, counts the measured connection on both NICs, and compares each byte of the destination with what
-// the seed says was sent. The engine of each GPU digests its side, apart (verify.go); both digests must agree. What a
-// guest says about payload (linear_bytes, fragments) is reported, and can make a run fail; no proof rests on it.
+// Each guest runs in QEMU or in this process. Without rails each has one GPU and one NIC, on a common switch. This
+// process tells the guests what to do, counts the measured connection on both NICs, and compares each byte of the
+// destination with the byte that the seed generates. It also compares digests of source and destination (verify.go).
+// The report has what a guest says about payload (linear_bytes, fragments). These figures can make a run fail; no proof
+// rests on them.
 package run

@@ -53,7 +53,7 @@ var everyFault = exampleRows([]faultRow{
 		seen: func(a, b *nic.Port) bool { return a.Faults().LostInterrupts == 1 && b.Faults().LostInterrupts == 1 }},
 	{fault: "nic completions", set: []string{"100ms nic a.nic0 completions=5ms"},
 		seen: func(a, b *nic.Port) bool { return a.Faults().LateCompletions > 0 && b.Faults().LateCompletions == 0 }},
-	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}}, // may refuse none, if a sends none
+	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}}, // the NIC refuses no frame if a sends none then
 	{fault: "nic tokens", set: []string{"20ms nic b.nic0 tokens=30ms"}},
 	{fault: "nic reset", set: []string{"300ms nic b.nic0 reset=ask"},
 		ends: map[string][]string{NICGVE: {"bad address", "connection reset by peer"}}, refused: map[string]string{NICVirtio: "the device status is QEMU's"}},
@@ -235,7 +235,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 }
 
 // A script forbids peer-to-peer during a transfer, and allows it again: meanwhile payload goes
-// through host memory, so that the proof fails, and it arrives unchanged.
+// through host memory, so that the proof fails, but all payload arrives unchanged.
 func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], switches: [{name: w, below: s0}], "+
@@ -250,7 +250,8 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// The segments that a link drops by their number are the same part of the stream in each run.
+// A link drops the segments whose numbers the lab file lists, each once, in each of two runs, and the
+// sender sends them again.
 func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for range 2 {

@@ -11,10 +11,11 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrRemoved means that a user removed a NIC or a GPU from its guest while a transfer used it (nic a.nic0 remove).
+// ErrRemoved means that a user removed a NIC or a GPU from its guest while a transfer used it, for example with the
+// command "nic a.nic0 remove".
 var ErrRemoved = errors.New("removed while it was used")
 
-// removed lists the stream's NICs and GPUs that a user has removed or is removing. If there are none,
+// removed lists the stream's NICs and GPUs on this host that a user has removed or is removing. If there are none,
 // it lists removed ones among the other GPUs that the NICs reach: a NIC stops if a user removes such
 // a GPU after the NIC has used it for another transfer.
 func (s *stream) removed() (used []string) {
@@ -39,7 +40,8 @@ func (s *stream) removed() (used []string) {
 	return used
 }
 
-// blameRemoval puts the names of the removed devices before an error, if there are any.
+// blameRemoval puts the names of the removed devices before an error, if there are any and the error
+// is not an ErrRemoved yet.
 func (s *stream) blameRemoval(err error) error {
 	if list := s.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
 		return fmt.Errorf("%s: %w: %w", strings.Join(list, ", "), ErrRemoved, err)

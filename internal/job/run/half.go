@@ -92,7 +92,8 @@ func (o *Options) checkHalf() error {
 	return o.checkOwn()
 }
 
-// checkOwn returns an error if a NIC of the lab file has an address or a MAC that the vnics use for their own ports.
+// checkOwn returns an error if a NIC of the lab file has a MAC of the vnics' own ports, or an IPv4 address in their
+// subnet.
 func (o *Options) checkOwn() error {
 	for n := range o.Lab.AllNICs() {
 		for i := range 2 {
@@ -112,7 +113,7 @@ func (o *Options) checkOwn() error {
 // hello returns this host's hello: the settings and the effective lab description on which the hosts must agree.
 func (o *Options) hello() (hello, error) {
 	l := *o.Lab
-	l.Uplinks = nil // each host has its own
+	l.Uplinks = nil // each host has its own uplinks
 	text, err := l.YAML()
 	h := hello{Guest: o.Half, Lab: string(text)}
 	for _, s := range []struct {
@@ -164,20 +165,19 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks returns the services that join this host's switch to the other host's. If an uplink
-// fails, it calls fail, which ends the run.
+// uplinks returns the services that join this host's switch to the other host's. An uplink that fails
+// before the verdicts have been exchanged calls fail, which ends the run.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
 		list = append(list, lab.Uplink(uplink.Options{Config: c, Keep: r.opt.Keeper, Failed: func(err error) {
-			if r.over.Load() {
-				return
-			}
-			if errors.Is(err, uplink.ErrLoop) {
+			switch {
+			case r.over.Load():
+			case errors.Is(err, uplink.ErrLoop):
 				fail(r.twice(err))
-				return
+			default:
+				fail(fmt.Errorf("what leads to the host of guest %s ended: %w", r.desc.Guests[other].Name, err))
 			}
-			fail(fmt.Errorf("what leads to the host of guest %s ended: %w", r.desc.Guests[other].Name, err))
 		}}))
 	}
 	return list
@@ -190,7 +190,7 @@ func (r *runner) twice(err error) error {
 		err)
 }
 
-// looped reports whether a frame has come from an uplink whose source MAC is of a port on this host.
+// looped reports whether an uplink has delivered a frame whose source MAC is that of a port on this host.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -240,8 +240,8 @@ func (h *host) dial(ctx context.Context) (halfCloser, error) {
 }
 
 // accept waits for the peer's connection. Meanwhile it also dials the peer, which does not listen, so
-// that frames of this vnic reach the other host: if that host runs the same guest by mistake, its
-// uplink sees frames with the source MAC of its own port, and reports that.
+// that frames of this vnic reach the other host. If that host runs the same guest by mistake, it
+// receives frames with the source MAC of its own port, and reports them as an error.
 func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	l, err := h.Listen(h.addr)
 	if err != nil {
@@ -327,8 +327,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits until the other host is at the same step of this round, and exchanges texts with that
-// host: ours for theirs. If both ends are on this host, it does nothing.
+// step waits until the other host is at the same step of this round. It sends that host the text ours,
+// and returns the text theirs that it receives. If both ends are on this host, it does nothing.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -358,7 +358,7 @@ func (t *round) moved(ctx context.Context) error {
 }
 
 // conclude exchanges verdicts with the other host. The error that it returns names what was not
-// proved on either host.
+// proved on either host. If there is no other host, or err is not an ErrProof, it only returns err.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err
@@ -383,7 +383,7 @@ func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
-			err = nil // our verdict has told the peer
+			err = nil // our verdict has reported it to the peer
 		}
 		r.peer.close(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// hosts are two hosts: one runs guest a of a lab, the other guest b. A stream joins them.
+// hosts are two hosts: one runs guest a of a lab, the other guest b. An uplink joins them.
 type hosts struct {
 	t    *testing.T
 	file string
@@ -214,8 +214,8 @@ func TestHalvesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// Both hosts run guest a: the host that receives the other's greeting says so; the other one
-// reports the same, or that no host with guest b came.
+// If both hosts run guest a, at least one of them ends with an error that says so. The error of the
+// second may also be that no host with guest b came, or that the first host has hung up.
 func TestHalvesOfOneGuest(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -237,7 +237,8 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other host only as long as --peer-wait allows.
+// A host waits for the other host only as long as --peer-wait allows, and ends at once if its uplink
+// cannot connect.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -247,7 +248,7 @@ func TestHalfAlone(t *testing.T) {
 	for i := range 2 {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
 		h.o[i].PeerSecs = 1
-		h.o[i].Uplinks = h.o[0].Uplinks // a host that connects needs a listener
+		h.o[i].Uplinks = h.o[0].Uplinks // the uplink that listens: one that connects would need a listener
 		testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[i])),
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}
@@ -280,7 +281,7 @@ func TestHalfEndsInTheMiddle(t *testing.T) {
 	}
 }
 
-// If the network between the hosts loses everything, or breaks, both hosts end.
+// If the network between the hosts loses everything, or breaks, both hosts end with an error.
 func TestHalvesAreCutApart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")

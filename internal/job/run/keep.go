@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +18,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {
 		return nil, nil
 	}
-	dir := o.KeepDir
-	if dir == "" {
-		dir = fmt.Sprintf("vnic-run-%d", o.Seed)
-	}
+	dir := cmp.Or(o.KeepDir, fmt.Sprintf("vnic-run-%d", o.Seed))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("--keep: %w", err)
 	}
@@ -32,7 +30,8 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes the current counters of the NICs to the kept file, if there is one.
+// keepCounters writes the current counters of the NICs that transfer to the kept file, if there is one, and closes
+// the file.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil

@@ -44,17 +44,18 @@ type Share struct {
 	ModelLimit string  `json:"model_limit,omitempty"` // the link that is full in the model
 }
 
-// measure reports a share only within the first three bounds; probe and autoScale use the others.
+// measure reports a share only within the first three bounds.
 const (
 	busyLeast  = 0.95                              // the least part of the time that the busiest link was busy
-	probeLeast = 1.5                               // how many times as fast the transfer was at least without links' rates
+	probeLeast = 1.5                               // without links' rates the transfer was at least so many times as fast
 	shareLeast = 100 * float64(shape.Credit) / 1e9 // the least time that the transfer took, in seconds
-	autoLeast  = 8 * shareLeast                    // seconds of a transfer at a scale of auto: a late start is then 1 %
+	autoLeast  = 8 * shareLeast                    // the least time, in seconds, of a transfer at a scale of auto
 	probePart  = 4                                 // the probe transfers a fourth of the bytes
 	scaleAuto  = "auto"
 )
 
-// shares reports whether the run measures shares: the user or the lab file has set a scale.
+// shares reports whether the run measures shares: both guests are on this host, and the user or the lab file has set a
+// scale.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
@@ -77,7 +78,8 @@ func (o *Options) checkScale() error {
 }
 
 // perByte returns how many bytes the transfers in a mode moved over each edge (a PCIe link, a memory
-// or a wire of the lab) for a byte of payload. It computes them from the connections' flow counters.
+// or a wire of the lab) for a byte of payload. It computes them from the connections' flow counters
+// on this host.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -120,15 +122,11 @@ func (s *stream) lineRate() float64 {
 
 // possible returns the highest rate of payload that the rates of the stream's wires allow, with the
 // headers that its last transfers had, in bytes a second at scale 1; 0: neither wire has a rate.
-func (s *stream) possible() float64 {
-	least := math.Inf(1)
+func (s *stream) possible() (least float64) {
 	for e, perByte := range s.loads {
-		if e.Wire && e.Rate > 0 && perByte >= 1 {
-			least = min(least, e.Rate/perByte)
+		if e.Wire && e.Rate > 0 && perByte >= 1 && (least == 0 || e.Rate/perByte < least) {
+			least = e.Rate / perByte
 		}
-	}
-	if math.IsInf(least, 1) {
-		return 0
 	}
 	return least
 }
@@ -234,8 +232,9 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince returns the traffic of each edge since carried returned before, the most loaded edge
-// first. Load is the part of an edge's rate that all transfers would use if each NIC sent at its rate.
+// linksSince returns the traffic since carried returned before of each edge that had some, the most
+// loaded edge first. Load is the part of an edge's rate that all transfers would use if each NIC sent
+// at its rate.
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
@@ -260,7 +259,7 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	return list
 }
 
-// carried returns the traffic of each edge since the lab was made.
+// carried returns the traffic of each edge on this host since the lab was made.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
 	for _, g := range r.Guests {
@@ -286,7 +285,7 @@ func (r *runner) probe(ctx context.Context) error {
 	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
 	if o.Scale != "" && o.Scale != scaleAuto {
-		scale, _ = lab.ParseScale(o.Scale) // Check has
+		scale, _ = lab.ParseScale(o.Scale) // Check has returned an error for what does not parse
 		if err := r.Lab.SetScale(scale); err != nil {
 			return err
 		}

@@ -90,8 +90,8 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	for i, want := range [][]StackCopies{nil, {{"a", StackVNIC, 4, 4 * 4 << 20}, {"b", StackVNIC, 4, 4 * 4 << 20}}} {
 		testkit.Equal(t, "mode "+rep.Runs[i].Mode, fmt.Sprint(rep.Runs[i].StackCopies), fmt.Sprint(want))
 	}
-	// NICs and engines move exactly 2 bytes through memory for each byte of payload, apart from bytes
-	// sent again.
+	// In each guest NICs and engines move exactly 2 bytes through memory for each byte of payload, apart
+	// from bytes sent again.
 	sent, received := rep.Runs[1].TX.Host, rep.Runs[1].RX.Host
 	got := rep.payload()
 	testkit.Equal(t, "payload in memory", got["a.s0 memory"]+got["b.s0 memory"]+got["a.s1 memory"]+got["b.s1 memory"],

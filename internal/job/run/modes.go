@@ -33,14 +33,20 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 		if err := r.lost(); err != nil {
-			r.awaitRemovals(ctx)
+			// The user sees that the devices are gone if the guests release them in time.
+			removals, cancel := context.WithTimeout(ctx, limits.Ask.Here())
+			r.Lab.AwaitRemovals(removals)
+			cancel()
 			if err = r.blame(ctx, err); len(rep.Rails) == 0 {
 				return nil, err
 			}
 			return rep, errors.Join(err, r.check(rep)) // the other rails have finished
 		}
 	}
-	rep.compare()
+	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
+		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
+		rep.Ratio = &ratio
+	}
 	return rep, r.check(rep)
 }
 
@@ -55,14 +61,6 @@ func (r *runner) describe() *Report {
 		rep.NIC += "," + other
 	}
 	return rep
-}
-
-// compare sets the ratio of the modes' rates, if there are two modes.
-func (rep *Report) compare() {
-	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
-		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
-		rep.Ratio = &ratio
-	}
 }
 
 // runMode runs the transfers of all streams in one mode, and adds their results to the report.
@@ -146,12 +144,4 @@ func (r *runner) lost() error {
 		errs = append(errs, s.lost)
 	}
 	return errors.Join(errs...)
-}
-
-// awaitRemovals waits, for a limited time, until the guests have released the devices that the user
-// is removing, so that the user sees that the devices are gone.
-func (r *runner) awaitRemovals(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
-	defer cancel()
-	r.Lab.AwaitRemovals(ctx)
 }

@@ -24,16 +24,16 @@ type Options struct {
 	lab.Impairment // of the link, in each direction; its Seed is also the payload's seed
 	lab.NICOptions // for all NICs
 
-	NIC        string // NICVirtio or NICGVE for both guests; or the sender's model, a comma and the receiver's
+	NIC        string // a model for both guests (lab.LookupModel); or the sender's model, a comma and the receiver's
 	BindQueues int    // receive queues that the receiver binds to GPU memory in mode devmem
-	HoldTokens uint64 // tokens that the receiver keeps for a test until no more data comes, in each round of mode devmem
+	HoldTokens uint64 // in mode devmem: most tokens that the receiver holds back until no more data comes; 0: none
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with a Lab its file decides that
-	IOMMU      bool   // guests' kernels translate the addresses that NICs use; with a Lab its file may enable that
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with a Lab the lab's guests have their own
+	IOMMU      bool   // the IOMMU of each guest translates the addresses that NICs use; with a Lab, Lab.Guests decide
 	P2P        bool
 	Audit      bool
 	// Lab, if it is not nil, describes the guests. Rails is how many NICs of each guest transfer: NIC
@@ -51,8 +51,8 @@ type Options struct {
 	Keeper   func(path string, dir bool) (remove func() error, err error)
 	PeerSecs int
 	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's
-	// factor. If Scale is set, the run measures shares of links' rates; with MustShare a rail without
-	// a share is an error.
+	// factor. If Scale or the lab file's factor is set, the run measures shares of links' rates; with
+	// MustShare a rail without a share is an error.
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
@@ -83,7 +83,7 @@ func Defaults() Options {
 		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }
 
-// Step describes a stage that begins. The last four stages come once for each round of each mode.
+// Step describes a stage that begins. The last four of Stages come once for each round of each mode.
 type Step = session.Step
 
 // Stages lists the stages in order, as users see them. Tests interrupt the command in each.
@@ -142,5 +142,3 @@ func (o *Options) loss() transfer.Loss {
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
 }
-
-func up(n uint64) uint64 { return (n + page - 1) / page * page }

@@ -38,12 +38,12 @@ type pair struct {
 	s *stream
 }
 
-var pairs = map[string]*pair{} // by name
+var pairs = map[string]*pair{} // by Options.NIC, with noP2P appended if peer-to-peer is off
 
 const noP2P = " without P2P"
 
-// booted returns the pair of guests with these NICs, and boots it if there is none. QEMU and the
-// kernel are downloaded if they are not in the cache.
+// booted returns the pair with the name, which is a key of pairs, and boots it if there is none. QEMU
+// and the kernel are downloaded if they are not in the cache.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
 	testkit.Boots(t)
@@ -92,8 +92,8 @@ func boot(t *testing.T, name string) *pair {
 	return x
 }
 
-// run transfers as Do does, with the options o, but does not boot guests: the lab's hardware stays
-// as it is.
+// run transfers as Do does, with the options o, but does not boot guests: they keep their NICs and
+// GPUs. For the run it attaches the NICs to links with the faults of o.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
@@ -110,7 +110,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 		x.relink(t, e, o.link(i))
 	}
 	rep, err := func() (*Report, error) {
-		if err := x.setup(t.Context()); err != nil {
+		if err := x.Setup(t.Context(), 0, x.take); err != nil {
 			return nil, err
 		}
 		return x.transfer(t.Context())

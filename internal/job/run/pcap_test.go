@@ -107,8 +107,8 @@ func (c *captured) findLost(t *testing.T) {
 	}
 }
 
-// TestCaptureOfALossyRun: the sender sends again each segment that a comment marks as lost; sent
-// payload lay in GPU memory, and received payload lies there.
+// TestCaptureOfALossyRun: the sender sends again nearly all segments that a comment marks as lost. The
+// comments say that the sent payload came from GPU memory, and that the received payload goes there.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.

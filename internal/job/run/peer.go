@@ -327,18 +327,10 @@ func (h *hello) differs(theirs *hello) error {
 
 // firstDifference returns the first line in which two texts differ, from each of them.
 func firstDifference(a, b string) (x, y string) {
-	s, t := strings.Split(a, "\n"), strings.Split(b, "\n")
-	for i := range max(len(s), len(t)) {
-		x, y = "", ""
-		if i < len(s) {
-			x = strings.TrimSpace(s[i])
-		}
-		if i < len(t) {
-			y = strings.TrimSpace(t[i])
-		}
-		if x != y {
-			break
-		}
+	for x == y && (a != "" || b != "") {
+		x, a, _ = strings.Cut(a, "\n")
+		y, b, _ = strings.Cut(b, "\n")
+		x, y = strings.TrimSpace(x), strings.TrimSpace(y)
 	}
 	return x, y
 }

@@ -59,7 +59,7 @@ func TestPeersGoTogether(t *testing.T) {
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
 // Each wrong or missing message of a peer ends that peer's connection with a line that names the
-// mistake, and a new peer works.
+// mistake.
 //
 // Invariant: run: Memory and error messages that another host's messages cause are bounded.
 func TestHostilePeers(t *testing.T) {

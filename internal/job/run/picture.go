@@ -19,7 +19,7 @@ import (
 const (
 	mostIntervals = 40 // intervals in a line of the longest mode: with more, a panel with eight lines is unreadable
 	mostBars      = 16
-	alike         = 0.02 // rows of bars whose loads differ by less, as a part of the rate, are merged
+	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, are merged
 )
 
 // Picture draws the recorded samples of a run that has ended.
@@ -72,12 +72,11 @@ func (r *Recorder) title(rep *Report) string {
 		}
 		b.WriteString(", ")
 	}
+	var modes []string
 	for i := range rep.Runs {
-		if i > 0 {
-			b.WriteString(" and ")
-		}
-		b.WriteString(rep.Runs[i].Mode)
+		modes = append(modes, rep.Runs[i].Mode)
 	}
+	b.WriteString(strings.Join(modes, " and "))
 	if rep.scaled() {
 		fmt.Fprintf(&b, ", links at 1/%s of their rates", humanize.Commaf(rep.Scale))
 	}
@@ -87,7 +86,7 @@ func (r *Recorder) title(rep *Report) string {
 // bidir reports whether the rails transferred in both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
 
-// subtitle lists the settings that are needed to repeat the run.
+// subtitle lists the run's main settings: size, NICs, MTU, guests, faults of links, and seed.
 func (rep *Report) subtitle() string {
 	size, each := uint64(0), ""
 	if len(rep.Rails) > 0 {
@@ -135,11 +134,9 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	if run.Rounds > 1 {
 		p.Title += fmt.Sprintf(" in %d rounds", run.Rounds)
 	}
-	var rec *recorded
+	rec := &recorded{}
 	if i := slices.IndexFunc(r.modes, func(m *recorded) bool { return m.mode == run.Mode }); i >= 0 {
 		rec = r.modes[i]
-	} else {
-		rec = &recorded{}
 	}
 	add := func(name, from, to string, x *Run) {
 		s := plot.Series{Name: name, Mean: rep.rate(x.Rate())}
@@ -324,7 +321,7 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike reports whether the bars of two rows would look the same. most is the largest number of bytes in any row.
+// isLike reports whether the bars of two rows would look the same. most is the largest value of carried in any row.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

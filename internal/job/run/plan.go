@@ -36,10 +36,11 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 
 // window returns how many bytes a guest allocates from a GPU that is a NUMA node: as many as the largest round needs.
 func (p *plan) window() uint64 {
-	return (p.pool + up(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
+	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
-// maxRounds is the largest number of rounds, which keeps the plan small. With the smallest GPU it allows a TiB.
+// maxRounds is the largest number of rounds, which keeps the plan small. With leastRoom at both ends it allows about
+// 900 GiB.
 const maxRounds = 1 << 15
 
 // place identifies an end in the description by the numbers of its guest, NIC and GPU.
@@ -61,8 +62,7 @@ func (r *runner) plan() error {
 			r.add(rail, way, trees, used)
 		}
 	}
-	for i := 0; i < len(r.streams); i += len(r.ways) {
-		rail := r.streams[i : i+len(r.ways)]
+	for rail := range slices.Chunk(r.streams, len(r.ways)) {
 		room := [2]uint64{math.MaxUint64, math.MaxUint64} // of sender and receiver
 		for _, s := range rail {
 			if err := s.share(&r.desc, used, &room); err != nil {
@@ -133,10 +133,10 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	r.streams = append(r.streams, s)
 }
 
-// share gives the sender and the receiver of a stream equal parts of the memory of their GPUs: each
-// end gets as much as every other end that uses the same GPU. It replaces each end's base, so far
-// the end's number among them, by the offset of its part, and lowers room to the parts' sizes. If
-// the GPU is a NUMA node, base is 0: the guest's kernel chooses the pages of each end.
+// share gives each end of a stream a part of the memory of its GPU: all ends that use the same GPU get
+// equal parts. Before the call, an end's base is the end's number among these; share replaces base by
+// the offset of the part, and lowers room to the parts' sizes. If the GPU is a NUMA node, base becomes
+// 0: the guest's kernel chooses the pages of each end.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]
@@ -157,7 +157,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 
 // tooSmall returns the error for a GPU of end i that lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
-	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // a power of two
+	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // power: the memory must be a power of two
 	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
 		least += session.HugePage
 	}

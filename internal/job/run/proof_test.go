@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestProof holds the main claim under QEMU: for each device model, with one model on either end,
-// over IPv4 and IPv6, over lossy links, with several bound queues and with a receiver that keeps
+// TestProof checks the main claim under QEMU: for each device model and for guests of different
+// models, over IPv4 and IPv6, over lossy links, with several bound queues and with a receiver that keeps
 // its memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted
-// once. TestTransferIsProved and the tests below it are the rows in process.
+// once. TestTransferIsProved and the tests below it check the same of guests in this process.
 //
 // Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
 // controls fail as they must.
@@ -105,12 +105,12 @@ func flags(o *Options) string {
 
 // again is how many bytes in-process guests may send again without loss: they share the processors
 // with everything else that runs, so a receiver that gets no processor may lack pages, or its
-// sender's timer may fire. For emulated guests there is no such bound.
+// sender's timer may fire. For guests in QEMU there is no such bound.
 const again = 64 << 10
 
 // unproved lists the conditions of a run's proof that do not hold: the conditions of the report's
 // own check, and further ones that follow from the options. Without loss, the bytes sent beyond the
-// payload must equal the bytes that the sender's NIC counted as retransmitted.
+// payload in mode devmem must equal the bytes that the sender's NIC counted as retransmitted.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -149,9 +149,9 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	return wrong
 }
 
-// wronglyHeld describes what is wrong with a receiver that kept its pages: it must drop and stall
-// once its page pool is empty, and continue when it returns them; a receiver that keeps a single
-// page must do neither.
+// wronglyHeld describes what is wrong with a run whose receiver kept pages: once its page pool is
+// empty, packets must be dropped and the transfer must stall, until the receiver returns the pages. A
+// receiver that keeps a single page must cause neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	x, err := planned(o)
 	if err != nil || r.Hold == nil {
@@ -168,9 +168,9 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	return wrong
 }
 
-// The negative controls of TestProof's own conditions: each report is good except for one field.
-// TestCheckRefusesWhatIsNoProof has the controls of the report's own check, to which "not bounced"
-// belongs.
+// The negative controls of unproved: in each case a good report does not fit its options in one
+// respect. TestCheckRefusesWhatIsNoProof has the controls of the report's own check, which also refuses
+// the case "not bounced".
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

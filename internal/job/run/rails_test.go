@@ -82,8 +82,8 @@ func TestRailsAreProvedEach(t *testing.T) {
 			all := uint64(2*rails) * o.Size
 			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, all)
 			testkit.Equal(t, "dropped", rep.Runs[i].DroppedPackets, 0)
-			// Devmem: engines gather the received payload. Copy: engines copy it to guest RAM, and from
-			// there.
+			// Devmem: engines gather the received payload. Copy: engines copy the payload to the sender's
+			// RAM, and from the receiver's.
 			testkit.Equal(t, "by copy engines", rep.Runs[i].CopyEngineBytes, uint64(i+1)*all)
 		}
 		var b strings.Builder
@@ -105,8 +105,8 @@ func file(t *testing.T, guest, more string) string {
 	return name
 }
 
-// NICs have as many queues as the file says: the last ones are bound to GPU memory, the others are
-// not.
+// Transfers work with the number of queues that the lab file sets. Check refuses to bind all queues
+// that the guests use to GPU memory.
 func TestRailsOfManyQueues(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
@@ -271,7 +271,7 @@ func TestRailsOfMachines(t *testing.T) {
 }
 
 // stepper is a guest that fails the test if one direction of its rail prepares or finishes while
-// the other transfers.
+// the opposite direction connects or transfers.
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
@@ -299,7 +299,7 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 }
 
 // The directions of a rail change steps together, however many rounds there are: else gve's driver
-// would hold back forever the packets that one direction sends while the other binds a queue of the
+// would hold back packets that one direction sends while the opposite direction binds a queue of the
 // same NIC (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.Slow(t)
@@ -424,8 +424,8 @@ func TestRailsThatCannotBe(t *testing.T) {
 }
 
 // Remodel gives all NICs of a file another model: a GPU whose memory then becomes a NUMA node gets
-// at least the size that such a node needs, and a device that the model lets be removed is hotplug
-// if the script removes it or the file says so.
+// at least the size that such a node needs. A NIC or GPU that can be removed with the new model is
+// hotplug if the script removes it or the file says so.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",

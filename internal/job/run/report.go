@@ -152,7 +152,8 @@ type AuditCount struct {
 // Rate is bytes per second.
 func (r *Run) Rate() float64 { return report.PerSecond(r.Bytes, r.Seconds) }
 
-// add adds to the sum of rails, which ran at the same time, the run of one. What is counted of whole NICs is not added.
+// add adds x, the run of one direction of a rail, to the sum of all. Since they ran at the same time, the sum's Seconds
+// is the largest of theirs. add leaves out the counts that belong to whole NICs.
 func (rep *Report) add(sum, x *Run) {
 	rep.columns().Add(sum, x)
 	sum.Seconds, sum.Rounds = max(sum.Seconds, x.Seconds), max(sum.Rounds, x.Rounds)
@@ -163,15 +164,11 @@ func (rep *Report) add(sum, x *Run) {
 	sum.SHA256 += x.SHA256
 	if x.Audit != nil {
 		sum.Audit = cmp.Or(sum.Audit, &AuditCount{})
-		auditColumns.Add(sum.Audit, x.Audit)
+		sum.Audit.HitsSender += x.Audit.HitsSender
+		sum.Audit.HitsReceiver += x.Audit.HitsReceiver
+		sum.Audit.BytesFound += x.Audit.BytesFound
+		sum.Audit.BytesScanned += x.Audit.BytesScanned
 	}
-}
-
-var auditColumns = report.Columns[AuditCount]{
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsSender }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsReceiver }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesFound }),
-	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesScanned }),
 }
 
 // Fairness is Jain's index of the rates of a mode's rails: 1 where all are the same, down to 1/n.

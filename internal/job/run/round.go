@@ -40,15 +40,14 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 		from: netip.AddrPortFrom(a.addr.Addr(), port), to: netip.AddrPortFrom(b.addr.Addr(), port)}
 	stall := int(s.opt.patience()/time.Second) + 3 // the host's limit is shorter: its error has both ends' states
 	if !a.away() {
-		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: up(n), Len: n,
-			Seed:  seed,
-			Local: t.from, Remote: t.to, StallSeconds: stall}
+		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: session.Pages(n), Len: n,
+			Seed: seed, Local: t.from, Remote: t.to, StallSeconds: stall}
 	}
 	if b.away() {
 		return t
 	}
-	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.GPU.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
-		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: b.Config.Queues(),
+	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.GPU.ID(), Off: b.base + p.pool, Bytes: session.Pages(n), Len: n,
+		Seed: ^seed, Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: b.Config.Queues(),
 		StallSeconds: stall}
 	if mode == transfer.Devmem && s.opt.HoldTokens > 0 {
 		t.recv.Hold, t.recv.HoldSeconds = s.opt.HoldTokens*page, holdTime
@@ -246,9 +245,9 @@ func (e *stallError) Error() string {
 }
 
 // watch reports progress: the bytes that the receiving NIC has written, or the sending one has read
-// if the receiver is on another host. It ends the transfer with a stallError if for the time
-// patience the NIC counts no new payload and no engine copies, even if a guest does not answer any
-// more.
+// if the receiver is on another host. It ends the transfer with a stallError if for the time that
+// Options.patience returns, that NIC counts no new payload and no engine on this host copies, even if
+// a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -63,7 +63,11 @@ func (r *runner) run(ctx context.Context, fail func(error)) (*Report, error) {
 	if !o.InProc {
 		o.noteLinux(&r.desc)
 	}
-	if err := r.open(ctx); err != nil {
+	err := r.Boot(ctx)
+	if err == nil {
+		err = r.Setup(ctx, 0, r.take)
+	}
+	if err != nil {
 		return nil, r.blame(ctx, err)
 	}
 	for _, g := range r.Guests {

@@ -185,7 +185,8 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	}
 }
 
-// A connection that is cut in the middle ends with an error that shows both ends' TCP states.
+// A connection whose link is cut when the transfer begins ends with an error that shows both ends' TCP
+// states.
 func TestStallShowsBothTCPStates(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

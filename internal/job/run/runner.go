@@ -110,17 +110,6 @@ func (r *runner) guest(i int) *session.Guest {
 	return r.Guests[0]
 }
 
-// open boots the guests and makes them set up their NICs: the stages boot and setup.
-func (r *runner) open(ctx context.Context) error {
-	if err := r.Boot(ctx); err != nil {
-		return err
-	}
-	return r.setup(ctx)
-}
-
-// setup makes the guests set up their NICs, with a Node for each end: stage setup.
-func (r *runner) setup(ctx context.Context) error { return r.Setup(ctx, 0, r.take) }
-
 // take makes a guest start a driver and a network stack on each of its NICs that transfers, with one
 // Node for each end. If a guest in QEMU has rails, take first finds the name of each NIC in the guest
 // by the NIC's MAC.

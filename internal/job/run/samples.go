@@ -109,9 +109,9 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	return s
 }
 
-// lost returns how many packets the stream's NICs and wires have dropped so far. If the rail
-// transfers in both directions, lost counts the drops of the sending NIC only: the stream of the
-// other direction counts the drops of the other NIC.
+// lost returns how many packets the stream's NICs on this host and their wires have dropped so far. If
+// the rail transfers in both directions and the sending NIC is on this host, lost counts the drops of
+// that NIC only: the stream of the opposite direction counts the drops of the receiving NIC.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops
@@ -143,8 +143,8 @@ func (s *sampler) follow(done <-chan struct{}) {
 	}
 }
 
-// end adds the last sample of the round, after the counters have settled. The round ended at when
-// and received bytes.
+// end adds the last sample of the round, after the counters have settled. when is when the round
+// ended, bytes how many bytes it received.
 func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,12 +21,10 @@ func (s *stream) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) e
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // small enough for the first-level cache
 	check := func(what string, off, n uint64) error {
 		return e.Each(ctx, off, n, func(b []byte, _ uint64) error {
-			for len(b) > 0 {
-				k := min(len(b), len(want))
-				if !bytes.Equal(b[:k], want[:k]) {
+			for part := range slices.Chunk(b, len(want)) {
+				if !bytes.Equal(part, want[:len(part)]) {
 					return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.Name)
 				}
-				b = b[k:]
 			}
 			return nil
 		})

@@ -70,7 +70,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
-		// Tests send from made-up addresses, and forward packets of others.
+		// Tests send from made-up addresses, and forward packets from other senders.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
 	nic.MaxMTU = maxMTU
 	first, second := nic, nic
@@ -222,11 +222,6 @@ func (b *bench) env() []string {
 	return env
 }
 
-// sh runs a bash script in the guest. Its output goes to out.
-func (b *bench) sh(ctx context.Context, script string, out io.Writer) (guestexec.Status, error) {
-	return b.exec(ctx, "/", out, out, "/bin/bash", "-c", script)
-}
-
 // exec runs a program in the guest, in directory dir.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (guestexec.Status,
 	error) {
@@ -245,7 +240,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
 	defer cancel()
 	var output bytes.Buffer
-	st, err := b.sh(ctx, setupScript, &output)
+	st, err := b.exec(ctx, "/", &output, &output, "/bin/bash", "-c", setupScript)
 	if err == nil && st.Exit() != 0 {
 		words := agent.Plain(strings.ReplaceAll(output.String(), "\n", " "))
 		err = fmt.Errorf("status %d: %s", st.Exit(), strings.TrimSpace(words))

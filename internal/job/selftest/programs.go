@@ -103,8 +103,8 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find returns the full name of a program: "hw/csum.py" for "hw/csum.py", "csum.py" or "csum". The
-// short form must match one program.
+// find returns the full name of a program: "hw/csum.py" for "hw/csum.py", "csum.py" or "csum". A
+// short form must match exactly one program.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

@@ -22,7 +22,8 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs of o. After an error it still returns the results so far.
+// Do runs the programs of o. If an error ends the run after its first program has begun, Do still
+// returns the results so far.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -52,7 +53,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // program has reported it before the shell
+					if !b.ended { // else program has called Ended, before it started the user's shell
 						o.Ended(res)
 					}
 				}
@@ -65,8 +66,8 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases returns an error if a program has no case that the user named. It checks nothing with the user's own
-// tests, whose cases are unknown.
+// checkCases returns an error if a program has no case that the user named. It checks nothing if the cases are unknown,
+// because the tests are the user's own or the kernel has no suite.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {

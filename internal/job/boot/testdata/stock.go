@@ -41,7 +41,7 @@ func main() {
 		parts := strings.Split(rest, ",")
 		all.Go(func() {
 			name := names[i]
-			// The NIC's addresses in the lab file are on eth0's subnet.
+			// Not the NIC's address in the lab file, which is on eth0's subnet.
 			addr := netip.MustParseAddr(fmt.Sprintf("10.99.%d.1%s", i, os.Getenv("VNIC_INDEX")))
 			ifname, err := up(parts[0], netip.PrefixFrom(addr, 24).String())
 			if err == nil && os.Getenv("VNIC_INDEX") == "0" {
@@ -66,8 +66,8 @@ func check(err error) {
 	}
 }
 
-// up binds a PCI device that vnic has left to programs to the kernel's driver again, sets an address and brings the
-// interface up.
+// up binds a PCI device that vnic has left to programs to the kernel's driver again, sets an address, brings the
+// interface up, and returns its name.
 func up(pci, addr string) (string, error) {
 	if err := os.WriteFile("/sys/bus/pci/drivers/virtio-pci/bind", []byte(pci), 0); err != nil {
 		return "", err

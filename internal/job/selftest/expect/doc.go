@@ -3,10 +3,10 @@
 //
 // There is a file for each series of kernels (suites/7.2.yaml: the cases of its tests, and the names of vnic's
 // patches for them) and one for each device model and series (models/gve-7.2.yaml: the result of each case). The
-// program embeds both. A result that is not pass has a class and evidence of its own kind: a driver's file and line,
-// a patch of the tests, a change of the setup with which the case passes, or a report in docs/found.md. A failure
-// with none of these is vnic's fault, and no expectation of it is written: it makes a run fail until vnic is mended.
-// "Flaky" is no class.
+// program embeds both. An expected result that is not pass has a class, and evidence of the kind that the class wants:
+// a driver's file and line, a patch of the tests, a change of the setup with which the case passes, or a report in
+// docs/found.md. Only an xfail may lack them: the test's author has given its reason. A failure with no such evidence
+// is vnic's fault, and no expectation of it is written: it makes a run fail until vnic is mended. "Flaky" is no class.
 //
 // If there are no expectations for a kernel, program or column, its results are reported without
 // judgement.

@@ -62,7 +62,7 @@ type Judgement struct {
 	// false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // all programs that are not judged ran without faults
+	good     bool               // programs without expectations ran without faults; allNew requires proved payload only
 }
 
 // Status returns the exit status of the command: 0 if the run matches. If all results are new, it is 0 if payload was
@@ -210,8 +210,8 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// allNew judges a run with a series of kernels for which there are no expectations yet: each case
-// is new.
+// allNew judges a run with a series of kernels, or a device model, for which there are no expectations
+// yet: each case is new.
 func allNew(run *results.Run, why string) *Judgement {
 	j := &Judgement{Why: why, good: true}
 	for i := range run.Programs {

@@ -2,8 +2,8 @@
 // (Linux, Documentation/dev-tools/ktap.rst), as net/lib/py/ksft.py, kselftest/ktap_helpers.sh and
 // kselftest.h write it.
 //
-// A Parser takes output piece by piece, and emits events at once: the plan, the begin of a case,
-// the end of a case with all output about it. At the end the caller reports how the program ended;
+// A Parser takes output piece by piece, and emits events as soon as their lines have come: the plan, the
+// begin of a case, the end of a case with all output about it. At the end the caller reports how the program ended;
 // then the Parser lists planned cases without a result, and contradictions, for example a plan of
 // more cases than ran. A program that prints no KTAP is one case, Whole, whose result is the exit
 // status.

@@ -101,7 +101,7 @@ func (p *Parser) check(exit Exit) {
 		p.trouble("neither a plan nor a result: %s", exit)
 	}
 	switch {
-	case p.begun: // the case that was running has that result
+	case p.begun: // the case that was running has a result because of exit
 	case p.stopped && exit.Lost == "": // the interrupted case has the result Timeout
 	case exit.Lost != "" || exit.TimedOut:
 		p.trouble("after the last case: %s", exit)

@@ -272,7 +272,7 @@ func (p *Parser) top(c Case) {
 
 // finish adds all output that belongs to no other case to a case.
 func (p *Parser) finish(c Case) Case {
-	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order in which it was printed
+	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order in which the lines were printed
 		l, dropped := p.levels[i].lines.take()
 		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
 	}

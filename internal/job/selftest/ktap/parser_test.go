@@ -93,9 +93,9 @@ var exits = map[string]Exit{
 	"nested":    {Status: 1},
 }
 
-// A Parser makes the same events of a program's output, whatever pieces it is cut into. The first
-// three inputs are the output of Linux 7.2's ksft.py, for a program of nine tests and for one that
-// a signal ended.
+// A Parser makes the same events of a program's output, whatever pieces it is cut into. The inputs demo
+// and killed are the output of Linux 7.2's ksft.py, for a program of ten tests and for one that a signal
+// ended.
 func TestOutputBecomesEvents(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.ktap"))(t) {

@@ -1,5 +1,7 @@
 package ktap
 
+import "cmp"
+
 // Result is how a case ended.
 type Result string
 
@@ -29,20 +31,10 @@ const (
 	exitTimeout = 124
 )
 
+var statuses = map[int]Result{exitPass: Pass, exitXPass: Pass, exitXFail: XFail, exitSkip: Skip, exitTimeout: Timeout}
+
 // ofStatus returns the result of a program by its exit status.
-func ofStatus(status int) Result {
-	switch status {
-	case exitPass, exitXPass:
-		return Pass
-	case exitXFail:
-		return XFail
-	case exitSkip:
-		return Skip
-	case exitTimeout:
-		return Timeout
-	}
-	return Fail
-}
+func ofStatus(status int) Result { return cmp.Or(statuses[status], Fail) }
 
 // ofLine returns the result of a case by its result line: ok if the line begins with "ok", and the directive. An
 // unknown directive has no effect (ktap.rst, "Test case result lines").

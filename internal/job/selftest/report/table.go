@@ -120,7 +120,8 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 	return tw.Flush()
 }
 
-// deviations prints each case that does not match, with its diagnostics or the kernel's complaint.
+// deviations prints each case that does not match, with its diagnostics or the kernel's complaint. It also prints the
+// cases that pass unexpectedly, and those without an expectation that fail.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]

@@ -14,7 +14,7 @@ import (
 // device returns a text that names the tested device.
 func device(run *results.Run) string {
 	s := run.Model + " on " + run.Device
-	if run.Device == "vnic" && run.Queues == 1 { // QEMU's NICs always have one
+	if run.Device == "vnic" && run.Queues == 1 { // NICs of QEMU have no more than one queue in any run
 		s += ", 1 queue"
 	}
 	return s

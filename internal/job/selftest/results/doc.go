@@ -5,5 +5,5 @@
 // A Recorder makes a Program from a program's output and the kernel's complaints, as they come.
 //
 // The package does not depend on expected results (package expect), nor on their presentation
-// (package report). All text comes from the guest and is clean (ktap.Clean).
+// (package report). All text from the guest is clean (ktap.Clean).
 package results

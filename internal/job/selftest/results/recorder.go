@@ -19,8 +19,8 @@ type Options struct {
 	Only   []string
 	Cases  []string         // names of the cases in order, if known: ktap.Options.Names
 	Now    func() time.Time // nil: time.Now
-	// Event is called with each event at once, to show progress; it may be nil. It must not call the
-	// Recorder.
+	// Event is called with each event when the parser emits the event, to show progress; it may be nil.
+	// It must not call the Recorder.
 	Event func(ktap.Event)
 }
 

@@ -60,7 +60,7 @@ func TestOutputBecomesAProgram(t *testing.T) {
 	}
 }
 
-// If a machine dies in a case, that case has the reason as its result, and the later cases are
+// If a machine dies in a case, that case has the result error, with the reason, and the later cases are
 // listed as not run.
 func TestDeadMachineLeavesReasons(t *testing.T) {
 	r, pass := record(Options{Name: "stats.py", Column: Unmodified, Cases: []string{"a", "check_down", "c"}})

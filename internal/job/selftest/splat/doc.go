@@ -8,8 +8,8 @@
 // printk.time=1, the default of distributions); the Scanner ignores other lines, and text before
 // the time.
 //
-// The text comes from a guest. The Scanner never fails; it cuts lines at MaxLine, keeps MaxLines of
-// a block, and reports MaxSplats complaints. Whoever can write to the guest's /dev/kmsg can fake a
-// complaint. If two CPUs complain at the same moment, their blocks are mixed: then the second is
-// part of the first, or its beginning ends the first.
+// The text comes from a guest. The Scanner never fails; it cuts lines at MaxLine, keeps at most MaxLines
+// lines of a block, and reports at most MaxSplats complaints. Whoever can write to the guest's /dev/kmsg
+// can fake a complaint. If two CPUs complain at the same moment, their blocks are mixed: then the second
+// block is part of the first, or its beginning ends the first.
 package splat
