@@ -125,12 +125,12 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.out.Answer(m.ID, v, err) // a write error also ends the loop
+		_ = s.out.Answer(m.ID, v, err) // a write error cannot be reported to the host
 	})
 }
 
 // WriteEvent writes an event line for the guest's init. It writes a newline first, because the
-// agent may have died within a line.
+// agent may have died before it wrote a whole line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	m := &jsonlines.Message{Event: event}
 	var err error

@@ -63,7 +63,8 @@ func decode[T any](b []byte) (v T, err error) {
 	return v, err
 }
 
-// address is an IP address with a port, in 1, 2 and 16 bytes: 1 for IPv4, the port, the IPv6 or IPv4-mapped address.
+// address is an IP address with a port: a byte that is 1 for IPv4 and else 0, two bytes of port, and the 16 bytes of
+// the IPv6 or IPv4-mapped address.
 type address [addrLen]byte
 
 const addrLen = 19
