@@ -12,11 +12,11 @@
 // each kind once, at most 64 kinds. In mode log nothing is refused; the broker counts and logs the calls that seccomp
 // or Landlock would refuse.
 //
-// A message is a header of two numbers and a body, and has one descriptor at most. The body is a value of fixed size; an
-// answer's may also be a list of addresses. The broker holds a bounded number of unanswered requests, files, processes
-// and GPUs' memories (server.go); it remembers 4096 senders of each forward, and passes on commands of less than 4 KiB
-// to a monitor. It ends when the process ends in any way. When the broker is killed, the context of Client.Guard ends,
-// so that the process ends, and the kernel ends the process's QEMUs (internal/proc).
+// A message is a header of two numbers and a body, and has one descriptor at most. The body is a value of fixed size;
+// an answer's may also be a list of addresses. The broker holds a bounded number of unanswered requests, files,
+// processes and GPUs' memories (server.go); it remembers 4096 senders of each forward, and passes on commands of less
+// than 4 KiB to a monitor. It ends when the process ends in any way. When the broker is killed, the context of
+// Client.Guard ends, so that the process ends, and the kernel ends the process's QEMUs (internal/proc).
 //
 // vnic run and vnic boot start their QEMUs themselves before they are confined, and accept no connection of a QEMU
 // until then: Gate. So no QEMU is started for a process that a guest may have taken over.

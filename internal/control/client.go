@@ -33,7 +33,7 @@ const maxSpan = Window / 2
 // ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
 	MAC     [6]byte       // the driver's; the source address of frames
-	Timeout time.Duration // how long a call waits for an answer; 10 s if 0
+	Timeout time.Duration // how long a call waits for an answer; 0: limits.Control
 	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than
 	// earlier frames: the port's state is empty, and the driver must set it up again. Receive calls
 	// OnGeneration before it passes the frame's answer to a waiting Call. So OnGeneration must not
@@ -101,7 +101,7 @@ type ClientStats struct {
 	Repeats  uint64 // retransmissions
 	Replies  uint64 // replies to pending requests
 	Notifies uint64
-	Strays   uint64 // malformed frames, frames of another session, and replies without a pending request
+	Strays   uint64 // malformed frames, replies to other sessions or to no pending request, unknown notifies
 }
 
 // NewClient returns a client with a new session.

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// Handler is the NIC's side of all commands. The goroutines of all transmit queues call it at once.
+// Handler is the NIC's side of all commands. The goroutines of all transmit queues may call its methods
+// at the same time.
 //
 // The dispatcher sends an error's syscall.Errno and its text to the driver, and EIO for an error
 // without an Errno. A method may keep the slices of its arguments. The dispatcher only reads slices
@@ -51,7 +52,7 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all its commands with
+// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all commands of ClassRDMA with
 // EOPNOTSUPP.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
@@ -77,8 +78,8 @@ type RDMA interface {
 }
 
 // The table of commands: class and command, the types of request and reply, and the handler. The
-// dispatcher finds a row by its number, and the client by its variable. JobCompleted is not here,
-// because it is a notify.
+// dispatcher finds a row by its number, and the client by its variable. Notifies, such as JobCompleted,
+// are not here.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
@@ -243,12 +244,12 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties, with the generation of the port's state. By the request the
-// NIC knows that the driver has read this generation.
+// Hello returns the NIC's properties, with the generation of the port's state. The request shows the
+// NIC that the driver reads the generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
-		_, err = decodeFixed(b, &i) // the reply of a later revision is longer, and uses reserved bytes
+		_, err = decodeFixed(b, &i) // the reply of a later revision may be longer, and use reserved bytes
 	}
 	return i, err
 }
@@ -336,7 +337,7 @@ func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
 	return flowCounterPort.call(ctx, c, none{})
 }
 
-// SubmitJob starts a job and returns its id. EAGAIN: the maximum of jobs is running.
+// SubmitJob starts a job and returns its id. EAGAIN: Info.MaxJobs jobs are running.
 func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
 	return jobSubmit.call(ctx, c, j)
 }

@@ -37,7 +37,8 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel for the status of a job. If the job has not ended, ended sends the status.
+// wait returns a channel for the status of a job, which is in the channel if recent has it; else ended
+// or reset sends it.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// State is the result of all commands on a port. It can be encoded with encoding/json and restored;
-// device reset clears it. It has no lock; its owner locks it.
+// State is the result of all commands on a port, except jobs and RDMA. It can be encoded with
+// encoding/json and restored; device reset clears it. It has no lock; its owner locks it.
 //
 // Its methods implement the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
