@@ -45,7 +45,7 @@ const (
 // removal is the key, without a value, that removes a NIC or a GPU from its guest.
 const removal = "remove"
 
-// faults lists all faults. An impairment has tc-netem's name for it, if tc-netem has it.
+// faults lists all faults. An impairment that tc-netem has, too, has the name that tc-netem uses.
 var faults = []Fault{
 	{Kind: KindLink, Key: "state", Example: "down",
 		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
@@ -136,7 +136,7 @@ func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(va
 	}
 }
 
-// Faults returns all faults, sorted by kind.
+// Faults returns all faults, those of one kind together.
 func Faults() []Fault { return slices.Clone(faults) }
 
 // Impairments returns the faults that are impairments.
@@ -408,7 +408,7 @@ type Event struct {
 	Change
 }
 
-// Told returns a line for the user about the event: that it took place, or why it did not.
+// Told returns a line for the user: the event, and err, unless it is nil.
 func (e Event) Told(err error) string {
 	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
 	if err != nil {

@@ -59,7 +59,7 @@ func (l *Lab) allocate() error {
 	for id, spec := range specs {
 		eg.Go(func() error {
 			if atOnce == 1 && ctx.Err() != nil {
-				return nil // an earlier GPU failed for lack of memory
+				return nil // an earlier GPU has failed
 			}
 			g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
 			l.memory[id], errs[id] = g, l.memoryError(spec.Memory, err)

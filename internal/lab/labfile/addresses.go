@@ -6,7 +6,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs returns the default addresses of a guest on a rail.
+// Addrs returns the default addresses of a guest's NIC on a rail. The rail is the NIC's number in its
+// guest.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
 // The third byte of the address is the rail's: each NIC of a guest is on a subnet with the other
@@ -24,8 +25,8 @@ func addr6(rail, guest int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
 }
 
-// Given returns the addresses of a NIC that the file sets; zero: the file sets none, and the NIC
-// has the rail's (Addrs).
+// Given returns the addresses of a NIC that the file sets to other values than the rail's (Addrs); zero:
+// the NIC has the rail's.
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -69,7 +70,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 	return nil
 }
 
-// noHost is the reason why a file cannot give an address to a NIC, whose default is owns; "": it can.
+// noHost returns the reason why a file cannot give the address p to a NIC, whose default is owns; "": it can.
 func noHost(p, owns netip.Prefix) string {
 	first, last := bounds(p)
 	switch {
@@ -86,8 +87,8 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds returns a subnet's first and last address, which no host can have; zero: hosts can have
-// all of its addresses, because it has only one or two.
+// bounds returns a subnet's first and last address; zero: the subnet has only one or two addresses, and
+// hosts can have them all.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last

@@ -65,7 +65,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff compares descriptions; it treats a NIC's GPUs as nil if the NIC reaches all of them.
+// diff compares descriptions; a NIC whose GPUs are nil equals one that names all GPUs of its guest.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -443,8 +443,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with one guest: UplinksOf returns a guest's uplinks and the
-// uplinks of no guest.
+// One file serves two hosts, each with one guest: UplinksOf returns the uplinks of one guest, and the
+// uplinks that name no guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

@@ -52,7 +52,8 @@ func (b *builder) field(where path, err error) error {
 	return b.wrong(where, "%s", bad.InFile())
 }
 
-// tree copies a guest's sockets and switches to its description. All names in a guest must differ.
+// tree copies a guest's sockets, the links between them and its switches to its description. All names
+// in a guest must differ.
 func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(where path, s string) error {

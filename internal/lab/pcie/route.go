@@ -51,8 +51,8 @@ type Load struct {
 }
 
 // Route returns the edges that data takes between two places. A place is an endpoint, or a socket,
-// which stands for its memory. Between two endpoints there must be a path: the caller bounces
-// through a memory otherwise.
+// which stands for its memory. Route panics if there is no path between two endpoints: the data then
+// bounces through a memory, for which the caller asks for two routes.
 func (t *Tree) Route(from, to string) (edges []Edge) {
 	x, y := t.place(from), t.place(to)
 	if x.Kind == Endpoint && y.Kind == Endpoint {

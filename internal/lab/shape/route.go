@@ -101,6 +101,6 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 // not wait for the whole packet before, unless the edge is behind by more than the credit.
 const slips = 4
 
-// maxHops is the most edges of a route: eight switches, a port above each and above both ends,
-// twice, plus memories and links of sockets are fewer.
+// maxHops bounds the edges of a route. A route has fewer: the links above eight switches and above the
+// endpoint at each of two ends, in both directions, and memories and links of sockets.
 const maxHops = 64
