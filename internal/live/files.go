@@ -112,8 +112,8 @@ func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note
 	}, nil
 }
 
-// TellFlows writes the flows of a lab that has ended: as a table to w, and, unless file is nil, to file as JSON together
-// with accel, the accelerator by which the guests ran. If last is nil, it writes nothing.
+// TellFlows writes the flows of a lab that has ended: as a table to w, and, unless file is nil, to file as JSON,
+// together with accel, the accelerator by which the guests ran. If last is nil, it writes nothing.
 func TellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *Draft) error {
 	if last == nil {
 		return nil

@@ -134,7 +134,7 @@ func (o *Options) Show(mode string, done, total uint64) {
 	}
 }
 
-// loss reports whether the lab's links may lose segments.
+// loss returns transfer.LinkLoss if the lab's links may lose segments, else transfer.NoLoss.
 func (o *Options) loss() transfer.Loss {
 	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss

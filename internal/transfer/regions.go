@@ -85,7 +85,7 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	return all, nil
 }
 
-// Memory regions of RAM:
+// The RAM of a memory region is in pieces.
 const (
 	ramPieces = 4
 	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)

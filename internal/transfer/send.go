@@ -33,7 +33,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 			return fmt.Errorf("send after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
 		}
 	}
-	for done := uint32(0); done < calls; { // completions come in any order, one per send
+	for done := uint32(0); done < calls; { // completions come in any order, each for one or more sends
 		lo, hi, err := s.conn.ReadCompletion(time.Time{})
 		if err != nil {
 			return fmt.Errorf("wait for completion of send %d of %d: %w", done+1, calls, err)

@@ -123,7 +123,8 @@ type PrepareArgs struct {
 	// HoldSeconds is the number of seconds without data after which the receiver returns these
 	// tokens anyway; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the number of seconds without progress after which the transfer fails; 0: 60.
+	// StallSeconds is the number of seconds without progress after which the transfer fails; 0:
+	// limits.Stall.
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
