@@ -221,11 +221,11 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 // CloseSource ends a running Load and closes the open Source, if there is one.
 func (n *Node) CloseSource(context.Context) error {
 	n.opening.Lock()
+	defer n.opening.Unlock()
 	s := n.source
-	n.source = nil
-	n.opening.Unlock()
 	if s == nil {
 		return nil
 	}
+	n.source = nil
 	return s.undo.All()
 }
