@@ -70,8 +70,8 @@ func (l *Lab) allocate() error {
 	return cmp.Or(errs...)
 }
 
-// newGPU makes the next GPU of the lab, whose memory allocate has made. The guest finds it as model
-// says; node is its number if it is a NUMA node.
+// newGPU makes the next GPU of the lab, whose memory allocate has made. For the guest the GPU is a NUMA
+// node with number node, or a PCI device, as model says (Model.Node).
 func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {

@@ -48,7 +48,7 @@ type Way struct {
 	Node    int // for host memory: 1 + the number of its socket; 0: the socket above the NIC
 }
 
-// ByHost is the way of payload in host memory of the NIC's own socket.
+// ByHost is the way of payload in the host memory of the socket above the NIC.
 var ByHost = Way{GPU: -1}
 
 // hostNode returns the way of payload in the memory of socket i.

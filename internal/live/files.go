@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Draft is a file that a flag names and that gets its name when it is whole. A nil Draft is none.
+// Draft is a file that a flag names, and that gets its name when it is complete. A nil Draft stands for no file.
 type Draft struct {
 	flag, name     string
 	*outfile.Draft // nil: not open

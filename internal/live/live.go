@@ -29,7 +29,7 @@ type Command struct {
 	More    broker.Calls // system calls that the sandbox allows this process besides its own list
 
 	Counters *stat.Server // while Run runs
-	Capture  *pcap.Pcap   // likewise; nil: none
+	Capture  *pcap.Pcap   // while Run runs; nil: there is no capture
 	files    []*Draft     // made by File; they are opened before the sandbox closes
 }
 

@@ -84,7 +84,7 @@ func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err e
 
 // Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The
 // pool is at offset 0 of the guest's GPU memory; the NIC puts received packets there. The data lies
-// behind it.
+// behind the pool.
 const Pool = 16 << 20
 
 // Poison is the value of every byte of GPU memory to which no data has been written yet.
@@ -118,7 +118,7 @@ type Moved struct {
 	// Verified reports whether every byte is right; null: the right content is not known.
 	Verified *bool  `json:"verified"`
 	By       string `json:"verified_by,omitempty"` // with what the bytes were compared
-	SHA256   string `json:"sha256,omitempty"`      // of the data that came, one digest a round, with commas between
+	SHA256   string `json:"sha256,omitempty"`      // of the received data, one digest a round, with commas between
 	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 

@@ -35,7 +35,8 @@ func init() {
 	}
 }
 
-// remote puts a guest behind its own agent. Setup opens its NIC, as in a guest under QEMU.
+// remote starts an agent for a guest, and returns a Remote that calls the agent, and the agent's host.
+// Remote.Setup opens the guest's NIC, as in a guest under QEMU.
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node

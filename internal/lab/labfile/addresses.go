@@ -59,7 +59,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // the address in conflict is the one that the file gives to the other NIC
+				if a.has == a.byRail { // the file sets the address of NIC j, and not this one
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",

@@ -397,7 +397,7 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// Given returns only addresses that the file gives explicitly, and no default ones.
+// Given returns the addresses of a file that differ from the default addresses, and no others.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
