@@ -117,7 +117,7 @@ func readHex(path string) uint64 {
 }
 
 // parseResource parses sysfs' "resource", which has a line "start end flags" for each of six BARs. It
-// ignores unused BARs and the lines after the sixth, of which the first is the ROM's.
+// ignores unused BARs and the lines after the sixth: the seventh is the ROM's.
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

@@ -39,8 +39,9 @@ func CheckMode(mode string) error {
 
 // Config lists what a broker may do for its process. The Config of a running broker does not change.
 type Config struct {
-	Mode     string // On or Log
-	NAT      bool   // gateway.Options.NAT; Policy and Forwards likewise
+	Mode string // On or Log
+	// NAT, Policy and Forwards are the fields of gateway.Options with these names.
+	NAT      bool
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
 	Connect  []string // paths of the Unix sockets to which the broker connects at the process's request
@@ -87,7 +88,7 @@ func Start(c Config) (*Client, error) {
 // Main runs a broker and returns the exit status. It reads the configuration from standard input, and
 // requests from descriptor 3.
 func Main() int {
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of our user reads its memory
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // other processes of this user cannot read this one's memory
 	// systemd and pkill(1) signal each process of vnic. The broker ignores these signals, because the confined process
 	// still needs the broker while it ends its QEMUs.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)

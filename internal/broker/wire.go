@@ -29,7 +29,7 @@ type (
 
 const (
 	headerLen = 8
-	maxBody   = 4096 * addrLen // of an answer, in bytes
+	maxBody   = 4096 * addrLen // the longest body of an answer, in bytes
 )
 
 // errDescriptors is the cause of errors for a message with more than one descriptor, or with a descriptor that this

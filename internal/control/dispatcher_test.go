@@ -130,8 +130,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzDispatcher splits its input into frames, each of which has its length before it, and sends them
-// to a port: the dispatcher does not panic, its answers are well-formed, and it still works afterwards.
+// FuzzDispatcher splits its input into frames, each with its length before it, and sends them to a
+// port: the dispatcher does not panic, its answers are well-formed, and it still works afterwards.
 //
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {

@@ -141,7 +141,7 @@ type QPPath struct {
 	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
 	Timeout   uint8      // 57: the NIC waits 4.096 us * 2^Timeout for an answer; 1 to 31
 	Retries   uint8      // 58: retries, 0 to 7, before a work request fails because no answer came
-	RNR       uint8      // 59: retries, 0 to 6, before one fails because the peer is not ready to receive; 7: no limit
+	RNR       uint8      // 59: retries, 0 to 6, before a request fails because the peer is not ready; 7: no limit
 	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask the peer for: the specification's code, 0 to 31
 	Reads     uint8      // 61: most READs of this end in progress, which the peer answers
 	ReadDepth uint8      // 62: most READs of the peer that the NIC answers at one time
@@ -207,7 +207,7 @@ type SGE struct {
 	Key uint32
 }
 
-// MaxSGEs is the maximum of SGEs in a work request.
+// MaxSGEs is the maximum number of SGEs in a work request.
 const MaxSGEs = 4
 
 // WR is a work request.
@@ -244,7 +244,7 @@ type Post struct {
 // postHead is the number of bytes before the work requests.
 const postHead = 8
 
-// MaxPost is the maximum of bytes of work requests (WRLen) in a Post.
+// MaxPost is the maximum number of bytes of work requests (WRLen) in a Post.
 const MaxPost = MaxData - postHead
 
 func (p Post) append(b []byte) ([]byte, error) {
@@ -417,7 +417,7 @@ type PageRequest struct {
 
 func (r PageRequest) number() uint32 { return r.ID }
 
-// MaxPages is the maximum of pages in a PageRequest.
+// MaxPages is the maximum number of pages in a PageRequest.
 const MaxPages = 64
 
 // PageAnswer answers a PageRequest with one entry for each page, in the format of the driver's

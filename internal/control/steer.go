@@ -128,7 +128,7 @@ const (
 	HashUDPv6 = 1 << 5
 )
 
-// MaxRSSTable is the maximum of entries in RSS's table on the wire.
+// MaxRSSTable is the maximum number of entries in RSS's table on the wire.
 const MaxRSSTable = 512
 
 // RSS is a port's receive side scaling.

@@ -5,10 +5,10 @@
 //
 // It implements both ends: Ops registers the guest's operations with package agent, and Run calls
 // them from the host. Output is sent as progress of the operation "session". The guest sends only
-// as much as the host has room for (window), and the host extends this by "session-credit" after
-// its reader has taken bytes: a host that does not read stops the program instead of filling
-// memory. The host sends input one request at a time, which the guest answers when the program's pipe
-// has taken the input.
+// as much as the host has room for (window). The host allows more by the operation "session-credit"
+// after its reader has taken bytes: a host that does not read stops the program instead of filling
+// memory. The host sends input one request at a time, which the guest answers when the program's
+// pipe has taken the input.
 package guestexec
 
 import (

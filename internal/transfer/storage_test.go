@@ -78,8 +78,7 @@ func TestTimesOfOperations(t *testing.T) {
 	}
 }
 
-// Calls without an open device or source, or with one that is open already, return an error and
-// leave nothing.
+// DoIO and Load without an open device or source return an error. An open that fails frees its buffers.
 func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")

@@ -26,7 +26,7 @@ type flow struct {
 
 const superPacket, segment = 64 << 10, 8192
 
-// use returns the link usage of a super-packet in segments.
+// use returns the link usage of a packet of superPacket bytes that the wire carries in segments.
 func use() shape.Use {
 	const header = 66
 	n := uint32(superPacket / segment)
