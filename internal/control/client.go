@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -106,9 +107,7 @@ type ClientStats struct {
 
 // NewClient returns a client with a new session.
 func NewClient(s Sender, o ClientOptions) *Client {
-	if o.Timeout == 0 {
-		o.Timeout = limits.Control.Here()
-	}
+	o.Timeout = cmp.Or(o.Timeout, limits.Control.Here())
 	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call),
 		freed: make(chan struct{})}
 	for c.session == 0 {

@@ -257,11 +257,6 @@ func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 // SetSplit sets a receive queue's header split.
 func (c *Client) SetSplit(ctx context.Context, s Split) error { return callVoid(ctx, c, splitSet, s) }
 
-// Split reads a receive queue's header split.
-func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
-	return splitGet.call(ctx, c, Split{Queue: queue})
-}
-
 // AddFlow adds a rule and returns its id. A matching rule takes precedence over RSS, and a rule that
 // compares more fields over a rule that compares fewer.
 func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
@@ -271,14 +266,8 @@ func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 // DelFlow deletes a rule.
 func (c *Client) DelFlow(ctx context.Context, id uint32) error { return callVoid(ctx, c, flowDel, id) }
 
-// Flows lists the rules.
-func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return callList(ctx, c, flowList) }
-
 // SetRSS sets receive side scaling.
 func (c *Client) SetRSS(ctx context.Context, r RSS) error { return callVoid(ctx, c, rssSet, r) }
-
-// RSS reads receive side scaling.
-func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
 
 // GPUs lists the GPUs that the port may use.
 func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return callList(ctx, c, gpuList) }
@@ -296,9 +285,6 @@ func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
 	return callVoid(ctx, c, bufferDel, id)
 }
 
-// Buffers lists the registered buffers.
-func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return callList(ctx, c, bufferList) }
-
 // BindRx binds receive queues to a buffer and returns the binding's id.
 func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
 	return bindRx.call(ctx, c, Binding{Buffer: buffer, Queues: queues})
@@ -311,11 +297,6 @@ func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
 
 // Unbind ends a binding.
 func (c *Client) Unbind(ctx context.Context, id uint32) error { return callVoid(ctx, c, unbind, id) }
-
-// Bindings lists the bindings.
-func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
-	return callList(ctx, c, bindingList)
-}
 
 // AddFlowCounter installs a flow counter and returns its id.
 func (c *Client) AddFlowCounter(ctx context.Context, m FlowCounter) (uint32, error) {

@@ -95,6 +95,21 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
+// Split, Flows, RSS, Buffers and Bindings send commands that the golden files contain and no program of vnic sends.
+func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
+	return splitGet.call(ctx, c, Split{Queue: queue})
+}
+
+func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return callList(ctx, c, flowList) }
+
+func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
+
+func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return callList(ctx, c, bufferList) }
+
+func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
+	return callList(ctx, c, bindingList)
+}
+
 // refusal returns an error that a reply in the golden files carries: its number and text.
 func refusal(errno syscall.Errno, words string) error {
 	return fmt.Errorf("%s: %w", words, errno)
