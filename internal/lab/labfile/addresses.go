@@ -7,22 +7,13 @@ import (
 )
 
 // Addrs returns the default addresses of a guest's NIC on a rail. The rail is the NIC's number in its
-// guest.
-func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
-
-// The third byte of the address is the rail's: each NIC of a guest is on a subnet with the other
-// guests' NICs of the same number, because interfaces of one guest in one subnet would answer each
-// other's ARP requests.
-func addr4(rail, guest int) netip.Prefix {
-	b := lab.Addr4(guest).Addr().As4()
-	b[2] += byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
-}
-
-func addr6(rail, guest int) netip.Prefix {
-	b := lab.Addr6(guest).Addr().As16()
-	b[7] = byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
+// guest. Each NIC of a guest is on a subnet with the other guests' NICs of the same number, because
+// interfaces of one guest in one subnet would answer each other's ARP requests.
+func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
+	b4, b6 := lab.Addr4(guest).Addr().As4(), lab.Addr6(guest).Addr().As16()
+	b4[2] += byte(rail)
+	b6[7] = byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom4(b4), 24), netip.PrefixFrom(netip.AddrFrom16(b6), 64)
 }
 
 // Given returns the addresses of a NIC that the file sets to other values than the rail's (Addrs); zero:

@@ -143,7 +143,7 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 // interconnects copies the links between a guest's sockets to its description.
 func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
-		from, to, _ := strings.Cut(key, "-")
+		var from, to string
 		exists := func(name string) bool {
 			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
 		}

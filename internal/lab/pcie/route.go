@@ -1,6 +1,9 @@
 package pcie
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // EdgeKind is the kind of an Edge.
 type EdgeKind uint8
@@ -98,9 +101,8 @@ func climb(n, top *node) (edges []Edge) {
 }
 
 func descend(top, n *node) (edges []Edge) {
-	up := climb(n, top)
-	for i := len(up) - 1; i >= 0; i-- {
-		edges = append(edges, Edge{Kind: Down, Node: up[i].Node})
+	for _, up := range slices.Backward(climb(n, top)) {
+		edges = append(edges, Edge{Kind: Down, Node: up.Node})
 	}
 	return edges
 }
