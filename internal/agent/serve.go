@@ -57,12 +57,10 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	cancel()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
-	t := time.NewTimer(limits.AgentStop.Here())
-	defer t.Stop()
 	select {
 	case <-done:
 		return err
-	case <-t.C:
+	case <-time.After(limits.AgentStop.Here()):
 		return errors.Join(err, ErrBusy)
 	}
 }

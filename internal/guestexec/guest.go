@@ -1,6 +1,7 @@
 package guestexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,11 +73,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if err != nil {
 		return status, err
 	}
-	dir := a.Dir
-	if dir == "" {
-		dir = "/"
-	}
-	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: dir}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: cmp.Or(a.Dir, "/")}
 	r, theirs, err := connect(&a, cmd)
 	if err != nil {
 		return status, err
@@ -205,7 +202,7 @@ func (r *running) leave() {
 }
 
 // pump sends a stream's bytes to the host until the stream ends, as far as the host has room. After
-// the program has ended, it reads on until the end of the stream, or until no more output comes.
+// the program has ended, pump reads on until the end of the stream, or until no more output comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {

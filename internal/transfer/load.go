@@ -192,9 +192,6 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 	}
 	defer func() { _ = batches.Close() }()
 	defer func() { r.Consumer = batches.Stats() }()
-	step := time.NewTimer(0)
-	defer step.Stop()
-	<-step.C
 	for {
 		b, err := batches.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -205,9 +202,8 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 		}
 		r.Bytes += b.Len
 		if l.Step > 0 { // stands for the GPU's work on the batch
-			step.Reset(l.Step)
 			select {
-			case <-step.C:
+			case <-time.After(l.Step):
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}

@@ -41,11 +41,9 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	pid := peer(conn)
-	late := time.NewTimer(p.takeover)
-	defer late.Stop()
 	select {
 	case p.turn <- struct{}{}:
-	case <-late.C:
+	case <-time.After(p.takeover):
 		p.refuse(pid)
 		_ = conn.Close()
 		return
