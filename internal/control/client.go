@@ -283,8 +283,6 @@ func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, c.session, seq
 	frame := f.Append(make([]byte, 0, EthernetLen+HeaderLen+len(data)))
 	wait := firstRetry
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	for {
 		if err := c.send.Send(frame); errors.Is(err, net.ErrClosed) {
 			return nil, err
@@ -299,9 +297,8 @@ func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []
 			return nil, c.why
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(wait):
 			wait = min(2*wait, lastRetry)
-			timer.Reset(wait)
 			c.mu.Lock()
 			c.stats.Repeats++
 			c.mu.Unlock()

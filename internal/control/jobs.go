@@ -84,15 +84,13 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 		c.jobs.remove(id, w)
 	}()
 	wait := firstPoll
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	for {
 		select {
 		case s := <-w:
 			return s, nil
 		case <-ctx.Done():
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
-		case <-timer.C:
+		case <-time.After(wait):
 			s, err := c.PollJob(ctx, id)
 			if errors.Is(err, syscall.ENOENT) { // the job has ended, and the NIC has dropped its status
 				return lateNotify(ctx, w, err)
@@ -101,7 +99,6 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 				return s, err
 			}
 			wait = min(2*wait, lastPoll)
-			timer.Reset(wait)
 		}
 	}
 }
