@@ -59,13 +59,12 @@ func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) err
 			sl.n = int(min(s.conf.Len-off, stage))
 			sl.add(s.conf.Off+off, sl.dataIOVA, uint32(sl.n))
 			off += uint64(sl.n)
-			full := make(chan struct{})
-			sl.full = full
+			sl.full = make(chan struct{})
 			ahead <- sl
 			p.start(func() error {
 				err := n.run(ctx, s, control.JobToGuest, sl)
 				if err == nil {
-					close(full)
+					close(sl.full)
 				}
 				return err
 			})
