@@ -2,13 +2,14 @@
 // jsonlines) in both directions over a serial port.
 //
 // In the guest, Serve answers requests by the operations that packages have registered. On the
-// host, a Client sends the requests. The guest sends the events "boot" after its init is done and
-// "panic" after its agent died. The first message of each end has the versions of its vnic and of
-// its protocol: ends with different versions of the protocol refuse each other.
+// host, a Client sends the requests. The guest's init sends the event "boot" when it is done, and
+// "panic" if it fails, or if the agent dies or fails. The first message of each end has the versions
+// of its vnic and of its protocol. An end refuses an end with another version of the protocol, but
+// the guest accepts the request to power off from any host.
 //
-// Each operation runs in its own goroutine. The host does not trust a guest: it drops and counts
-// lines that are too long or malformed. A panic in the guest is not recovered: the agent's process
-// dies, and its parent, the guest's init, reports it.
+// Each operation runs in a goroutine of its own. The host does not trust a guest: it drops and counts
+// lines that are too long or malformed. The agent does not recover a panic: its process dies, and the
+// parent process, the guest's init, reports it.
 package agent
 
 import (
@@ -26,21 +27,21 @@ import (
 // Names of events.
 const (
 	EventBoot  = "boot"  // init is done and the agent is about to serve
-	EventPanic = "panic" // the agent's process died; args are a Panic
+	EventPanic = "panic" // init failed, or the agent's process died or failed; args are a Panic
 )
 
 // Config is /vnic/config.json of the initramfs: the settings of the guest's init and agent.
 type Config struct {
-	Modules  []string `json:"modules,omitempty"`  // loaded in this order; a module's dependencies come first
+	Modules  []string `json:"modules,omitempty"`  // loaded in this order, each after its dependencies
 	Hostname string   `json:"hostname,omitempty"` // "" = the kernel's default
 	Channel  string   `json:"channel,omitempty"`  // path of the results channel; "" = /dev/ttyS1
-	// use the virtio port PortName instead of Channel, if the kernel has it
+	// the results channel is the virtio port PortName, or Channel if that port cannot be opened
 	Port      bool `json:"port,omitempty"`
 	HugePages int  `json:"hugepages,omitempty"` // 2 MiB pages to reserve
 	// all nodes except node 0 are GPU memory: all tasks and the huge pages stay on node 0
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
-	Extra  map[string]string `json:"extra,omitempty"`  // for operations
+	Extra  map[string]string `json:"extra,omitempty"`  // settings that operations read
 	Alone  *Alone            `json:"alone,omitempty"`  // set: there is no results channel
 	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host when the guest booted; 0: 1
 }
@@ -91,8 +92,8 @@ type Env struct {
 
 // Panic are the args of EventPanic.
 type Panic struct {
-	Status string `json:"status"` // how the process ended
-	Output string `json:"output"` // the end of its stderr
+	Status string `json:"status"` // how the agent's process ended; "init" or "start": what init failed to do
+	Output string `json:"output"` // the end of the agent's stderr, or init's error
 }
 
 // Op is an operation of the guest. Serve sends the operation's result to the host as JSON. ctx ends when the
@@ -117,8 +118,8 @@ func Register(name string, op Op) {
 	registry.ops[name] = op
 }
 
-// Decoded returns the operation that decodes its arguments from JSON and calls op; a request
-// without arguments gets the zero value.
+// Decoded returns the operation that decodes its arguments from JSON and calls op. If the request has
+// no arguments, op gets the zero value.
 func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
@@ -181,8 +182,8 @@ func EnvOf(ctx context.Context) Env {
 	return e
 }
 
-// Progress sends v to the host from a running operation, whose context is ctx. With another context
-// it does nothing.
+// Progress sends v to the host from a running operation, whose context is ctx. With a context that is
+// not an operation's it does nothing and returns nil.
 func Progress(ctx context.Context, v any) error {
 	send, _ := ctx.Value(progressKey).(func(any) error)
 	if send == nil {

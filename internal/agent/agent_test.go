@@ -45,7 +45,7 @@ func init() {
 	})
 }
 
-// client returns a client, and the guest's end of its pipe.
+// client returns a client, and the other end of the client's pipe, for a guest.
 func client(t *testing.T) (*Client, net.Conn) {
 	ignore := goleak.IgnoreCurrent()
 	host, guest := net.Pipe()
@@ -57,7 +57,7 @@ func client(t *testing.T) (*Client, net.Conn) {
 	return c, guest
 }
 
-// link serves one end of a pipe, and returns a client of the other.
+// link starts an agent at one end of a pipe, and returns a client at the other end.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
 	c, guest := client(t)
@@ -75,7 +75,7 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Cleanup(func() {
 		cancel()
 		_ = c.Close()
-		for range done { // waits until the other end is done
+		for range done { // waits until the agent's goroutine has ended
 		}
 	})
 	<-c.Booted()
@@ -182,8 +182,8 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 }
 
 // A host refuses an agent of another protocol, whatever the request, by one line that names both versions. The file
-// boot-780d5150.jsonl has the output of the init of 780d5150, which sends no version. The host accepts agents of any
-// vnic version with the same protocol.
+// boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version. The host accepts
+// agents of any vnic version with the same protocol.
 //
 // Invariant: guests: An agent of another protocol is refused by one line that names both versions.
 func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
@@ -211,7 +211,8 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// An agent refuses requests while it carries out the maximum number of others, and accepts them when those have ended.
+// An agent refuses requests while it carries out the maximum number of requests, and accepts them when others have
+// ended.
 func TestRequestsAtATimeAreBounded(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())

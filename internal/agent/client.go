@@ -15,7 +15,7 @@ var ErrClosed = errors.New("results channel closed")
 // RemoteError is an operation's error in the guest. Its text is Plain.
 type RemoteError = jsonlines.RemoteError
 
-// PanicError is the error after the guest's agent died.
+// PanicError is the error of a results channel after EventPanic.
 type PanicError struct{ Panic }
 
 func (e *PanicError) Error() string {
@@ -37,8 +37,8 @@ type Client struct {
 type Conn = jsonlines.Conn
 
 // NewClient takes ownership of conn and reads it until Close or its end. Then Err returns a
-// version.Error if the agent has another version of the protocol, a *PanicError if the agent died,
-// else ErrClosed.
+// version.Error if the agent has another version of the protocol, a *PanicError after EventPanic, else
+// ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,

@@ -53,7 +53,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is the guest's uptime when its init was done.
+// started is the guest's uptime when this process started. Init starts the agent's process when it is done.
 var started = uptime()
 
 func init() {
@@ -77,7 +77,7 @@ func hello(ctx context.Context) *Hello {
 	return h
 }
 
-// uptime returns the time since boot in milliseconds.
+// uptime returns the time since boot in milliseconds, or 0 if the kernel returns an error.
 func uptime() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -116,8 +116,8 @@ func readHex(path string) uint64 {
 	return v
 }
 
-// parseResource parses sysfs' "resource": one line "start end flags" per BAR; the seventh line is
-// the ROM.
+// parseResource parses sysfs' "resource", which has a line "start end flags" for each of six BARs. It
+// ignores unused BARs and the lines after the sixth: the seventh is the ROM's.
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

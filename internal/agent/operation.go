@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// Operation is a guest operation with arguments of type A and a result of type R. One value serves
-// both ends: a guest's program serves it, the host calls it.
+// Operation is a guest operation with arguments of type A and a result of type R. Both ends use the
+// same value: a guest's program calls Serve, the host calls Call.
 type Operation[A, R any] struct{ name string }
 
 // None stands for no arguments or no result.

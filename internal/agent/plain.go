@@ -12,8 +12,9 @@ func Obeyed(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Plain removes escape sequences and all characters that are Obeyed from a guest's text, so that it
-// can be printed on a terminal.
+// Plain removes escape sequences, characters that are Obeyed and invalid UTF-8 from a guest's text,
+// so that it can be printed on a terminal. A tab becomes a space. Plain removes the whole of a
+// sequence of the form ESC [ parameters letter, and of other sequences only ESC and the next character.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

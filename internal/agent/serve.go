@@ -57,12 +57,10 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	cancel()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
-	t := time.NewTimer(limits.AgentStop.Here())
-	defer t.Stop()
 	select {
 	case <-done:
 		return err
-	case <-t.C:
+	case <-time.After(limits.AgentStop.Here()):
 		return errors.Join(err, ErrBusy)
 	}
 }
@@ -125,12 +123,12 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.out.Answer(m.ID, v, err) // a write error also ends the loop
+		_ = s.out.Answer(m.ID, v, err) // a write error cannot be reported to the host
 	})
 }
 
 // WriteEvent writes an event line for the guest's init. It writes a newline first, because the
-// agent may have died within a line.
+// agent may have died before it wrote a whole line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	m := &jsonlines.Message{Event: event}
 	var err error

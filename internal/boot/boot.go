@@ -1,10 +1,10 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
-// As process 1 it mounts, loads modules, opens the results channel, starts itself again as the
-// agent, and powers off when the agent has ended: so process 1 can report an agent that died. If no
-// host is at the other end of a channel (agent.Alone), it starts the applet for the console in
-// place of the agent. The agent's operations and applets must be registered with package agent
-// before Main is called.
+// As process 1 the program mounts file systems, loads modules, opens the results channel, starts
+// itself again as the agent, and powers off when the agent has ended: so process 1 can report an
+// agent that died. In a guest without a results channel (agent.Alone) it starts the applet for the
+// console in place of the agent. The agent's operations and applets must be registered with package
+// agent before Main is called.
 package boot
 
 import (
@@ -42,8 +42,7 @@ func Main(args []string) int {
 	return usage(args)
 }
 
-// usage explains the program to a user who runs it outside of vnic's guests, and returns the exit
-// status.
+// usage prints the names of the tools, and returns the exit status.
 func usage(args []string) int {
 	w, status := os.Stderr, 2
 	if len(args) > 1 && (args[1] == "-h" || args[1] == "-help" || args[1] == "--help" || args[1] == "help") {

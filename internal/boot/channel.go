@@ -17,7 +17,7 @@ import (
 
 // openResults opens the configured results channel for process 1, which writes to it: a blocking
 // file that Go's poller does not use. Only the agent's process, which inherits the channel, may
-// poll it (agentChannel). With two pollers, messages stay unseen: a poll removes the message from
+// poll it (runAgent). With two pollers, messages stay unseen: a poll removes the message from
 // the port's queue, and when the message's interrupt comes later, it finds nothing there and wakes
 // nobody (Linux drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c,
 // vring_interrupt).
@@ -33,12 +33,12 @@ func openResults(c *agent.Config) (*os.File, error) {
 }
 
 // openPort opens the virtio port with a name (Linux drivers/char/virtio_console.c), if the kernel
-// has a driver for ports.
+// has a driver for ports. It waits up to limits.ResultsPort for the port and for its other end.
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
 	}
-	for end := time.Now().Add(limits.ResultsPort.Here()); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no events
+	for end := time.Now().Add(limits.ResultsPort.Here()); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no event
 		names, _ := filepath.Glob(filepath.Join(root, "sys/class/virtio-ports/*/name"))
 		for _, n := range names {
 			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
@@ -51,8 +51,8 @@ func openPort(root, name string) (*os.File, error) {
 	}
 }
 
-// connected opens a port and waits until its other end is connected: before, a read returns the end
-// of the file.
+// connected opens a port and waits, until the time end at most, until the port's other end is
+// connected: before, a read returns the end of the file.
 func connected(path string, end time.Time) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -88,7 +88,7 @@ func openChannel(path string) (_ *os.File, err error) {
 	}
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err == nil {
-		// cfmakeraw
+		// As cfmakeraw(3) does.
 		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 		t.Oflag &^= unix.OPOST
 		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
@@ -103,7 +103,7 @@ func openChannel(path string) (_ *os.File, err error) {
 	return blocking(fd, path)
 }
 
-// blocking makes a descriptor blocking, and takes ownership.
+// blocking makes a descriptor blocking and returns its file. After an error it closes the descriptor.
 func blocking(fd int, path string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "clear O_NONBLOCK", Path: path, Err: err}, unix.Close(fd))

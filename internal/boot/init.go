@@ -28,7 +28,7 @@ const (
 	envFD     = 4
 )
 
-// panicOutput is how many bytes of a dead agent's stderr init reports.
+// panicOutput is how many bytes of a dead agent's stderr init reports at most: the last ones.
 const panicOutput = 16 << 10
 
 // runInit is process 1. It does not return: at its end it powers the machine off.
@@ -69,11 +69,11 @@ func say(err error) {
 	}
 }
 
-// report tells the host and the console that the agent has ended. The console already has the
-// output.
+// report tells the host and the console that init or the agent has failed. Only the host gets output:
+// the console already has an agent's stderr.
 func report(channel *os.File, status, output string) {
 	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
-	err := unix.SetNonblock(int(channel.Fd()), false) // the agent has made it non-blocking
+	err := unix.SetNonblock(int(channel.Fd()), false) // the agent may have made it non-blocking
 	if err == nil {
 		err = agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output})
 	}
@@ -176,6 +176,7 @@ func keepToNode0() error {
 
 // reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a
 // signal comes, and the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages).
+// So reserve tries again, until ten tries have not reserved any more.
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loader loads modules from a flat directory: NAME.ko, with its dependencies in NAME.needs, one a
-// line (guest-images).
+// loader loads modules from a flat directory. NAME.ko, or NAME.ko.zst, is a module; NAME.needs has the
+// names of the modules on which it depends, one a line.
 type loader struct {
 	dir   string
 	done  map[string]bool
@@ -40,8 +40,8 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert loads NAME.ko, or NAME.ko.zst, which the kernel unpacks. If there is neither file, it
-// treats the module as built in.
+// insert loads base.ko, or base.ko.zst, which the kernel unpacks. If there is neither file, the module
+// is built into the kernel, and insert returns nil.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

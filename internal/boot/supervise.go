@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// superviseAgent runs this program as the agent and returns its wait status and the end of its
-// stderr. As process 1 it also reaps every orphan.
+// superviseAgent runs this program as the agent, and returns the agent's wait status and the end of
+// its stderr. Until the agent ends, superviseAgent also reaps the orphans that process 1 inherits.
 func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {
 	er, ew, err := os.Pipe()
 	if err != nil {
@@ -54,7 +54,7 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 	if err != nil {
 		return 0, "", fmt.Errorf("wait for the agent: %w", err)
 	}
-	_ = pr.SetReadDeadline(time.Now().Add(limits.LastOutput.Here())) // its children may hold the pipe open
+	_ = pr.SetReadDeadline(time.Now().Add(limits.LastOutput.Here())) // the agent's children may hold the pipe open
 	wg.Wait()
 	return ws, string(tail.Bytes()), nil
 }

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bodies of requests: structs of fixed size. A body that has a method check passes it before its handler runs.
+// The bodies of requests: values of fixed size. If a body has a method check, the request's handler runs only if check
+// returns nil.
 type (
 	// none is an empty body.
 	none struct{}
@@ -66,7 +67,7 @@ type (
 		Signal  int32
 	}
 
-	// grant asks the broker to give a GPU's memory to the members of a group that connect to a socket.
+	// grant asks the broker to send a GPU's memory to the members of a group that connect to a socket.
 	grant struct {
 		Memory memoryIndex
 		Group  uint32
@@ -106,7 +107,7 @@ func (g *grant) check() error { return g.Path.check() }
 // text is a string, filled up with zeros.
 type text [unix.PathMax]byte
 
-// toText makes a text. If the string is too long or has a zero in it, the text does not pass check.
+// toText makes a text. If the string is too long, or a zero byte in it is before another byte, check refuses the text.
 func toText(s string) (t text) {
 	copy(t[:], s)
 	return t

@@ -69,8 +69,8 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
-// A broker does not trust its client: the client gets only what the policy permits, and what was named
-// before the seal.
+// A broker does not trust its client: the client gets only connections that the policy permits, and only the use of
+// sockets and files that were named before the seal.
 //
 // Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
 func TestBrokerTrustsNobody(t *testing.T) {
@@ -156,7 +156,8 @@ func keeps(t *testing.T, c *net.UDPConn, n int) {
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
 
-// The broker gives GPUs' memory away only at sockets that were named before the seal, and only existing memory.
+// The broker sends the descriptor of a GPU's memory only at sockets that were named before the seal, and only after the
+// memory was named.
 func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -213,7 +214,8 @@ func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	}
 }
 
-// The broker gives a draft the name that was set before the seal, if it is still the same file. Other files get none.
+// The broker gives a draft the name that was set before the seal, if the draft is still the same file. It renames no
+// other file.
 func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -293,7 +295,7 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	keeps(t, socket, 1<<16)
 	testkit.OK(t, socket.Close())
 	testkit.Must(d.WriteToUDPAddrPort([]byte("attack"), to))(t)
-	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // behind it
+	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // comes after the attack
 	testkit.OK(t, asker.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	n, err = asker.Read(b)
 	testkit.OK(t, err)
@@ -307,7 +309,7 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.Equal(t, "the first that the stranger got", string(b[:n]), "friend")
 }
 
-// The broker reports to the process the datagrams that a forward's socket had no room for.
+// The broker reports to the process how many datagrams a forward's socket had no room for.
 func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -316,7 +318,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	defer d.Close()
 	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer c.Close()
-	const n = 2000 // datagrams of 60 KB: nobody reads them, and no socket has room for all
+	const n = 2000 // datagrams of 60 KB: nobody reads them yet, and no socket has room for all
 	for range n {
 		testkit.Must(c.Write(make([]byte, 60_000)))(t)
 	}
@@ -332,7 +334,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.Equal(t, "some are lost", d.Lost() > 0, true)
 }
 
-// A call whose context has ended leaves no state, and no call waits for a broker that has ended.
+// A call whose context has ended leaves no descriptor and no goroutine, and no call waits for a broker that has ended.
 func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})

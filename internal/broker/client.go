@@ -23,11 +23,11 @@ import (
 )
 
 // Client is the confined process's end of the connection to its broker. Several goroutines may call
-// its methods.
+// its methods at the same time.
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
-	ended chan struct{} // closed when the broker has ended, or has hung up
+	ended chan struct{} // closed when the connection has ended: the broker has ended, or Close was called
 
 	mode atomic.Pointer[string] // nil: Confine has not succeeded
 
@@ -57,7 +57,7 @@ type reply struct {
 	fd    int // -1: none
 }
 
-// read receives answers until the broker hangs up.
+// read receives answers until the connection ends.
 func (k *Client) read() {
 	defer close(k.ended)
 	b := make([]byte, headerLen+maxBody)
@@ -113,7 +113,7 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	if !waits { // read has taken the answer and passes it on
 		scm.Close((<-wait).fd)
 	} else {
-		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // nothing waits for its answer
+		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // nobody waits for the answer to opCancel
 	}
 	return reply{fd: -1}, err
 }
@@ -262,7 +262,7 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 }
 
 // Own names a child process to the broker, before Confine. signal makes the broker send the child SIGTERM or SIGKILL;
-// SIGKILL goes to the child's process group, too, if the kernel supports that (Linux 6.9).
+// SIGKILL goes to the whole process group that the child leads, if the kernel supports that (Linux 6.9).
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) { // the child has ended already, and its parent has waited for it
@@ -283,8 +283,8 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 }
 
 // Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. The broker
-// passes commands that come by that socket on to the QEMU if Config.Monitor lists them. The caller still owns monitor,
-// and closes it.
+// passes commands that are written to the other socket on to the QEMU if Config.Monitor lists them. The caller still
+// owns monitor, and closes it.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -323,8 +323,8 @@ func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of Confine, "" before it has succeeded, and how many of this process's system calls the
-// sandbox has refused since, or in mode Log would have refused.
+// State returns the mode of Confine and how many of this process's system calls the sandbox has refused, or in mode
+// Log would have refused. Before Confine has succeeded, State returns "" and 0.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -339,9 +339,9 @@ func (k *Client) Refused() uint64 {
 	return n
 }
 
-// Guard returns a context that ends with ErrGone and the reason if the broker ends before Close, for example because
-// somebody kills it. Without a broker this process can open nothing new, nor end what it has started. The caller
-// calls cancel before Close.
+// Guard returns a context that ends with ErrGone and the reason if the broker ends before cancel is called, for example
+// because somebody kills the broker. Without a broker this process can open nothing new, nor end the QEMUs that it has
+// started. The caller calls cancel before Close.
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {
@@ -365,7 +365,7 @@ func (k *Client) gone() error {
 	return ErrGone
 }
 
-// Close ends the broker, and waits for it.
+// Close ends the broker, and waits until it has ended, limits.Broker at most. Close of a nil Client does nothing.
 func (k *Client) Close() error {
 	if k == nil {
 		return nil

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// caller names the variable that makes the test's program repeat one call: mode, name of the call, and count.
+// caller names the environment variable that makes the test's program repeat one system call. The variable's value has
+// the mode of the sandbox, the call's name in datapath, and the count.
 const caller = "VNIC_TEST_CALLER"
 
 // datapath has the system calls that a NIC's threads make at most once for each batch of frames. None waits.
@@ -38,11 +39,12 @@ func datapath() (map[string]func() error, error) {
 			_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &unix.Timespec{}, nil)
 			return err
 		},
-		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // has a condition
+		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // argument is checked
 	}, err
 }
 
-// measure runs in that process: it prints the time of a call in ns, the minimum of ten runs.
+// measure runs in a process with the variable caller: it prints the time of a call in ns, the minimum of the means of
+// ten runs.
 func measure(what string) error {
 	words := strings.Fields(what)
 	n, err := strconv.Atoi(words[2])
@@ -77,7 +79,7 @@ func measure(what string) error {
 	return err
 }
 
-// BenchmarkCall measures what the sandbox adds to the time of a system call.
+// BenchmarkCall measures the time of system calls without the sandbox and in it.
 func BenchmarkCall(b *testing.B) {
 	for _, name := range []string{"eventfd", "preadv2", "ppoll", "fcntl"} {
 		for _, mode := range []string{Off, On} {

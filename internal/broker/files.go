@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// kept is a file that the confined process has named, so that the broker removes or renames it later.
+// kept is a file that the confined process has named, so that it can ask the broker to remove or rename the file later.
 type kept struct {
 	dir   *os.File
 	name  string      // the file's name in dir; "": a draft without a name
@@ -62,7 +62,7 @@ func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 }
 
 // same reports whether the file that the process named still has the name. The content of a draft
-// may have changed since; if another file has changed, same returns false.
+// may have changed since; if a file that is no draft has changed, same returns false.
 func (k *kept) same() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -70,7 +70,7 @@ func (k *kept) same() bool {
 }
 
 // rename is opRename's handler: it gives a draft its name. If the draft has a temporary name, that
-// must still lead to the same file.
+// name must still lead to the same file.
 func (s *server) rename(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	switch {
@@ -88,8 +88,8 @@ func (s *server) rename(i fileIndex) (none, error) {
 	return none{}, err
 }
 
-// remove is opRemove's handler: it removes a file if the name still has the same file, and then its directory if
-// requested.
+// remove is opRemove's handler: it removes a file if the name still leads to the same file, and then the file's
+// directory if opKeep requested that.
 func (s *server) remove(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	if err == nil && k.draft == nil && k.same() {

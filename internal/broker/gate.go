@@ -25,8 +25,8 @@ func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is a qemu.Started: the starter of each QEMU calls it after the QEMU's start. It returns when it has been
-// called for all QEMUs and the process is confined, or when ctx ends.
+// Pass is a qemu.Started: the starter of each QEMU calls it after the QEMU's start. It returns when Pass was called for
+// all QEMUs and confine has returned, when ctx ends, or on an error.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
 	if signal, err = g.broker.Own(pid); err != nil {

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A confined process asks the broker how another process has a file mapped. Without a broker it looks itself.
+// Client.Sharing asks the broker how a process has a file mapped. If the Client is nil, the calling process looks
+// itself.
 //
 // Invariant: sandbox: The broker says how a process has a file mapped.
 func TestBrokerLooksAtMappings(t *testing.T) {

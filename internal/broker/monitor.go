@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// maxCommand is the length of the longest command line that the relay accepts.
+// maxCommand is the length of the longest command line, with its newline, that the relay accepts.
 const maxCommand = 4 << 10
 
 // monitor is opMonitor's handler: it starts a relay between a QEMU's monitor and the process.
@@ -35,16 +35,16 @@ func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// unplug is the only command that may have an argument: a device whose name begins with
+// unplug is the only command that may have an argument: the name of a device, which begins with
 // devicePrefix.
 const (
 	unplug       = "device_del"
 	devicePrefix = "dev-"
 )
 
-// relayCommands passes commands of the process to a QEMU's monitor if allowed lists them, without arguments except
-// for unplug's; it drops other commands. It passes all lines of the monitor to the process (QEMU
-// docs/interop/qmp-spec.rst).
+// relayCommands passes commands of the process to a QEMU's monitor if allowed lists them (QEMU
+// docs/interop/qmp-spec.rst). It passes on the argument of unplug, but no other command's arguments, and drops other
+// commands. It passes everything that the monitor sends to the process.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()

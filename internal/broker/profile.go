@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 )
 
-// paths are all files and directories that a confined process may read.
+// paths are all files and directories that a confined process may open, for reading.
 var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
@@ -29,8 +29,8 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess has the calls for a process that runs its guests itself. All its sockets are connected
-// before Confine.
+// InProcess has the calls for a process that drives NICs itself, in place of guests. All sockets of such
+// a process are connected before Confine, so that sendmsg reaches nobody else.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
@@ -38,11 +38,12 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover has calls that Confine needs to send seccomp's listener to the broker and forbids afterwards: a process
-// could otherwise use sendmsg with a socket that later gets the number of the broker's descriptor.
+// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. Confine
+// forbids them at its end, unless its caller permits them: a process could otherwise use sendmsg with a socket that
+// later gets the number of the broker's descriptor.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls returns all calls that a confined process may make. broker is the descriptor of the broker's socket.
+// calls returns the calls that each confined process may make. broker is the descriptor of the broker's socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders is how many senders a relay remembers. When one more comes, the relay forgets the older half.
+// maxSenders is how many senders a relay remembers. When one more comes, the relay forgets all but the senders of the
+// last maxSenders/2 datagrams.
 const maxSenders = 4096
 
 // relay carries datagrams between the confined process and a UDP socket that the broker has opened on the host for a
@@ -34,7 +35,7 @@ func (l *relay) note(from netip.AddrPort) {
 	defer l.mu.Unlock()
 	l.turn++
 	if _, known := l.seen[from]; !known && len(l.seen) == maxSenders {
-		for a, last := range l.seen { // the older half, so that there is room for 2,048 more
+		for a, last := range l.seen { // so that there is room for at least 2,048 more
 			if last+maxSenders/2 <= l.turn {
 				delete(l.seen, a)
 			}
@@ -72,7 +73,7 @@ func (l *relay) answer() {
 	}
 }
 
-// run passes datagrams of the host's socket to the process, until one of the two sockets is closed.
+// run starts answer, and passes datagrams of the host's socket to the process, until one of the two sockets is closed.
 func (l *relay) run() {
 	go l.answer()
 	b := make([]byte, addrLen+maxDatagram)
@@ -90,7 +91,7 @@ func (l *relay) run() {
 		sender := toAddress(from)
 		copy(b, sender[:])
 		_, err = l.process.Write(b[:addrLen+n])
-		if now := l.host.Lost(); err == nil && now != lost { // the host's socket lost them before this datagram came
+		if now := l.host.Lost(); err == nil && now != lost { // the socket has lost more datagrams
 			lost = now
 			_, err = l.process.Write(le.AppendUint64(make([]byte, addrLen), lost))
 		}
@@ -108,7 +109,7 @@ type relayed struct {
 	lost   atomic.Uint64
 }
 
-// maxDatagram is the length of UDP's longest datagram.
+// maxDatagram bounds the length of a UDP datagram.
 const maxDatagram = 64 << 10
 
 func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {

@@ -23,8 +23,9 @@ func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	return err
 }
 
-// The broker refuses a request with a body of another length, without its descriptor, with a descriptor where it has
-// none, with two, and after the seal if it is allowed only before. It answers the next request.
+// The broker refuses a request with a body of another length, one without the descriptor that its row demands, one with
+// a descriptor that its row forbids, one with two descriptors, and after the seal one that is allowed only before. It
+// answers the next request.
 //
 // Invariant: sandbox: The broker refuses a request whose body, descriptors or time are not as its row says.
 func TestRequestsOfAnotherFormAreRefused(t *testing.T) {

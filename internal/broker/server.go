@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// How many of each a broker has at most.
+// A broker refuses more than these numbers of requests, files and so on.
 const (
 	maxSlow     = 1024 // unanswered slow requests
 	maxKept     = 256  // files that opKeep and opDraft have named
@@ -87,8 +87,8 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	}
 }
 
-// handle answers a request, or starts a goroutine that does. A message that is shorter than a header gets no answer.
-// err is about the message's descriptors.
+// handle answers a request, or starts a goroutine that answers it. A message that is shorter than a header gets no
+// answer. err is the reason why the message's descriptors were not accepted, or nil.
 func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) {
 	h, body, ok := header[requestHeader](b)
 	if !ok {
@@ -171,7 +171,7 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// element returns element i of a list, or EINVAL.
+// element returns element i of a list, or EINVAL if the list has none.
 func element[T any, I ~uint32](list []T, i I) (e T, err error) {
 	if uint64(i) >= uint64(len(list)) {
 		return e, unix.EINVAL
@@ -296,8 +296,8 @@ func (s *server) signal(p processSignal) (none, error) {
 	return none{}, err
 }
 
-// give starts to send the descriptor of a GPU's memory to each process that connects to the listening socket and is
-// admitted by access.Rule.
+// give starts to send the descriptor of a GPU's memory to each process that connects to the listening socket and that
+// access.Rule admits.
 func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
 	memory, err := element(s.memories, g.Memory)
 	if err != nil {
@@ -332,7 +332,7 @@ func (s *server) seal(_ context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// watch counts the refused system calls, and logs each kind once.
+// watch counts the refused system calls, and logs each kind once, for the first maxKinds kinds.
 func (s *server) watch(listener int) {
 	trial, what := s.config.Mode == Log, "sandbox: refused"
 	if trial {

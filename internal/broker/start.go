@@ -37,10 +37,11 @@ func CheckMode(mode string) error {
 	return nil
 }
 
-// Config lists what a broker may do for its process. It never changes.
+// Config lists what a broker may do for its process. The Config of a running broker does not change.
 type Config struct {
-	Mode     string // On or Log
-	NAT      bool   // gateway.Options.NAT; Policy and Forwards likewise
+	Mode string // On or Log
+	// NAT, Policy and Forwards are the fields of gateway.Options with these names.
+	NAT      bool
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
 	Connect  []string // paths of the Unix sockets to which the broker connects at the process's request
@@ -84,12 +85,12 @@ func Start(c Config) (*Client, error) {
 	return k, nil
 }
 
-// Main runs a broker. It reads the configuration from standard input, and requests from descriptor
-// 3.
+// Main runs a broker and returns the exit status. It reads the configuration from standard input, and
+// requests from descriptor 3.
 func Main() int {
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of our user reads its memory
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // other processes of this user cannot read this one's memory
 	// systemd and pkill(1) signal each process of vnic. The broker ignores these signals, because the confined process
-	// still needs it while ending.
+	// still needs the broker while it ends its QEMUs.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var config Config
@@ -107,11 +108,11 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process all system calls that are neither in profile.go nor in more; in mode Log the broker
-// only counts them. The caller calls Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names the part
-// of the sandbox that does not work on this machine; "": all works.
+// Confine forbids this process all system calls that are neither in profile.go nor in more; in mode Log it forbids
+// none, and the broker counts and logs them. The caller calls Keep, Draft, Own, Monitor, Give and ListenUDP before.
+// The warning names the parts of the sandbox that do not work on this machine; "": all work.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
-	_ = time.Now().Local().String() // reads the time zone
+	_ = time.Now().Local().String() // reads the time zone's file, which cannot be opened later
 	broker := -1
 	if err := scm.Control(k.conn, func(fd int) error { broker = fd; return nil }); err != nil {
 		return "", err
@@ -145,7 +146,7 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 		fds = []int{int(listener.Fd())}
 		defer listener.Close()
 	}
-	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // nothing waits for its answer
+	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // nobody waits for the answer
 	if err == nil && mode == On {
 		err = confine.Forbid(slices.DeleteFunc(slices.Clone(handover), func(nr uintptr) bool {
 			return slices.ContainsFunc(more, func(c confine.Call) bool { return c.Nr == nr && len(c.If) == 0 })

@@ -29,7 +29,7 @@ type (
 
 const (
 	headerLen = 8
-	maxBody   = 4096 * addrLen // of an answer, in bytes
+	maxBody   = 4096 * addrLen // the longest body of an answer, in bytes
 )
 
 // errDescriptors is the cause of errors for a message with more than one descriptor, or with a descriptor that this
@@ -63,7 +63,8 @@ func decode[T any](b []byte) (v T, err error) {
 	return v, err
 }
 
-// address is an IP address with a port, in 1, 2 and 16 bytes: 1 for IPv4, the port, the IPv6 or IPv4-mapped address.
+// address is an IP address with a port: a byte that is 1 for IPv4 and else 0, two bytes of port, and the 16 bytes of
+// the IPv6 or IPv4-mapped address.
 type address [addrLen]byte
 
 const addrLen = 19

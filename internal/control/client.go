@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -33,7 +34,7 @@ const maxSpan = Window / 2
 // ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
 	MAC     [6]byte       // the driver's; the source address of frames
-	Timeout time.Duration // how long a call waits for an answer; 10 s if 0
+	Timeout time.Duration // how long a call waits for an answer; 0: limits.Control
 	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than
 	// earlier frames: the port's state is empty, and the driver must set it up again. Receive calls
 	// OnGeneration before it passes the frame's answer to a waiting Call. So OnGeneration must not
@@ -101,14 +102,12 @@ type ClientStats struct {
 	Repeats  uint64 // retransmissions
 	Replies  uint64 // replies to pending requests
 	Notifies uint64
-	Strays   uint64 // malformed frames, frames of another session, and replies without a pending request
+	Strays   uint64 // malformed frames, replies to other sessions or to no pending request, unknown notifies
 }
 
 // NewClient returns a client with a new session.
 func NewClient(s Sender, o ClientOptions) *Client {
-	if o.Timeout == 0 {
-		o.Timeout = limits.Control.Here()
-	}
+	o.Timeout = cmp.Or(o.Timeout, limits.Control.Here())
 	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call),
 		freed: make(chan struct{})}
 	for c.session == 0 {
@@ -284,8 +283,6 @@ func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, c.session, seq
 	frame := f.Append(make([]byte, 0, EthernetLen+HeaderLen+len(data)))
 	wait := firstRetry
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	for {
 		if err := c.send.Send(frame); errors.Is(err, net.ErrClosed) {
 			return nil, err
@@ -300,9 +297,8 @@ func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []
 			return nil, c.why
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(wait):
 			wait = min(2*wait, lastRetry)
-			timer.Reset(wait)
 			c.mu.Lock()
 			c.stats.Repeats++
 			c.mu.Unlock()

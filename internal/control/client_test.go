@@ -98,8 +98,8 @@ func TestClosedSender(t *testing.T) {
 	}
 }
 
-// TestSlowRequestStaysInWindow blocks one request in the NIC and loses its reply, while hundreds of
-// others are handled.
+// TestSlowRequestStaysInWindow blocks one request in the NIC for 10 s, while hundreds of others are
+// handled or wait.
 func TestSlowRequestStaysInWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{Timeout: time.Hour})
@@ -126,8 +126,8 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 	})
 }
 
-// TestNICOfAnotherVersionIsNamed has a NIC of protocol version 2 answer: the error names both versions in one line, at
-// once, and the client goes on.
+// TestNICOfAnotherVersionIsNamed passes the client an answer with protocol version 2: the call returns at once an error
+// that names both versions in one line, and later calls succeed.
 func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{Timeout: time.Hour, OnGeneration: func(uint32, uint32) {

@@ -10,8 +10,8 @@ import (
 
 // Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order,
 // little endian, without gaps; a field named _ is reserved and zero. A Go type without a fixed size
-// (it has an address, a string, a table) implements appender and decoder: they convert it to and
-// from such a struct.
+// (it has an address, a string, a table) implements appender and decoder: they convert the value to
+// and from such a struct, which elements of fixed size may follow.
 type (
 	appender interface {
 		append(b []byte) ([]byte, error)
@@ -33,7 +33,7 @@ func encode(b []byte, v any) ([]byte, error) {
 	return binary.Append(b, le, v)
 }
 
-// decode sets v, a pointer, from data. It returns an error if data is longer than the value.
+// decode sets v, a pointer, from data. It returns an error if data is shorter or longer than the value.
 func decode(data []byte, v any) error {
 	n, err := decodeFirst(data, v)
 	if err == nil && n != len(data) {
@@ -78,8 +78,8 @@ func decodeFixed(data []byte, v any) (int, error) {
 	return n, err
 }
 
-// appendElems appends the fixed part of a value and its elements. tooMany is the format of the error
-// for more than limit elements.
+// appendElems appends the bytes of the fixed part of a value and of its elements. tooMany is the format
+// of the error for more than limit elements.
 func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string) ([]byte, error) {
 	if len(elems) > limit {
 		return nil, badData(tooMany, len(elems), limit)
@@ -91,8 +91,8 @@ func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string
 	return b, err
 }
 
-// decodeElems sets the fixed part of a value, which has the number of its elements in count, and
-// returns the elements after it. size is the number of bytes used.
+// decodeElems sets the fixed part of a value, head, and returns the elements after it. count points to
+// the field of head that has the number of elements. size is the number of bytes used.
 func decodeElems[T any, N uint16 | uint32](data []byte, head any, count *N, limit int) (elems []T, size int,
 	err error) {
 	n, err := decodeFixed(data, head)

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has a value of each type on the wire, how many of its bytes may have only one value,
-// because they are reserved, and how many may have two values, because they are bools.
+// layouts has values of the types on the wire that decode decodes, how many bytes of each may have only
+// one value, because they are reserved, and how many may have two values, because they are bools.
 var layouts = []struct {
 	name            string
 	value           any
@@ -21,7 +21,7 @@ var layouts = []struct {
 	{"split", Split{}, 1, 1},
 	// Addresses and ports without their flag are reserved, like the last four bytes.
 	{"rule", FlowRule{}, 4 + 2*16 + 2*2, 0},
-	{"rule of IPv4", FlowRule{Src: addr4, Dst: addr4}, 4 + 2*12 + 2*2, 1}, // the flags count too: IPv6
+	{"rule of IPv4", FlowRule{Src: addr4, Dst: addr4}, 4 + 2*12 + 2*2, 1}, // the byte of flags: IPv6 may be set
 	{"buffer", Buffer{}, 2, 0},
 	{"binding", Binding{}, 7, 1},
 	{"gpu", GPUInfo{}, 4 + MaxPlace, 0},
@@ -30,16 +30,16 @@ var layouts = []struct {
 	{"meter counters", FlowCounts{}, 0, 0},
 	{"job", Job{}, 0, 1},
 	{"job status", JobStatus{State: JobDone}, 1, 1},
-	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // the length counts too
+	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // two reserved bytes, and the table's length
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
 	{"rdma limits", RDMALimits{}, 0, 0},
-	{"mr", MR{}, 4 + 4, 0}, // the count counts too
+	{"mr", MR{}, 4 + 4, 0}, // four reserved bytes, and the count of ranges
 	{"mr of ranges", MR{Ranges: make([]MRRange, 2)}, 4 + 4, 0},
 	{"mr more", MRMore{Ranges: make([]MRRange, 1)}, 4, 0},
 	{"qp", QP{}, 4, 0},
 	{"qp path", QPPath{Local: addr4, Remote: addr4}, 2 * 12, 1},
-	{"qp path of IPv6", QPPath{Local: addr6, Remote: addr6}, 1, 0}, // IPv4 uses a part of the address
+	{"qp path of IPv6", QPPath{Local: addr6, Remote: addr6}, 1, 0}, // the flag IPv6 may not be cleared
 	{"post", Post{}, 4, 0},
 	{"post of two", Post{WRs: []WR{{SGEs: make([]SGE, 2)}, {}}}, 4 + 2*(2+4), 0},
 	{"poll", Poll{}, 0, 0},
@@ -173,7 +173,7 @@ func TestWhatIsReservedIsZero(t *testing.T) {
 	}
 }
 
-// TestAllAreAll checks that All returns each counter, in order.
+// TestAllAreAll checks that All returns each counter, in order, and that Add adds each.
 func TestAllAreAll(t *testing.T) {
 	var c DirCounters
 	all := c.All()

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// Handler is the NIC's side of all commands. The goroutines of all transmit queues call it at once.
+// Handler is the NIC's side of all commands. The goroutines of all transmit queues may call its methods
+// at the same time.
 //
 // The dispatcher sends an error's syscall.Errno and its text to the driver, and EIO for an error
 // without an Errno. A method may keep the slices of its arguments. The dispatcher only reads slices
@@ -51,7 +52,7 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all its commands with
+// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all commands of ClassRDMA with
 // EOPNOTSUPP.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
@@ -77,8 +78,8 @@ type RDMA interface {
 }
 
 // The table of commands: class and command, the types of request and reply, and the handler. The
-// dispatcher finds a row by its number, and the client by its variable. JobCompleted is not here,
-// because it is a notify.
+// dispatcher finds a row by its number, and the client by its variable. Notifies, such as JobCompleted,
+// are not here.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
@@ -243,23 +244,18 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties, with the generation of the port's state. By the request the
-// NIC knows that the driver has read this generation.
+// Hello returns the NIC's properties, with the generation of the port's state. The request shows the
+// NIC that the driver reads the generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
-		_, err = decodeFixed(b, &i) // the reply of a later revision is longer, and uses reserved bytes
+		_, err = decodeFixed(b, &i) // the reply of a later revision may be longer, and use reserved bytes
 	}
 	return i, err
 }
 
 // SetSplit sets a receive queue's header split.
 func (c *Client) SetSplit(ctx context.Context, s Split) error { return callVoid(ctx, c, splitSet, s) }
-
-// Split reads a receive queue's header split.
-func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
-	return splitGet.call(ctx, c, Split{Queue: queue})
-}
 
 // AddFlow adds a rule and returns its id. A matching rule takes precedence over RSS, and a rule that
 // compares more fields over a rule that compares fewer.
@@ -270,14 +266,8 @@ func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 // DelFlow deletes a rule.
 func (c *Client) DelFlow(ctx context.Context, id uint32) error { return callVoid(ctx, c, flowDel, id) }
 
-// Flows lists the rules.
-func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return callList(ctx, c, flowList) }
-
 // SetRSS sets receive side scaling.
 func (c *Client) SetRSS(ctx context.Context, r RSS) error { return callVoid(ctx, c, rssSet, r) }
-
-// RSS reads receive side scaling.
-func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
 
 // GPUs lists the GPUs that the port may use.
 func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return callList(ctx, c, gpuList) }
@@ -295,9 +285,6 @@ func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
 	return callVoid(ctx, c, bufferDel, id)
 }
 
-// Buffers lists the registered buffers.
-func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return callList(ctx, c, bufferList) }
-
 // BindRx binds receive queues to a buffer and returns the binding's id.
 func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
 	return bindRx.call(ctx, c, Binding{Buffer: buffer, Queues: queues})
@@ -310,11 +297,6 @@ func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
 
 // Unbind ends a binding.
 func (c *Client) Unbind(ctx context.Context, id uint32) error { return callVoid(ctx, c, unbind, id) }
-
-// Bindings lists the bindings.
-func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
-	return callList(ctx, c, bindingList)
-}
 
 // AddFlowCounter installs a flow counter and returns its id.
 func (c *Client) AddFlowCounter(ctx context.Context, m FlowCounter) (uint32, error) {
@@ -336,7 +318,7 @@ func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
 	return flowCounterPort.call(ctx, c, none{})
 }
 
-// SubmitJob starts a job and returns its id. EAGAIN: the maximum of jobs is running.
+// SubmitJob starts a job and returns its id. EAGAIN: Info.MaxJobs jobs are running.
 func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
 	return jobSubmit.call(ctx, c, j)
 }

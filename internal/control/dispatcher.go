@@ -178,7 +178,7 @@ func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	}
 }
 
-// refresh sets the current generation in a stored reply.
+// refresh sets the current generation, and the sender of f as the destination, in a stored reply.
 func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
 	var r Frame
 	if r.Parse(reply) == nil {

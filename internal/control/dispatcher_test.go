@@ -92,7 +92,7 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 }
 
 func TestOldRequestsAreRefused(t *testing.T) {
-	for _, start := range []uint32{0, 1000, 0xfffffff0} { // also across the wrap
+	for _, start := range []uint32{0, 1000, 0xfffffff0} { // the last window wraps
 		p := newPort()
 		d := NewDispatcher(p)
 		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }
@@ -119,7 +119,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	d := NewDispatcher(p)
 	for s := range uint32(1000) {
 		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
-		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // stays, as it is always in use
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // session 1 stays, because each round uses it
 	}
 	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
 		t.Fatalf("%d sessions", len(d.sessions))
@@ -130,8 +130,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzDispatcher sends frames, each after its length, to a port: the dispatcher never panics,
-// answers only well-formed frames, and still works afterwards.
+// FuzzDispatcher splits its input into frames, each with its length before it, and sends them to a
+// port: the dispatcher does not panic, its answers are well-formed, and it still works afterwards.
 //
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {

@@ -1,7 +1,7 @@
 // Package control carries a driver's commands to its NIC in Ethernet frames, and the NIC's answers
 // back.
 //
-// QEMU does not pass virtio-net's control queue on, and a gve guest has no device of ours. So
+// QEMU handles virtio-net's control queue itself, and the gve device has no queue for such commands. So
 // the driver sends commands (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters,
 // jobs, RDMA) as frames of EtherType 0x88B5 to the NIC's control MAC on any transmit queue, and the
 // NIC answers on receive queue 0. docs/specs/control.md describes the bytes. The commands are one
@@ -10,7 +10,7 @@
 // Client is the driver's end: it numbers requests, repeats requests without an answer, and turns
 // the errno of an answer into an error. Dispatcher is the NIC's end: it decodes requests, calls a
 // Handler once for each request however often its frame came, and stores the last replies for
-// repeats. State is the result of the commands on a port, with the rules that commands must obey;
+// repeats. State is the result of most commands on a port, with the rules that commands must obey;
 // device reset clears it, and the end of a session does not.
 //
 // The package depends on no transport, queue or device model: its input and output are frames.

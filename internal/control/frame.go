@@ -9,8 +9,8 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrMalformed is the error for a frame that is not a control frame, or whose parts contradict each
-// other.
+// ErrMalformed is the error for a frame that is not a control frame or whose parts contradict each
+// other, and for a command's data that cannot be decoded or encoded.
 var ErrMalformed = errors.New("malformed control frame")
 
 // Frame is a control frame.
@@ -51,8 +51,8 @@ func (f *Frame) Append(b []byte) []byte {
 	return append(append(b, head[:]...), data...)
 }
 
-// Parse decodes a frame. Data points into b, without padding. After an error Kind, Session and Seq
-// are set from the frame if it was long enough to have them, and 0 if not.
+// Parse decodes a frame. Data points into b, without padding. After an error about the frame's length or
+// EtherType, all fields are 0; after any other error the fields of the header are set.
 func (f *Frame) Parse(b []byte) error {
 	*f = Frame{}
 	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {

@@ -95,6 +95,21 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
+// Split, Flows, RSS, Buffers and Bindings send commands that the golden files contain and no program of vnic sends.
+func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
+	return splitGet.call(ctx, c, Split{Queue: queue})
+}
+
+func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return callList(ctx, c, flowList) }
+
+func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
+
+func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return callList(ctx, c, bufferList) }
+
+func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
+	return callList(ctx, c, bindingList)
+}
+
 // refusal returns an error that a reply in the golden files carries: its number and text.
 func refusal(errno syscall.Errno, words string) error {
 	return fmt.Errorf("%s: %w", words, errno)
@@ -382,7 +397,7 @@ func fullStatus() JobStatus {
 	return s
 }
 
-// goldenNotify returns the frames that the NIC sends without a request.
+// goldenNotify returns frames that the NIC sends without a request, as text.
 func goldenNotify(t *testing.T) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d, answer: uint64(9)}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -416,7 +431,7 @@ func goldenNotify(t *testing.T) string {
 	return l.text.String()
 }
 
-// goldenTable returns entries of jobs' tables, which are in memory and are never sent.
+// goldenTable returns entries of jobs' tables, which are in memory and are never sent, as text.
 func goldenTable() string {
 	var b strings.Builder
 	b.WriteString("# Entries of a job's table, in memory\n")
@@ -453,8 +468,8 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// goldenProtocol returns frames that belong to no command: repeats, frames that are not requests,
-// generations, padding.
+// goldenProtocol returns frames that show the protocol and not a command: repeats, frames that are not
+// requests, generations, padding.
 func goldenProtocol(t *testing.T) string {
 	var seen []uint32
 	h := &goldenHandler{generation: 77}
@@ -510,7 +525,7 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
-	// After the others, because the frames above were frozen before RDMA existed.
+	// These come last, because the golden file had the frames above before RDMA existed.
 	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)
@@ -552,7 +567,7 @@ func goldenProtocol(t *testing.T) string {
 	raw("64 before it", 100, unchanged)
 	raw("the largest number, older than all", 0xffffffff, unchanged)
 	raw("after a device reset: sessions are forgotten", 100, func(b []byte) []byte { l.d.Reset(); return b })
-	if !slices.Equal(seen, []uint32{77, 78}) { // once only
+	if !slices.Equal(seen, []uint32{77, 78}) { // OnGeneration was called once
 		t.Errorf("generations %v", seen)
 	}
 	return l.text.String()

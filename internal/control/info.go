@@ -1,6 +1,6 @@
 package control
 
-// Info has the properties of a NIC (Info/Hello).
+// Info has the properties of a NIC: the reply to InfoHello.
 type Info struct {
 	Generation uint32    // offset 0: of the port's state; a new one means that the state is empty
 	Flags      InfoFlags // 4

@@ -37,7 +37,8 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel for the status of a job. If the job has not ended, ended sends the status.
+// wait returns a channel for the status of a job, which is in the channel if recent has it; else ended
+// or reset sends it.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
@@ -83,15 +84,13 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 		c.jobs.remove(id, w)
 	}()
 	wait := firstPoll
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	for {
 		select {
 		case s := <-w:
 			return s, nil
 		case <-ctx.Done():
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
-		case <-timer.C:
+		case <-time.After(wait):
 			s, err := c.PollJob(ctx, id)
 			if errors.Is(err, syscall.ENOENT) { // the job has ended, and the NIC has dropped its status
 				return lateNotify(ctx, w, err)
@@ -100,7 +99,6 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 				return s, err
 			}
 			wait = min(2*wait, lastPoll)
-			timer.Reset(wait)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive or are
-// lost, and with a NIC that has dropped the job's status before it is polled, because many other
-// jobs have ended.
+// lost, and with a NIC that has dropped the job's status before it is polled, as a NIC does after many
+// other jobs have ended.
 func TestWaitJob(t *testing.T) {
 	for _, tc := range []struct {
 		name        string

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler that only keeps a State. Its goldenHandler answers commands that change no
-// State.
+// port is a Handler with a State and a list of jobs. Its goldenHandler answers the commands that change
+// neither.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type port struct {
 	jobs  map[uint64]*JobStatus
 	last  uint64
 	calls map[string]int
-	block chan struct{} // if set, SetSplit waits for it
+	block chan struct{} // if set, SetSplit waits until it is closed
 }
 
 func newPort() *port {
@@ -124,7 +124,7 @@ func (p *port) CancelJob(id uint64) (JobStatus, error) {
 	return p.PollJob(id)
 }
 
-// end ends a running job.
+// end ends a job, if it runs, and returns its status.
 func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	defer p.in("")()
 	s := p.jobs[id]

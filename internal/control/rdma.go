@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// The commands of RDMA make the objects of the InfiniBand verbs: protection domains (PD), memory
-// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). The driver sends
-// them like all commands: a Post has as many work requests as fit in its frame, and after a notify
-// the driver reads the completions by a Poll.
+// The commands of RDMA make and use the objects of the InfiniBand verbs: protection domains (PD), memory
+// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). The driver sends these
+// commands like all commands: a Post has at most as many work requests as fit in a frame, and after a
+// notify the driver reads the completions by a Poll.
 
 // RDMALimits are the NIC's maxima.
 type RDMALimits struct {
@@ -40,7 +40,7 @@ const (
 	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Bits of MR.Access. The NIC's own queue pairs may always read an MR.
+// Bits of MR.Access. Work requests of the port's own queue pairs may always read an MR.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
@@ -67,7 +67,7 @@ type MRRange struct {
 	Len  uint64
 }
 
-// MaxMRRanges is how many ranges fit in a frame.
+// MaxMRRanges bounds the ranges in a frame.
 const MaxMRRanges = 80
 
 // mr is the fixed part of an MR in wire format.
@@ -141,7 +141,7 @@ type QPPath struct {
 	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
 	Timeout   uint8      // 57: the NIC waits 4.096 us * 2^Timeout for an answer; 1 to 31
 	Retries   uint8      // 58: retries, 0 to 7, before a work request fails because no answer came
-	RNR       uint8      // 59: retries, 0 to 6, before one fails because the peer has posted no receive; 7: no limit
+	RNR       uint8      // 59: retries, 0 to 6, before a request fails because the peer is not ready; 7: no limit
 	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask the peer for: the specification's code, 0 to 31
 	Reads     uint8      // 61: most READs of this end in progress, which the peer answers
 	ReadDepth uint8      // 62: most READs of the peer that the NIC answers at one time
@@ -207,7 +207,7 @@ type SGE struct {
 	Key uint32
 }
 
-// MaxSGEs is the maximum of SGEs in a work request.
+// MaxSGEs is the maximum number of SGEs in a work request.
 const MaxSGEs = 4
 
 // WR is a work request.
@@ -244,7 +244,7 @@ type Post struct {
 // postHead is the number of bytes before the work requests.
 const postHead = 8
 
-// MaxPost is the maximum of bytes of work requests (WRLen) in a Post.
+// MaxPost is the maximum number of bytes of work requests (WRLen) in a Post.
 const MaxPost = MaxData - postHead
 
 func (p Post) append(b []byte) ([]byte, error) {
@@ -278,8 +278,8 @@ func (p *Post) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// WCStatus is the result of a work request: the numbers equal Linux's enum ib_wc_status
-// (include/rdma/ib_verbs.h).
+// WCStatus is the result of a work request: the numbers, except WCPagesUnavailable, equal Linux's enum
+// ib_wc_status (include/rdma/ib_verbs.h).
 type WCStatus uint8
 
 // Statuses.
@@ -342,7 +342,7 @@ func (c *Completions) decode(data []byte) (int, error) {
 // QPState is the state of a queue pair.
 type QPState uint8
 
-// The states in use, from the specification: ConnectQP goes from INIT to RTS at once.
+// The states in use, with the InfiniBand specification's meaning: ConnectQP goes from INIT to RTS at once.
 const (
 	QPInit  QPState = 1
 	QPReady QPState = 3 // RTS
@@ -403,8 +403,8 @@ type Mailbox struct {
 }
 
 // PageRequest asks the driver for pages of an MR on demand. The NIC sends it as the notify
-// RDMAPages, and repeats it until the driver sends a PageAnswer; RDMAPageList lists the requests
-// without an answer.
+// RDMAPages, and repeats it until the driver sends a PageAnswer or the request times out; RDMAPageList
+// lists the requests without an answer.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's
@@ -417,7 +417,7 @@ type PageRequest struct {
 
 func (r PageRequest) number() uint32 { return r.ID }
 
-// MaxPages is the maximum of pages in a PageRequest.
+// MaxPages is the maximum number of pages in a PageRequest.
 const MaxPages = 64
 
 // PageAnswer answers a PageRequest with one entry for each page, in the format of the driver's

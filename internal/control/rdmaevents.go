@@ -14,7 +14,7 @@ type RDMAEvents struct {
 }
 
 // OnRDMA registers callbacks for notifies of RDMA, in addition to callbacks of earlier calls. undo
-// removes the callbacks of this call; a callback that has started may end after undo.
+// removes the callbacks of this call; a Receive that has begun before undo may still call them.
 func (c *Client) OnRDMA(e RDMAEvents) (undo func()) {
 	added := &e
 	c.mu.Lock()

@@ -63,7 +63,7 @@ func TestBadNotifiesAreStrays(t *testing.T) {
 			data []byte
 		}{
 			{RDMACompletions, nil}, {RDMACompletions, make([]byte, 3)}, {RDMACompletions, make([]byte, 5)},
-			{RDMAPages, nil}, {RDMAPages, make([]byte, 23)}, {RDMAPages, slices.Repeat([]byte{2}, 24)}, // bools
+			{RDMAPages, nil}, {RDMAPages, make([]byte, 23)}, {RDMAPages, slices.Repeat([]byte{2}, 24)}, // bools of 2
 			{RDMAInfo, make([]byte, 48)}, {99, make([]byte, 4)},
 		} {
 			f := Frame{Dst: driverMAC, Src: MAC, Data: n.data}

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// State is the result of all commands on a port. It can be encoded with encoding/json and restored;
-// device reset clears it. It has no lock; its owner locks it.
+// State is the result of all commands on a port, except jobs and RDMA. It can be encoded with
+// encoding/json and restored; device reset clears it. It has no lock; its owner locks it.
 //
 // Its methods implement the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
@@ -86,7 +86,7 @@ func (s *State) Split(queue uint16) (Split, error) {
 // ruled are the protocols for which AddFlow accepts rules.
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
-// AddFlow adds a rule; limit is the maximum of rules.
+// AddFlow adds a rule; limit is the maximum number of rules.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
 	if _, err := encode(nil, r); err != nil {
@@ -118,7 +118,7 @@ func (s *State) DelFlow(id uint32) error {
 	return del(&s.Rules, id, "rule")
 }
 
-// SetRSS sets receive side scaling; limit is the maximum of entries in its table.
+// SetRSS sets receive side scaling; limit is the maximum number of entries in its table.
 func (s *State) SetRSS(r RSS, limit int) error {
 	if n := len(r.Table); n == 0 || n > limit || n&(n-1) != 0 {
 		return refuse(syscall.EINVAL, "RSS table of %d entries: not a power of two up to %d", n, limit)
@@ -167,7 +167,7 @@ func (s *State) Bound(queue uint16) uint32 {
 	return 0
 }
 
-// BindRx binds queues, all or none, to a buffer; limit is the maximum of bindings. EBUSY: another
+// BindRx binds queues, all or none, to a buffer; limit is the maximum number of bindings. EBUSY: another
 // receive binding has some of the buffer's bytes; Linux allows this, and the queues then overwrite
 // each other's data.
 func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
@@ -206,7 +206,7 @@ func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error
 	return s.bind(Binding{Buffer: buffer, Queues: queues}), nil
 }
 
-// BindTx allows transmission from a buffer; limit is the maximum of bindings.
+// BindTx allows transmission from a buffer; limit is the maximum number of bindings.
 func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
 	if _, ok := s.Buffer(buffer); !ok {
 		return 0, refuse(syscall.EBADF, "buffer %d is not registered", buffer)
@@ -228,7 +228,7 @@ func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddFlowCounter adds a flow counter; limit is the maximum of flow counters. Several of one
+// AddFlowCounter adds a flow counter; limit is the maximum number of flow counters. Several of one
 // connection count independently.
 func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	m.ID = 0

@@ -50,7 +50,7 @@ func testInfo() *Info {
 	return &Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 2, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 1}
 }
 
-// TestRules checks the errno of each refusal, and that a refusal changes nothing.
+// TestRules checks the errno of each refusal, and that each command leaves a valid State.
 func TestRules(t *testing.T) {
 	i := testInfo()
 	set := func(t *testing.T) *State {
@@ -192,8 +192,8 @@ func TestStateIsJSON(t *testing.T) {
 	}
 }
 
-// TestStateKeepsItsRules plays commands in any order: the State stays valid, and a refused command
-// does not change it.
+// TestStateKeepsItsRules executes random commands: the State stays valid, and a refused command does
+// not change it.
 //
 // Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {

@@ -21,11 +21,12 @@ type FlowRule struct {
 	IPv6  bool   // 4, bit 0: family of the packets, also if the rule has no address
 	Proto uint8  // 5: 6 TCP, 17 UDP, 132 SCTP; 50 ESP, 51 AH
 	Queue uint16 // 6
-	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero
-	// Addr means any
+	// offsets 8 and 24 (IPv4 in the first four bytes), and bits 1 and 2 at offset 4, which are set if
+	// the rule has the address: the addresses in the received packet; the zero Addr means any
 	Src, Dst netip.Addr
-	// 40, 42; 4, bits 3 and 4: 0 means any. For ESP and AH they are the upper and the lower half of
-	// the SPI, which the NIC compares as a whole; 0 in both means any.
+	// offsets 40 and 42, and bits 3 and 4 at offset 4, which are set if the port is not 0: 0 means any.
+	// For ESP and AH the ports are the upper and the lower half of the SPI, which the NIC compares as a
+	// whole; 0 in both means any.
 	SrcPort, DstPort uint16
 }
 
@@ -100,8 +101,8 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family to b, IPv4 to the first four bytes. For an invalid address
-// it writes nothing.
+// putAddr writes an address of the family to b, IPv4 to the first four bytes. It writes nothing for the
+// zero Addr, and returns an error for an address of the other family or with a zone.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
 	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)
@@ -127,7 +128,7 @@ const (
 	HashUDPv6 = 1 << 5
 )
 
-// MaxRSSTable is the maximum of entries in RSS's table on the wire.
+// MaxRSSTable is the maximum number of entries in RSS's table on the wire.
 const MaxRSSTable = 512
 
 // RSS is a port's receive side scaling.

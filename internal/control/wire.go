@@ -114,8 +114,8 @@ type Header struct {
 	Kind       Kind          // 1
 	Class      Class         // 2
 	Command    Command       // 3
-	Session    uint32        // 4: random, chosen by the client when it starts; never 0
-	Seq        uint32        // 8: each new request of a session adds one
+	Session    uint32        // 4: random, chosen by the client when it starts, not 0; 0 in a notify
+	Seq        uint32        // 8: each new request of a session adds one; 0 in a notify
 	Generation uint32        // 12: of the port's state; 0 in a request
 	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request and in success
 	Len        uint16        // 18: bytes of data that follow

@@ -1,6 +1,6 @@
-// Package engine is a devmem.Memory that uses the engines of vnic's GPUs, by jobs that a guest's
-// driver submits (docs/specs/control.md): no CPU of the guest accesses payload. Look, Put and Get
-// go through guest memory that the NIC reaches.
+// Package engine implements devmem.Memory by the engines of vnic's GPUs, to which a guest's driver
+// submits jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy
+// by way of guest memory that the NIC reaches.
 //
 // Cost: four jobs at a time, each with a table of 1024 entries and 256 KiB of staging memory,
 // allocated at the first use; a fifth call waits. A call makes a job for every 1024 pieces, and for
@@ -66,7 +66,7 @@ type slot struct {
 	used                int // bytes of data in use
 }
 
-// take waits for an unused slot.
+// take waits for an unused slot, and allocates the slot's memory at its first use.
 func (w *worker) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

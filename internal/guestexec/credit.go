@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// credit is the number of bytes for which the host has room.
+// credit is the number of bytes of a stream for which the host has room.
 type credit struct {
 	mu   sync.Mutex
 	left int           // under mu

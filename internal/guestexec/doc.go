@@ -5,10 +5,10 @@
 //
 // It implements both ends: Ops registers the guest's operations with package agent, and Run calls
 // them from the host. Output is sent as progress of the operation "session". The guest sends only
-// as much as the host has room for (window), and the host extends this by "session-credit" after
-// its reader has taken bytes: a host that does not read stops the program instead of filling
-// memory. Input is sent one request at a time, which is answered when the program's pipe has taken
-// it.
+// as much as the host has room for (window). The host allows more by the operation "session-credit"
+// after its reader has taken bytes: a host that does not read stops the program instead of filling
+// memory. The host sends input one request at a time, which the guest answers when the program's
+// pipe has taken the input.
 package guestexec
 
 import (
@@ -25,8 +25,8 @@ type Command struct {
 	Env  []string
 	Dir  string // "" = /
 
-	// If Stdin is nil, the program reads end of file at once. If it is an io.Closer, Run closes it
-	// before it returns, and waits for a pending Read.
+	// If Stdin is nil, the program reads end of file at once. Before Run returns, it waits for a pending
+	// Read; if Stdin is an io.Closer, Run closes it first.
 	Stdin  io.Reader
 	Stdout io.Writer // nil: discarded
 	Stderr io.Writer

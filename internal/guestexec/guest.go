@@ -1,6 +1,7 @@
 package guestexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,8 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// runProgram serves opRun. It returns after the program and its output have ended.
+// runProgram serves opRun. It returns after the program has ended, and then its output has ended, or no
+// more of it came for grace.
 func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
 		return status, errors.New("no program named")
@@ -71,11 +73,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if err != nil {
 		return status, err
 	}
-	dir := a.Dir
-	if dir == "" {
-		dir = "/"
-	}
-	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: dir}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: cmp.Or(a.Dir, "/")}
 	r, theirs, err := connect(&a, cmd)
 	if err != nil {
 		return status, err
@@ -204,7 +202,7 @@ func (r *running) leave() {
 }
 
 // pump sends a stream's bytes to the host until the stream ends, as far as the host has room. After
-// the program has ended, it reads on until the end of the stream, or until no more output comes.
+// the program has ended, pump reads on until the end of the stream, or until no more output comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {

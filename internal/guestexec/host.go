@@ -100,7 +100,7 @@ func (h *host) write(ctx context.Context, n int, s *sink) {
 		if taken += len(b); taken >= window/4 {
 			s.makeRoom(taken)
 			err := opCredit.Do(ctx, h.client, creditArgs{ID: h.id, Stream: n, Bytes: taken})
-			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // else the session has ended
+			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // remote: the session has ended
 				return
 			}
 			taken = 0

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// link serves a guest's end in this process.
+// link starts a guest's agent in this process, and returns a client of it.
 func link(t *testing.T) *agent.Client {
 	t.Helper()
 	ignore := goleak.IgnoreCurrent()
@@ -105,7 +105,7 @@ func TestMuchComesOutAsItIs(t *testing.T) {
 	}
 }
 
-// stuck is a writer that blocks until it is freed.
+// stuck is a writer that closes begun at its first Write, and blocks until free is closed.
 type stuck struct {
 	begun, free chan struct{}
 	n           int
@@ -246,7 +246,7 @@ func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 	}
 }
 
-// A guest that sends more than it may, or malformed messages, is an error.
+// Run returns an error if the guest sends more than it may, or a malformed message.
 //
 // Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
 // than it may is an error.

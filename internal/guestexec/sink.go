@@ -24,8 +24,8 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push appends bytes from the guest; it returns false if there was no room. Bytes use room until
-// makeRoom, after which the guest gets credit.
+// push appends bytes from the guest; it returns false if there was no room. The bytes use room until
+// makeRoom is called, after which the guest gets credit for as many bytes.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ type Client struct {
 	o       Options
 	conn    Conn
 	out     *Writer
-	sending chan struct{}   // held while writing
+	sending chan struct{}   // has an element while a goroutine writes
 	open    context.Context // ends with the connection, by the cause that Err returns
 	end     context.CancelCauseFunc
 	reading sync.WaitGroup
@@ -50,7 +50,7 @@ type Conn interface {
 // Options configure a Client.
 type Options struct {
 	Protocol
-	MaxRequest int                      // bytes of a line that is sent
+	MaxRequest int                      // a line that is sent has fewer bytes than this
 	Strict     bool                     // a malformed line ends the connection
 	Closed     func(error) error        // converts the error that ended the connection to Client.Err
 	Event      func(*Message) error     // handles an event; an error ends the connection; nil: events are ignored
@@ -124,7 +124,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	// After EPIPE, the other end may have answered before it closed the connection.
+	// After EPIPE an answer may still come: the other end may have sent it before it closed the connection.
 	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
 	}

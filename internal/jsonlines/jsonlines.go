@@ -42,13 +42,13 @@ type Message struct {
 // Protocol describes a protocol to a Reader.
 type Protocol struct {
 	Version int
-	MaxLine int    // bytes of a line that is read
+	MaxLine int    // most bytes of a line that is read
 	Who     string // names the other end in a version.Error
 	Fix     string // advice for the user in a version.Error
 }
 
 // Errors of lines. Next returns ErrNoMessage itself for a JSON object that is no message, and an
-// error that matches ErrNoMessage for a line that is not JSON.
+// error that matches ErrNoMessage for a line that does not decode.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")
@@ -171,7 +171,8 @@ func (w *Writer) Send(m *Message) error {
 	return nil
 }
 
-// Answer answers a request with its result or an error.
+// Answer answers a request with its result or an error. If the result is too long for a line, Answer
+// sends an error in place of it.
 func (w *Writer) Answer(id uint64, result any, err error) error {
 	m := &Message{ID: id}
 	if err == nil {

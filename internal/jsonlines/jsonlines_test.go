@@ -101,7 +101,8 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// A message of any end that is decoded from a line is the same after it is encoded and decoded again.
+// A message that was decoded from any line has the same id, event, operation and cancellation after it is encoded and
+// decoded again.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"id\":1,\"ok\":null}\n\n{\"event\":\"boot\"}\r\n"))
 	f.Add([]byte("{\"id\":1,\"error\":\"x\",\"progress\":[1]}\nhalf"))

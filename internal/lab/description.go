@@ -51,8 +51,8 @@ type Guest struct {
 	GPUs []GPU
 	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
 	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is
-	// below the switch of the first NIC that may address it. QEMU does not show this default tree to
-	// the guest.
+	// below the switch of the first NIC that may address it. QEMU shows this default tree to the guest
+	// only with DriverVNICGPU.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// split describes a guest with two GPUs: a is below the NIC's switch, b below another port of the
+// split describes a guest with two GPUs: a is below the NICs' switch, b below another port of the
 // socket. change, if not nil, may change the guest.
 func split(change func(*Guest)) *Description {
 	g := Guest{Name: "g", Driver: DriverVNICGPU, Sockets: []Socket{{Name: "s"}},
@@ -95,8 +95,8 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	}
 }
 
-// A GPU or NIC that a script removes becomes hotplug if it is a PCI device, whatever the NIC's
-// model.
+// A GPU that a script removes becomes hotplug if it is a PCI device, also in a guest whose NICs are
+// gVNICs.
 func TestScriptRemovesAGPUOfADriver(t *testing.T) {
 	script := []Event{{Change: testkit.Must(ParseChange("gpu g.a remove"))(t)}}
 	for driver, want := range map[string]bool{DriverNode: false, DriverVNICGPU: true} {

@@ -45,7 +45,7 @@ const (
 // removal is the key, without a value, that removes a NIC or a GPU from its guest.
 const removal = "remove"
 
-// faults lists all faults. An impairment has tc-netem's name for it, if tc-netem has it.
+// faults lists all faults. An impairment that tc-netem has, too, has the name that tc-netem uses.
 var faults = []Fault{
 	{Kind: KindLink, Key: "state", Example: "down",
 		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
@@ -136,7 +136,7 @@ func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(va
 	}
 }
 
-// Faults returns all faults, sorted by kind.
+// Faults returns all faults, grouped by kind.
 func Faults() []Fault { return slices.Clone(faults) }
 
 // Impairments returns the faults that are impairments.
@@ -263,13 +263,7 @@ func (c Change) String() string {
 
 // OnApply makes Apply call f after each change that succeeded; nil: Apply calls nothing. f must
 // return at once and must not change the lab.
-func (l *Lab) OnApply(f func(Change)) {
-	if f == nil {
-		l.applied.Store(nil)
-		return
-	}
-	l.applied.Store(&f)
-}
+func (l *Lab) OnApply(f func(Change)) { l.applied.Store(&f) }
 
 // Apply makes a change. If it returns an error, the lab is unchanged.
 func (l *Lab) Apply(c Change) error {
@@ -279,7 +273,7 @@ func (l *Lab) Apply(c Change) error {
 		return err
 	}
 	l.opt.Log.Info("changed", "what", c.String())
-	if f := l.applied.Load(); f != nil {
+	if f := l.applied.Load(); f != nil && *f != nil {
 		(*f)(c)
 	}
 	return nil
@@ -408,7 +402,7 @@ type Event struct {
 	Change
 }
 
-// Told returns a line for the user about the event: that it took place, or why it did not.
+// Told returns a line for the user: the event, and err, unless it is nil.
 func (e Event) Told(err error) string {
 	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
 	if err != nil {
@@ -424,16 +418,13 @@ const MaxEvents = 1000
 // are applied or ctx ends. It calls tell after each, with Apply's error.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range inOrder {
 		when := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
-		timer.Reset(time.Until(start.Add(when)))
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(time.Until(start.Add(when))):
 		}
 		tell(e, l.Apply(e.Change))
 	}

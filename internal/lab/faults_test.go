@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A link's setting is printed in the words in which it can be set.
+// The text of a link's setting can be used to set it.
 func TestLinkSettings(t *testing.T) {
 	for _, c := range []struct{ key, value, text string }{
 		{"loss", "1%", "1%"}, {"loss", "0.25", "25%"}, {"loss", "0", ""}, {"gemodel", "1%/20%", "1%/20%"},
@@ -85,7 +85,7 @@ func TestDocsHaveAllFaults(t *testing.T) {
 	}
 }
 
-// lossOf returns the loss rate that a port's link applies.
+// lossOf returns the loss rate that is set for the link of port i.
 func lossOf(l *Lab, i int) float64 { return l.Port(i).desc.Link.Up.Loss }
 
 func TestApply(t *testing.T) {

@@ -45,7 +45,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	says(t, in, got)
 }
 
-// says makes both ends of a connection send something, and closes the connection.
+// says sends "hello" from each end of a connection, checks that the other end receives it, and closes both ends.
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {

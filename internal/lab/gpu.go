@@ -59,7 +59,7 @@ func (l *Lab) allocate() error {
 	for id, spec := range specs {
 		eg.Go(func() error {
 			if atOnce == 1 && ctx.Err() != nil {
-				return nil // an earlier GPU failed for lack of memory
+				return nil // an earlier GPU has failed
 			}
 			g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
 			l.memory[id], errs[id] = g, l.memoryError(spec.Memory, err)
@@ -70,8 +70,8 @@ func (l *Lab) allocate() error {
 	return cmp.Or(errs...)
 }
 
-// newGPU makes the next GPU of the lab, whose memory allocate has made. The guest finds it as model
-// says; node is its number if it is a NUMA node.
+// newGPU makes the next GPU of the lab, whose memory allocate has made. For the guest the GPU is a NUMA
+// node with number node, or a PCI device, as model says (Model.Node).
 func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {

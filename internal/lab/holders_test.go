@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Holders asks the owner of a port's stack; after one question without an answer in time it does
-// not ask again for a while.
+// Holders calls the function of SetHolders; after a call that did not return in time Holders does not
+// call the function again for a while.
 func TestHoldersAreAsked(t *testing.T) {
 	p := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0)
 	if _, known := p.Holders(t.Context()); known {

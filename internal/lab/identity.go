@@ -97,8 +97,7 @@ func refusalText(r wire.Refusal) string {
 			"use (a DHCP release, or %d s without a frame)", r.Addr, r.Holder, idle)
 	case r.Full:
 		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %d s makes room",
-			r.Addr,
-			wire.MaxBindings, idle)
+			r.Addr, wire.MaxBindings, idle)
 	}
 	return s + r.Addr.String() + " are dropped: no host can have that address"
 }

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// attachAs connects a guest to a port; the guest's driver has another MAC than the NIC.
+// attachAs connects a guest whose driver uses the given MAC to a port.
 func attachAs(t *testing.T, p *lab.Port, mac string) *labtest.Guest {
 	t.Helper()
 	client, server := testkit.SocketPair(t)

@@ -16,7 +16,7 @@ type Impairment = wire.Impairment
 
 // Value is a field of an Impairment in the users' syntax.
 type Value interface {
-	String() string // returns text that Set accepts
+	String() string // returns text that Set accepts, or "" for the limit of a link without a rate
 	Set(text string) error
 }
 
@@ -64,7 +64,7 @@ func (o *onOff) Set(s string) error {
 	return nil
 }
 
-// burst is the text P/R, or P/R/1-H/1-K, in the syntax of tc-netem's gemodel.
+// burst is a wire.Burst with the text P/R[/1-H[/1-K]], in the syntax of tc-netem's gemodel.
 type burst wire.Burst
 
 func (b *burst) String() string {
@@ -172,7 +172,7 @@ func (q *queueLimit) Set(s string) error {
 	return err
 }
 
-// Impair sets the impairment of every port's link.
+// Impair sets the impairment of every port's link, with seeds that begin at im.Seed (Sow).
 func (d *Description) Impair(im Impairment) {
 	for n := range d.AllNICs() {
 		n.Link.Up = im

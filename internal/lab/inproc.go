@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// InProcess makes a vnic driver in this process for the port, and connects it over a vhost-user
-// socket, as QEMU does. It uses o's queues and log. The caller closes the driver before the lab.
-// Only a virtio NIC can have one.
+// InProcess makes a vnic driver with the options o in this process, and connects it to the port over a
+// vhost-user socket, as QEMU connects. The caller closes the driver before the lab. It returns an error
+// if the NIC is no virtio NIC.
 func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	if p.Model.VFIOUser {
 		return nil, errors.New("port " + p.Name + ": no driver in this process for a " + p.Model.Name + " NIC")

@@ -32,7 +32,7 @@ func (g *Guest) checkIOMMU() error {
 // SetMemory maps the RAM of a guest with an IOMMU, by physical address, for its NICs, until the
 // next call or until the lab is closed: the guest's programs use physical addresses in commands to
 // a NIC, and the IOMMU does not translate these. For a guest without an IOMMU it does nothing: its
-// QEMU reports the memory to the NICs. The caller keeps the maps' descriptors.
+// QEMU reports the memory to the NICs. The caller still owns the maps' descriptors.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {

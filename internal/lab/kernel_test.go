@@ -90,7 +90,8 @@ func completes(t *testing.T, device string) {
 	testkit.NoError(t, err)
 }
 
-// wired returns a network namespace whose device b is joined to device a of this one.
+// wired makes a network namespace whose device b is joined to device a of this one, and returns a
+// function that calls f in that namespace.
 func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	t.Helper()
 	there, tid := testkit.Elsewhere(t)
@@ -103,7 +104,7 @@ func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	return there
 }
 
-// echoes starts a kernel TCP server at an address that returns all bytes it receives.
+// echoes starts a server at an address of the kernel's, which returns all bytes it receives by TCP.
 func echoes(t *testing.T, where string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", where)
@@ -111,7 +112,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	var conns []net.Conn // used by accepting only
+	var conns []net.Conn // used by the goroutine of accepting, and after its end
 	var accepting, work sync.WaitGroup
 	accepting.Go(func() {
 		for {
@@ -134,7 +135,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through makes a guest send n bytes to an echo server of the kernel, and read them back.
+// through makes a guest send n bytes to a server of echoes, and read them back.
 func through(t *testing.T, g *labtest.Guest, to netip.AddrPort, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)

@@ -48,7 +48,7 @@ type Way struct {
 	Node    int // for host memory: 1 + the number of its socket; 0: the socket above the NIC
 }
 
-// ByHost is the way of payload in host memory of the NIC's own socket.
+// ByHost is the way of payload in the host memory of the socket above the NIC.
 var ByHost = Way{GPU: -1}
 
 // hostNode returns the way of payload in the memory of socket i.
@@ -97,8 +97,8 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described reports whether the description has a tree for the machine, or the rate of at least one
-// of its links.
+// Described reports whether QEMU shows the machine's tree to the guest (not Bare), or the description
+// has the rate of at least one of the machine's links or memories.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
 // Clock returns the clock with the lab's scale, the factor by which its links are slower than their
@@ -142,7 +142,7 @@ func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load
 	return out
 }
 
-// loadsOf is the key of p.loads: the arguments of Loads or of EngineLoads.
+// loadsOf is the key of Port.loads: the arguments of Loads or of EngineLoads.
 type loadsOf struct {
 	way             Way
 	engine, outward bool
@@ -164,7 +164,7 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 // Loads returns the edges that the port's sent or received packets load if their payload takes a
 // way. Descriptors, headers and, unless way.Node names another socket, payload in host memory are
 // in the memory of the socket above the NIC. The packets of a NIC that is in no tree load the wire
-// alone. The caller does not change the list.
+// alone. The caller must not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
@@ -202,7 +202,7 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 
 // EngineLoads returns the edges that a GPU's copy engines load when they copy to or from host
 // memory. node is 1 + the number of the memory's socket; 0: the socket above the GPU. The caller
-// does not change the list.
+// must not change the list.
 func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
@@ -265,8 +265,8 @@ func (g *Guest) shaped() bool {
 		slices.ContainsFunc(g.GPUs, func(m GPU) bool { return m.Slot.Link.Known() })
 }
 
-// shape returns the delays and routes of the guest's links for the port; nil: no link of the guest
-// has a rate.
+// shape returns the routes of the port's packets and of the GPUs' copies for the port; nil: no link or
+// memory of the guest has a rate.
 func (p *Port) shape() *nic.Shape {
 	if !p.machine.desc.shaped() {
 		return nil

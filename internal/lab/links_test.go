@@ -150,8 +150,8 @@ func carried(ports ...*lab.Port) map[string]uint64 {
 	return m
 }
 
-// While connections transfer from both GPUs and from host memory, no edge counts more payload than
-// can have crossed it. At the end the edges' counts equal the queues' counts, to the byte.
+// While connections transfer from both GPUs and from host memory, no edge counts more payload than it
+// counts at the end. At the end the edges' counts equal the queues' counts, to the byte.
 //
 // Invariant: lab: The bytes counted on links equal the bytes that the NICs' queues count, each byte
 // on each link that it crosses.

@@ -62,9 +62,9 @@ func Forwards(t *pcie.Tree) bool {
 }
 
 // Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on
-// whether the NIC reaches the GPU. linux returns the kernel's path between the two. The lab itself
-// follows its own verdict. There are no differences in a guest without sockets, which does not see
-// its tree, and with NoP2P. The description must be valid (Check).
+// whether the NIC reaches the GPU. linux returns the kernel's path between the two. Whatever the kernel
+// decides, the lab moves payload by the paths of the lab's tree. Differences returns nil for a guest
+// without sockets, which does not see its tree, and with NoP2P. The description must be valid (Check).
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil

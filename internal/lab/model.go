@@ -111,7 +111,8 @@ type device interface {
 	Close()
 }
 
-// express returns the link of the NIC's slot; zero: the NIC is on the root complex, and shows no link.
+// express returns the link of the NIC's slot. In a guest without sockets it returns zero: the NIC is on the root
+// complex, and shows no link.
 func express(g *Guest, n *NIC) pcie.Link {
 	if len(g.Sockets) == 0 {
 		return pcie.Link{}

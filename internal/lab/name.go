@@ -12,8 +12,9 @@ const maxName = 31
 // errName is the error of a name that CheckName refuses.
 var errName = errors.New("a letter, then letters, digits and dashes, no dash at the end, 31 at most, in lower case")
 
-// CheckName checks a name that a user gives to a guest, to a NIC, GPU, socket or switch of a guest,
-// or to an uplink. Each must be a label of a host name, because the gateway's DNS server resolves it.
+// CheckName checks a name that a user gives to a guest, to a NIC, GPU, socket or switch of a guest, or
+// to an uplink. Each must be a label of a host name, because the gateway's DNS server resolves the names
+// of guests.
 func CheckName(s string) error {
 	if !gateway.IsLabel(s) || len(s) > maxName || s[0] < 'a' {
 		return errName

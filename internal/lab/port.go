@@ -28,7 +28,7 @@ type Port struct {
 	NICOptions                // complete; MaxMTU is the NIC's maximum MTU, and MTU the first MTU of its guest
 	QueuePairs   int          // number of queue pairs that its guest uses at first
 	GPUs         []*GPUMemory // GPUs that it may address, the nearest in the tree first
-	Place        string       // its name in the machine's tree
+	Place        string       // its name in the machine's tree; "": it is not in the tree
 	Hotplug      bool         // its guest's QEMU can remove it while the guest runs
 
 	lab *Lab
@@ -41,7 +41,7 @@ type Port struct {
 
 	completions time.Duration // delay of completions at scale 1; under lab.changing
 	driver      *driver.NIC   // the driver of a guest in this process; nil: none; under lab.changing
-	removed     atomic.Bool   // the NIC was removed from its guest
+	removed     atomic.Bool   // the NIC was removed from its guest, or its removal is in progress
 
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
@@ -71,9 +71,9 @@ type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 // that are posted again.
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
-// Holders asks the guest which of its connections hold tokens; known is false if no function is
-// set, or if the guest does not answer before ctx ends. In the latter case Holders does not ask
-// again for 10 seconds.
+// Holders asks the guest which of its connections hold tokens; known is false if no function is set
+// (SetHolders) or if the function returns an error. After an error because ctx has ended, Holders does
+// not ask again for muteTime, and known is false.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
 	if f == nil || time.Now().UnixNano() < p.mute.Load() {
@@ -130,8 +130,7 @@ func (p *Port) config(gpus []nic.GPU) nic.Config {
 // Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
 func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
-// Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: the lab file gives
-// none.
+// Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: the description has none.
 func (p *Port) Rate() float64 { return p.desc.Rate }
 
 // NIC returns the part of the NIC that is common to all device models: counters, flow counters,
@@ -154,8 +153,8 @@ func (p *Port) GPU() *GPUMemory {
 }
 
 // Serve serves the NIC's protocol on conn until the peer hangs up (then it returns nil), ctx or the
-// lab ends, or the peer breaks the protocol. It closes conn. The caller must wait for one Serve to
-// return before the next.
+// lab ends, the peer breaks the protocol, or the peer's memory exceeds Options.FrontendMemory. It closes
+// conn. The caller must wait for one Serve to return before the next.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())

@@ -296,7 +296,7 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 }
 
 // The NIC of a guest that is gone does not respond: its peers' requests time out, and nothing more
-// is written to its GPU.
+// is written to the guest's GPU.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})

@@ -18,7 +18,7 @@ type GuestFaults struct {
 	// Without an error the channel receives the result: nil when the device has been removed. If the
 	// guest ends before the removal has succeeded or failed, the channel is closed.
 	RemoveNIC, RemoveGPU func(i int) (<-chan error, error)
-	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens so much later; 0: at once.
+	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens later, by late; 0: at once.
 	LateTokens func(i int, late time.Duration) error
 }
 

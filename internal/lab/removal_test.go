@@ -148,8 +148,8 @@ func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	testkit.Equal(t, "delays of tokens", fmt.Sprint(asked), "[6ms 6ms]")
 }
 
-// A device that a script removes becomes hotplug, and no other does; a device that cannot be
-// hotplug does not, and a description that says hotplug of it is refused.
+// A device that a script removes becomes hotplug, if it can be removed, and no other device does. A
+// description that sets Hotplug for a device that cannot be removed is refused.
 func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	d := removalDescription()
 	var script []Event

@@ -4,8 +4,8 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// Sabotage sets the fault for all NICs whose model supports it; seed selects the frames that it
-// affects. For one NIC alone set its NIC.Sabotage.
+// Sabotage sets the fault for all NICs whose model supports it; seed selects the frames that the fault
+// affects. To set it for one NIC alone, set NIC.Sabotage.
 func (d *Description) Sabotage(f *sabotage.Fault, seed uint64) {
 	for n := range d.AllNICs() {
 		if f.Has(n.Model) {

@@ -6,16 +6,16 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// The name of the root complex of a guest without sockets. It forwards nothing between its ports,
-// and has a PCIe switch below it for each NIC.
+// rootComplex is the name of the root complex of a guest without sockets. The root complex forwards
+// nothing between its ports, and has a PCIe switch below it for each NIC.
 const rootComplex = "rc0"
 
 // Local returns a NIC's or GPU's name without the guest's name, with which the lab's name may
 // begin, as a.nic0.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree returns the name of a NIC or a GPU in the guest's tree. If the lab's name does not begin
-// with the guest's, a NIC and a GPU may have the same name, and kind is added.
+// inTree returns the name of a NIC or a GPU in the guest's tree. If the lab's name does not begin with
+// the guest's, inTree puts kind before it, because a NIC and a GPU may have the same name.
 func (g *Guest) inTree(kind, name string) string {
 	if local := g.Local(name); local != name {
 		return local

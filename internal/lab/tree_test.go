@@ -20,7 +20,7 @@ func twoSockets(r pcie.Routing) lab.Guest {
 }
 
 // Each NIC of a guest with several has a path to each GPU, by the tree, and reports the paths to
-// the guest, that to the nearest GPU first.
+// the guest, the nearest GPU's first.
 func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {

@@ -135,5 +135,5 @@ func ParseScale(s string) (float64, error) {
 	return v, nil
 }
 
-// MaxScale is the maximum of this factor.
+// MaxScale is the maximum factor that ParseScale accepts.
 const MaxScale = 1_000_000

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// second gives the guests of a lab names and addresses that a first lab's guests do not have.
+// second gives the NICs of a lab MACs and addresses that the NICs of a first lab, with n ports, do not have.
 func second(d lab.Description, n int) lab.Description {
 	for i := range d.Guests {
 		nic := &d.Guests[i].NICs[0]

@@ -17,14 +17,14 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Draft is a file that a flag names and that gets its name when it is whole. A nil Draft is none.
+// Draft is a file that a flag names, and that gets its name when it is complete. A nil Draft stands for no file.
 type Draft struct {
 	flag, name     string
 	*outfile.Draft // nil: not open
 }
 
-// open makes the file while this process may make files; b, if there is one, gives it its name later. Without an error
-// the caller closes it.
+// open makes the file while this process may make files; b, if not nil, gives the file its name later. Without an error
+// the caller closes the Draft.
 func (d *Draft) open(b *broker.Client) error {
 	f, err := outfile.NewDraft(d.name)
 	if err != nil {
@@ -39,7 +39,8 @@ func (d *Draft) open(b *broker.Client) error {
 	return nil
 }
 
-// OpenDraft opens a file that a flag names, outside of a Command; nil: there is none. The caller closes it.
+// OpenDraft opens a file that a flag names, outside of a Command; it returns nil if name is "". The caller closes the
+// Draft.
 func OpenDraft(flag, name string) (*Draft, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // as documented
@@ -59,7 +60,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// Close leaves nothing of a file that has not been written.
+// Close removes a file that has not been committed.
 func (d *Draft) Close() error {
 	if d == nil {
 		return nil
@@ -111,8 +112,8 @@ func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note
 	}, nil
 }
 
-// TellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil, and has accel, by
-// which its guests ran.
+// TellFlows writes the flows of a lab that has ended: as a table to w, and, unless file is nil, to file as JSON,
+// together with accel, the accelerator by which the guests ran. If last is nil, it writes nothing.
 func TellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *Draft) error {
 	if last == nil {
 		return nil

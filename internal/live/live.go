@@ -29,7 +29,7 @@ type Command struct {
 	More    broker.Calls // system calls that the sandbox allows this process besides its own list
 
 	Counters *stat.Server // while Run runs
-	Capture  *pcap.Pcap   // likewise; nil: none
+	Capture  *pcap.Pcap   // while Run runs; nil: there is no capture
 	files    []*Draft     // made by File; they are opened before the sandbox closes
 }
 
@@ -53,10 +53,10 @@ func (l *Command) File(flag, name string) *Draft {
 	return d
 }
 
-// Run calls job with a context that ends when the broker, the process outside of the sandbox, ends. Before, it
-// sets in o the Broker, the function that closes the sandbox, and the Services that watch the lab; config returns
-// the operations that the broker allows. After job, Run closes all and writes the files. The caller prints the
-// capture's report.
+// Run calls job with a context that ends when c's context ends, or when the broker, the process outside of the sandbox,
+// ends. Before, it sets in o the Broker, the function that confines this process, and the Services that watch the lab;
+// config returns the operations that the broker allows. After job, Run writes the report of Page, closes everything
+// that it has opened, and removes files of File that were not committed. The caller prints the capture's report.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell
@@ -119,9 +119,9 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	return err
 }
 
-// confined starts the process outside of the sandbox, and gives what closes the sandbox, which leaves
-// this process more calls, too. Where it cannot be had that is an error if the user has asked for it,
-// else a line.
+// confined starts the broker, and returns the broker's client and a function that confines this process,
+// which may then make the calls of package broker's list and more. If there can be no sandbox, that is
+// an error if the user has asked for one, else a note. In mode Off confined returns nil.
 func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {

@@ -74,7 +74,7 @@ type Request struct {
 	GivenUp      bool // the guest waits no longer: take the region from the NIC, then Free the slot
 	Region       uint32
 	First, Pages uint64 // pages of the region; the sum does not wrap
-	Generation   uint32 // of the region; the driver's answers with a smaller one are void for these pages
+	Generation   uint32 // of the region; the driver's answers with a smaller Generation are void for these pages
 	Reason       uint32
 	Tag          uint64 // increases with each request
 }

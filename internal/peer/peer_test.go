@@ -50,7 +50,7 @@ func TestServeEnds(t *testing.T) {
 	boom, enough := errors.New("boom"), errors.New("enough")
 	for _, c := range []struct {
 		name             string
-		next, err, cause error // next: the next message's error; nil: it waits for the interrupt
+		next, err, cause error // next: the third message's error; nil: it waits for the interrupt
 	}{
 		{"closed", io.EOF, nil, nil},
 		{"reset", unix.ECONNRESET, nil, nil},

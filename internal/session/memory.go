@@ -19,8 +19,8 @@ import (
 // NUMA node, a window: the pages that the guest has allocated from the node. Its methods read and
 // write this memory from the host, without the guest. Offsets count from the beginning of the part.
 type Memory struct {
-	Name   string             // the guest's name, for messages
-	GPU    *gpumem.GPU        //
+	Name   string // the guest's name, for messages
+	GPU    *gpumem.GPU
 	Window []kernelnic.Extent // where the guest's window lies; nil: the guest uses all of the GPU's memory
 }
 
@@ -171,8 +171,7 @@ func (c Content) SHA256(ctx context.Context, n uint64) (d [sha256.Size]byte, err
 	return d, err
 }
 
-// Fill writes to [off, off+n) the bytes that gen makes, in pieces of at most 1 MiB. pos is the
-// position of a piece in this range.
+// Fill writes to [off, off+n) the first n bytes of gen, in pieces of at most 1 MiB.
 func (m *Memory) Fill(ctx context.Context, off, n uint64, gen Content) error {
 	return gen.each(ctx, n, func(b []byte, pos uint64) error { return m.Write(off+pos, b) })
 }
@@ -186,7 +185,7 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	})
 }
 
-// Differs compares the n bytes at off with the bytes that gen makes. It returns the position of the first byte that
+// Differs compares the n bytes at off with the first n bytes of gen. It returns the position of the first byte that
 // differs, or n.
 func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
 	return m.FirstWrong(ctx, off, n, func(b []byte, pos uint64) int {
@@ -204,7 +203,7 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 }
 
 // FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how many bytes
-// of a piece at position pos are right before the first wrong one. Several workers call it, as Each does.
+// of a piece at position pos are right before the first wrong one. Several workers call match at the same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

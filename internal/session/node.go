@@ -53,7 +53,7 @@ func UsedPairs(model string, pairs int) int {
 // Pairs returns how many queue pairs of the NIC the guest uses.
 func (c *NodeConfig) Pairs() int { return UsedPairs(c.Port.Model.Name, c.Port.QueuePairs) }
 
-// HostQueues returns how many of these pairs carry ordinary traffic. They are the first ones.
+// HostQueues returns how many of the Pairs carry ordinary traffic: the first ones.
 func (c *NodeConfig) HostQueues() int { return c.Pairs() - c.Bind }
 
 // Queues lists the receive queues that the guest binds to GPU memory.

@@ -134,7 +134,7 @@ func (o *Options) Show(mode string, done, total uint64) {
 	}
 }
 
-// loss reports whether the lab's links may lose segments.
+// loss returns transfer.LinkLoss if the lab's links may lose segments, else transfer.NoLoss.
 func (o *Options) loss() transfer.Loss {
 	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss
@@ -280,10 +280,7 @@ func (o *Options) Check() error {
 	for i := range users {
 		g := &users[i]
 		m := g.ModelOf(&g.NICs[0])
-		pairs := UsedPairs(m.Name, g.NICs[0].QueuePairs)
-		if g.NICs[0].QueuePairs == 0 {
-			pairs = UsedPairs(m.Name, m.QueuePairs)
-		}
+		pairs := UsedPairs(m.Name, cmp.Or(g.NICs[0].QueuePairs, m.QueuePairs))
 		if pairs <= o.bind() {
 			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be "+
 				"bound, and not %d", g.Name, pairs, pairs-1, o.bind())

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,34 +12,25 @@ import (
 // P2P is the value of the flag that selects the guests whose NICs reach GPU memory directly. The
 // zero P2P selects all.
 type P2P struct {
-	off   bool  // no NIC reaches GPU memory
-	not   []int // numbers of the guests whose NICs do not reach GPU memory
-	given string
+	given string // the flag's text
+	not   []int  // numbers of the guests whose NICs do not reach GPU memory
 }
 
 // Type implements pflag.Value.
 func (p *P2P) Type() string { return "WHO" }
 
 // String implements pflag.Value.
-func (p *P2P) String() string {
-	if p.given == "" {
-		return "on"
-	}
-	return p.given
-}
+func (p *P2P) String() string { return cmp.Or(p.given, "on") }
 
 // Set implements pflag.Value: on, off, or off=1,3 for some guests.
 func (p *P2P) Set(s string) error {
 	list, some := strings.CutPrefix(s, "off=")
 	switch {
-	case s == "on":
-		*p = P2P{}
-		return nil
-	case s == "off":
-		*p = P2P{off: true, given: s}
+	case s == "on" || s == "off":
+		*p = P2P{given: s}
 		return nil
 	case !some:
-		return fmt.Errorf("on, off, or off=1,3 for guests by number")
+		return errors.New("on, off, or off=1,3 for guests by number")
 	}
 	*p = P2P{given: s}
 	for word := range strings.SplitSeq(list, ",") {
@@ -51,7 +44,7 @@ func (p *P2P) Set(s string) error {
 }
 
 // Of reports whether guest i's NIC reaches GPU memory.
-func (p *P2P) Of(i int) bool { return !p.off && !slices.Contains(p.not, i) }
+func (p *P2P) Of(i int) bool { return p.given != "off" && !slices.Contains(p.not, i) }
 
 func (p *P2P) check(guests int) error {
 	for _, i := range p.not {

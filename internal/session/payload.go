@@ -29,11 +29,6 @@ func (p *Place) Add(now, before control.DirCounters) {
 	p.Bounced += now.BouncedBytes - before.BouncedBytes
 }
 
-// Merge adds x to p.
-func (p *Place) Merge(x Place) {
-	p.Device, p.Host, p.Bounced = p.Device+x.Device, p.Host+x.Host, p.Bounced+x.Bounced
-}
-
 // Where is the Place of a connection's payload, retransmissions included, and the number of retransmitted bytes.
 type Where struct {
 	Place
@@ -63,28 +58,9 @@ type Traffic struct {
 	RX Place `json:"rx"`
 }
 
-// Meter counts the payload of all connections of a guest's NIC while f runs. f returns the least
-// number of bytes that the guest has sent and received; Meter waits until the NIC has counted as
-// many.
-func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err error)) (t Traffic, err error) {
-	before, _ := n.Port.NIC().PortCounters()
-	sent, received, err := f()
-	if err != nil {
-		return t, err
-	}
-	var now control.PortCounters
-	Settle(ctx, func() bool {
-		now, _ = n.Port.NIC().PortCounters()
-		return Payload(now.Tx)-Payload(before.Tx) >= sent && Payload(now.Rx)-Payload(before.Rx) >= received
-	})
-	t.TX.Add(now.Tx, before.Tx)
-	t.RX.Add(now.Rx, before.Rx)
-	return t, nil
-}
-
 // Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The
 // pool is at offset 0 of the guest's GPU memory; the NIC puts received packets there. The data lies
-// behind it.
+// behind the pool.
 const Pool = 16 << 20
 
 // Poison is the value of every byte of GPU memory to which no data has been written yet.
@@ -118,7 +94,7 @@ type Moved struct {
 	// Verified reports whether every byte is right; null: the right content is not known.
 	Verified *bool  `json:"verified"`
 	By       string `json:"verified_by,omitempty"` // with what the bytes were compared
-	SHA256   string `json:"sha256,omitempty"`      // of the data that came, one digest a round, with commas between
+	SHA256   string `json:"sha256,omitempty"`      // of the received data, one digest a round, with commas between
 	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 
@@ -126,29 +102,30 @@ type Moved struct {
 }
 
 // Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
-// the round's cost in the guest; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is
-// true, the guest sends the data, else it receives them.
+// the round's cost in the guest. If send is true, the guest sends the data, else it receives them. Meter waits until
+// the guest's NIC has counted as many bytes of payload, and adds the payload of all connections to m.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
-	var round Moved
-	traffic, err := n.Meter(ctx, func() (sent, received uint64, err error) {
-		var cost transfer.Cost
-		round, cost, err = f()
-		m.cpu += cost.CPU.Work()
-		m.Seconds += cost.Seconds
-		m.Retransmits += cost.Retransmits
-		if send {
-			return round.Bytes, 0, err
-		}
-		return 0, round.Bytes, err
-	})
+	before, _ := n.Port.NIC().PortCounters()
+	round, cost, err := f()
 	if err != nil {
 		return err
 	}
+	m.cpu += cost.CPU.Work()
+	m.Seconds += cost.Seconds
+	m.Retransmits += cost.Retransmits
 	m.Bytes += round.Bytes
 	m.Looked += round.Looked
 	m.HostCame += round.HostCame
-	m.TX.Merge(traffic.TX)
-	m.RX.Merge(traffic.RX)
+	var now control.PortCounters
+	Settle(ctx, func() bool {
+		now, _ = n.Port.NIC().PortCounters()
+		if send {
+			return Payload(now.Tx)-Payload(before.Tx) >= round.Bytes
+		}
+		return Payload(now.Rx)-Payload(before.Rx) >= round.Bytes
+	})
+	m.TX.Add(now.Tx, before.Tx)
+	m.RX.Add(now.Rx, before.Rx)
 	return nil
 }
 

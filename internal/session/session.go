@@ -3,10 +3,10 @@
 // uses gets a transfer.Node, which moves data in the guest at the command's request.
 //
 // The package has what all commands with guests share: it finds the images that guests boot from,
-// starts the guests behind the sandbox, finds out which of a guest's NICs is which, computes how
-// much of a GPU's memory a guest can use and where that lies, and finds the guest that caused an
-// error by ending. `vnic run` uses a [Session] directly; a [Set] is for commands that request the
-// same of every guest.
+// starts the guests behind the sandbox, finds a guest's NICs in the guest by their MACs, computes how
+// much of a GPU's memory a guest can use and where in the GPU that part lies, and finds the guest that
+// caused an error by ending. `vnic run` uses a [Session] directly; a [Set] is for commands that request
+// the same of every guest.
 package session
 
 import (

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// NICs count as many flows as a command asks for; zero flows is a valid number.
+// NICs count flows unless the command asks for zero flows.
 func TestFlowsOfASession(t *testing.T) {
 	none, some := 0, 4
 	for name, c := range map[string]struct {

@@ -40,7 +40,7 @@ func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// Booted is a Server that has booted. Setup gives its kernel the address Addr.
+// Booted is the guest of a Server. The stage setup gives the guest's kernel the address Addr.
 type Booted struct {
 	*Guest
 	Port *lab.Port

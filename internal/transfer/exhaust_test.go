@@ -39,8 +39,8 @@ func (g *guest) leastPool() uint64 {
 	return 0
 }
 
-// TestTinyPool transfers much more than the page pool holds, through pools of every size near the
-// smallest.
+// TestTinyPool transfers much more than the page pool holds, through the smallest pool and through pools
+// of three larger sizes.
 func TestTinyPool(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -59,8 +59,8 @@ func TestTinyPool(t *testing.T) {
 	}
 }
 
-// TestHeldTokensRunThePoolDry holds the tokens of most pages until the end: the remaining pages
-// must suffice, and the sender must not need a timeout for every segment or two.
+// TestHeldTokensRunThePoolDry holds the tokens of a quarter to three quarters of the pages until the
+// end: the remaining pages must suffice, and the sender must not need a timeout for every segment or two.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -74,8 +74,8 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 				t.Error("the pool was never dry")
 			}
 			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 600 {
-				// Of 1,500 segments. A timeout retransmits the window, at most 200 segments; there
-				// are two or three timeouts.
+				// The transfer has 1,500 segments. A timeout retransmits the window, at most 200
+				// segments; there are two or three timeouts.
 				t.Errorf("%d segments were sent again", again)
 			}
 		})

@@ -61,8 +61,8 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled returns all held tokens to the connection if err is a passed deadline; take keeps no
-// tokens afterwards. The bool reports whether err was a passed deadline.
+// stalled returns all held tokens to the connection if err is a passed deadline. If there were any, take
+// keeps no tokens afterwards. The bool reports whether err was a passed deadline.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil

@@ -52,10 +52,8 @@ func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens,
 	l.waiting += n
 	l.most = max(l.most, l.waiting)
 	l.mu.Unlock()
-	timer := time.NewTimer(by)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(by):
 	case <-ctx.Done():
 	}
 	l.mu.Lock()

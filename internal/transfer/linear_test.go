@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes: a transfer arrives unsplit on queue 0, from its beginning or from the middle
-// on. The bytes still reach their place, are counted, and use no memory that is not freed.
+// TestRuleThatGoes: a transfer whose flow rule is deleted arrives unsplit on queue 0, from its beginning
+// or from the middle on. The bytes still reach their place and are counted, and each round uses the same
+// memory for them.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20

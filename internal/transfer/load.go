@@ -192,9 +192,6 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 	}
 	defer func() { _ = batches.Close() }()
 	defer func() { r.Consumer = batches.Stats() }()
-	step := time.NewTimer(0)
-	defer step.Stop()
-	<-step.C
 	for {
 		b, err := batches.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -205,9 +202,8 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 		}
 		r.Bytes += b.Len
 		if l.Step > 0 { // stands for the GPU's work on the batch
-			step.Reset(l.Step)
 			select {
-			case <-step.C:
+			case <-time.After(l.Step):
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -221,11 +217,11 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 // CloseSource ends a running Load and closes the open Source, if there is one.
 func (n *Node) CloseSource(context.Context) error {
 	n.opening.Lock()
+	defer n.opening.Unlock()
 	s := n.source
-	n.source = nil
-	n.opening.Unlock()
 	if s == nil {
 		return nil
 	}
+	n.source = nil
 	return s.undo.All()
 }

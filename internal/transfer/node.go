@@ -52,8 +52,8 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 	return node, nil
 }
 
-// Close cancels running operations, and closes the device and the NIC. The memory for transfers is
-// invalid afterwards.
+// Close cancels running operations, and closes the device and the NIC; for a Node that Another made
+// it leaves both open. The memory for transfers is invalid after the device is closed.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Finish.Here())
 	defer cancel()

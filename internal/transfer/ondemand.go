@@ -81,7 +81,7 @@ type onDemand struct {
 }
 
 // odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver. Without
-// r.Owner it allocates no buffer of GPU memory: pages move there one by one.
+// r.Owner it registers no buffer of GPU memory with the NIC: the NIC requests each page when it needs it.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -196,7 +196,8 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close ends the storm and the page server. The caller closes the memory regions before.
+// close ends the storm, the page server and the owner process, and frees the memory. The caller closes
+// the memory regions before.
 func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
 // odp returns the open memory on demand, or an error.

@@ -79,8 +79,8 @@ type Remote struct {
 	Node  int // its number; 0 if the guest has only one
 }
 
-// request carries an operation's arguments to a guest, which may have several Nodes. All are set up
-// before the first transfer; operations of different Nodes run concurrently.
+// request carries an operation's arguments to a guest, which may have several Nodes. Operations of
+// different Nodes may run concurrently.
 type request[A any] struct {
 	Node int `json:"node,omitempty"`
 	Args A   `json:"args"`

@@ -35,7 +35,8 @@ func init() {
 	}
 }
 
-// remote puts a guest behind its own agent. Setup opens its NIC, as in a guest under QEMU.
+// remote starts an agent for a guest, and returns a Remote that calls the agent, and the agent's host.
+// Remote.Setup opens the guest's NIC, as in a guest under QEMU.
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node
@@ -155,8 +156,8 @@ func TestOpsWithoutNIC(t *testing.T) {
 	testkit.Must(h.ops()[closeName](t.Context(), nil))(t)
 }
 
-// Nodes of one NIC transfer concurrently, each with its own arguments; each is set up and closed
-// without the other.
+// Two Nodes of one NIC transfer concurrently, each with other arguments. Setup and Close of each Node
+// are separate calls.
 func TestNodesOfOneNIC(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "several a")
@@ -171,7 +172,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, SetupArgs{})), "set up already")
 		}
 	}
-	// The first one's transfer continues while the second is set up and closed, and vice versa.
+	// The first Nodes' transfer continues while the second Nodes prepare, transfer and finish.
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 1})
 	w.a.end, w.b.end = a[0], b[0]
 	testkit.OK(t, w.connect(ctx, send, recv))

@@ -65,7 +65,7 @@ func (n *Node) prepare(ctx context.Context, s *session) (err error) {
 	}
 	switch {
 	case p.Mode == Copy:
-		return n.makeStaging()
+		return n.makeSlots(true)
 	case p.Send:
 		if s.tx, err = n.dev.BindTX(s.data); err != nil {
 			return fmt.Errorf("bind-tx: %w", err)

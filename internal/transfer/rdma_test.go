@@ -187,7 +187,7 @@ func TestRDMAEnds(t *testing.T) {
 	w.closeRDMA()
 }
 
-// Guests behind agents do the same, as under QEMU.
+// RDMA also works between guests behind agents, as under QEMU.
 func TestRDMABehindAgents(t *testing.T) {
 	w := newWorld(t, options{})
 	a, _ := w.a.remote(t, "rdma a")

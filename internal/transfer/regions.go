@@ -85,7 +85,7 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	return all, nil
 }
 
-// Memory regions of RAM:
+// The RAM of a memory region is in pieces.
 const (
 	ramPieces = 4
 	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)
@@ -119,8 +119,8 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM, and registers the data in the GPU: stage makes an engine
-// copy one part of the data after the other between both.
+// ramRegions makes a memory region of RAM, and registers the data in the GPU. The stage function of the
+// result makes an engine copy a part of the data between the GPU and the RAM.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {

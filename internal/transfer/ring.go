@@ -33,7 +33,7 @@ type Rank struct {
 	Pool    Area           `json:"pool"`    // buffer for received packets
 	Scratch Area           `json:"scratch"` // room for one chunk
 	Queues  []int          `json:"queues"`  // one per channel; the channels divide pool and scratch
-	Listen  netip.AddrPort `json:"listen"`  // of channel 0; channel c adds 2c to the ports of all three
+	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next are; channel c adds 2c to their ports
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
 	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout

@@ -101,7 +101,7 @@ func TestCollectives(t *testing.T) {
 	testkit.ErrorIs(t, w.a.node.Join(ctx, bad), syscall.EINVAL)
 }
 
-// A rank that waits for its neighbours, or runs an operation, ends with its context, and by Close.
+// A Join that waits for neighbours ends with its context, and a running operation ends by Leave.
 func TestRingEnds(t *testing.T) {
 	w := newWorld(t, options{})
 	ranks := w.ranks()

@@ -33,7 +33,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 			return fmt.Errorf("send after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
 		}
 	}
-	for done := uint32(0); done < calls; { // completions come in any order, one per send
+	for done := uint32(0); done < calls; { // completions come in any order, each for one or more sends
 		lo, hi, err := s.conn.ReadCompletion(time.Time{})
 		if err != nil {
 			return fmt.Errorf("wait for completion of send %d of %d: %w", done+1, calls, err)
@@ -59,13 +59,12 @@ func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) err
 			sl.n = int(min(s.conf.Len-off, stage))
 			sl.add(s.conf.Off+off, sl.dataIOVA, uint32(sl.n))
 			off += uint64(sl.n)
-			full := make(chan struct{})
-			sl.full = full
+			sl.full = make(chan struct{})
 			ahead <- sl
 			p.start(func() error {
 				err := n.run(ctx, s, control.JobToGuest, sl)
 				if err == nil {
-					close(full)
+					close(sl.full)
 				}
 				return err
 			})

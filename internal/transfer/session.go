@@ -68,8 +68,8 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 }
 
 // Finish ends the transfer: it cancels its running operations, waits for them, and frees everything
-// that Prepare and they made. Without a transfer it does nothing. After an error some of it remains,
-// and the next Finish tries again.
+// that Prepare and they made. Without a transfer it does nothing. After an error the next Finish tries
+// again to free what the first has not freed.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now

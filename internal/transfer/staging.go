@@ -43,9 +43,8 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeStaging allocates the memory of mode copy.
-func (n *Node) makeStaging() error { return n.makeSlots(true) }
-
+// makeSlots allocates the staging slots, unless they exist already; data, which is for mode copy, gives them room for
+// payload.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -77,8 +78,7 @@ func TestTimesOfOperations(t *testing.T) {
 	}
 }
 
-// Calls without an open device or source, or with one that is open already, return an error and
-// leave nothing.
+// DoIO and Load without an open device or source return an error. An open that fails frees its buffers.
 func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")
@@ -98,6 +98,24 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	}
 	testkit.OK(t, CloseStorage(ctx, ra))
 	testkit.OK(t, CloseSource(ctx, ra))
+}
+
+// CloseSource has closed the source before another one can be opened, or another CloseSource returns: until then the
+// areas and the queue are in use.
+func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
+	n, closed := new(Node), false
+	n.source = new(source)
+	n.source.undo.Add(func() error {
+		closed = true
+		if n.opening.TryLock() {
+			n.opening.Unlock()
+			return errors.New("OpenSource does not wait for CloseSource")
+		}
+		return nil
+	})
+	testkit.OK(t, n.CloseSource(t.Context()))
+	testkit.Equal(t, "closed", closed, true)
+	testkit.OK(t, n.CloseSource(t.Context()))
 }
 
 // The list of a file with many tensors, or with long names, fits into a message.

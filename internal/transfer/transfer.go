@@ -69,8 +69,8 @@ type Node struct {
 	joining sync.Mutex // one Join or Leave at a time
 	opening sync.Mutex // guards storage, source and rdma, and their opening and closing
 	storage *storage   // nil: not open
-	source  *source    // likewise
-	rdma    *rdmaEnd   // likewise
+	source  *source    // nil: not open
+	rdma    *rdmaEnd   // nil: not open
 
 	mu     sync.Mutex // guards the fields below, and the fields of session as noted there
 	now    *session   // nil: nothing is prepared
@@ -108,7 +108,7 @@ type PrepareArgs struct {
 	Off   uint64 `json:"off"`   // of the data, source or destination
 	Bytes uint64 `json:"bytes"` // whole pages
 	Len   uint64 `json:"len"`   // bytes to transfer, at most Bytes
-	Seed  uint64 `json:"seed"`  // of the source's pattern; its low byte fills the destination and the pool before
+	Seed  uint64 `json:"seed"`  // of the source's pattern, or in its low byte the poison of destination and pool
 
 	// For a receiver in mode devmem.
 	PoolOff   uint64 `json:"pool_off,omitempty"`
@@ -123,7 +123,8 @@ type PrepareArgs struct {
 	// HoldSeconds is the number of seconds without data after which the receiver returns these
 	// tokens anyway; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the number of seconds without progress after which the transfer fails; 0: 60.
+	// StallSeconds is the number of seconds without progress after which the transfer fails; 0:
+	// limits.Stall.
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 

@@ -51,8 +51,8 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether the peer may use the socket by l.rule, which holds whatever mode somebody has given the file
-// meanwhile. It notes each refused user once.
+// admits reports whether the peer may use the socket by l.rule, which does not depend on the mode that somebody may
+// have given the file meanwhile. It notes each refused user once. A listener without note admits everybody.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

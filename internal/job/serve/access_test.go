@@ -63,7 +63,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// The members of the group that shares a socket can connect, and nobody else can.
+// The members of the group that shares a socket can connect, besides vnic's user and root, and nobody else can.
 //
 // Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
 func TestSocketGroup(t *testing.T) {
@@ -97,7 +97,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 	}
 	s.end()
-	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // only the program that as has copied
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // only the program, which the function as has copied
 		t.Errorf("left: %v, %v", list, err)
 	}
 }

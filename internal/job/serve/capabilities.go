@@ -17,22 +17,16 @@ func PrintCapabilities(w io.Writer) error {
 	return report.Encoder(w).Encode(capabilities{Type: "net"})
 }
 
-// Description is VhostUserBackend of QEMU's docs/interop/vhost-user.json: a description of a
-// backend for management software.
-type Description struct {
-	Description string   `json:"description"`
-	Type        string   `json:"type"`
-	Binary      string   `json:"binary"`
-	Tags        []string `json:"tags,omitempty"`
-}
-
 // BackendName is the program's name as a vhost-user backend. Under this name it needs no subcommand, because
 // management software starts it with options only.
 const BackendName = "vhost-user-vnic"
 
-// PrintDescription writes a description of the program at binary, for a file in the directory
-// vhost-user.
+// PrintDescription writes a description of the program at binary, which management software finds as a
+// file in a directory vhost-user: VhostUserBackend of QEMU's docs/interop/vhost-user.json.
 func PrintDescription(w io.Writer, binary string) error {
-	return report.Encoder(w).Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU",
-		Type: "net", Binary: binary})
+	return report.Encoder(w).Encode(struct {
+		Description string `json:"description"`
+		Type        string `json:"type"`
+		Binary      string `json:"binary"`
+	}{"vnic: a virtio NIC with header split, beside a GPU", "net", binary})
 }

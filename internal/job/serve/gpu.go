@@ -22,8 +22,8 @@ type gpuSockets struct {
 // sharesGPUs reports whether each port has a socket for its GPU's memory.
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes a socket for GPU memory beside each port's socket. The caller closes the result,
-// even after an error.
+// shareGPUs makes a socket for GPU memory beside each port's socket, if sharesGPUs. The caller closes
+// the result, even after an error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)

@@ -37,9 +37,9 @@ func taken(t *testing.T, file, dir string) (o Options) {
 	return o
 }
 
-// GPUs of a guest with their driver, vnicgpu, are PCI devices; its CPU is a model that Linux knows
-// to forward peer-to-peer if a host bridge of the guest does; and its kernel's command line has no
-// argument for the GPUs.
+// If a guest has the GPUs' driver, vnicgpu, its GPUs are PCI devices, and the kernel's command line has
+// no argument for the GPUs. If a socket of the guest also allows peer-to-peer, its CPU is a model whose
+// host bridge Linux trusts with peer-to-peer.
 func TestLabWithTheGPUsDriver(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serve(t, taken(t, `
@@ -65,8 +65,8 @@ guests:
 	}
 }
 
-// Each NIC of a lab file that is served has a socket of its name. The QEMU arguments of a guest
-// have all its NICs and GPUs, in the file's PCI tree.
+// Each NIC of a lab file that is served has a socket that is named after it. The QEMU arguments of a
+// guest have all NICs and GPUs of the guest, in the file's PCI tree.
 func TestLabIsServed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -105,9 +105,9 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// The gateway is on the network of the first rail: it resolves the names of guests there to the
-// addresses of their NICs, forwards out of the lab, and leases no address to NICs of other rails,
-// and none of a family for which the file gives the NIC an address.
+// The gateway is on the network of the guests' first NICs: it resolves the names of guests there to the
+// addresses of those NICs, forwards out of the lab, and leases no address to a guest's other NICs, and
+// none of a family for which the file gives the NIC an address.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

@@ -84,8 +84,8 @@ func private(path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// lockDir locks a directory, so that other vnics make no sockets there meanwhile. If it cannot lock the directory, it
-// returns without a lock.
+// lockDir locks a directory, so that other vnics make no sockets there until unlock. It returns without a lock if this
+// user may not read the directory, or if another program holds the lock for limits.Directory.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) { // a user may be allowed to write to a directory, but not to read it
@@ -96,7 +96,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
-	limit := time.After(limits.Directory.Here()) // vnic holds it for a millisecond; another program may hold it for ever
+	limit := time.After(limits.Directory.Here()) // another vnic holds it for a millisecond; other programs may for ever
 	for {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
 			return func() { _ = d.Close() }, nil
@@ -112,7 +112,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Close closes the socket, and removes its file unless somebody has replaced that.
+// Close closes the socket, and removes the file that listen made, unless somebody has replaced the file.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
 		if l.UnixListener != nil {

@@ -54,7 +54,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		}
 		least, limit := statusBytes(t, p.rep.PID, "VmHWM"), o.MemoryMax(0)
 		t.Logf("%d ports: %d MiB at the peak, GPUs' %d; the limit is %d", n, least>>20, n*gpu>>20, limit>>20)
-		if need := least + uint64(n*gpu); need > limit { // VmHWM excludes GPU memory that is not used
+		if need := least + uint64(n*gpu); need > limit { // VmHWM excludes GPU memory that the process has not touched
 			t.Errorf("%d ports: %d bytes, the limit is %d", n, need, limit)
 		}
 		p.end()

@@ -39,8 +39,8 @@ func umask(t *testing.T, mask int) {
 	t.Cleanup(func() { syscall.Umask(old) })
 }
 
-// Only its user can connect to a socket, whatever the umask; a dead process's socket file with mode
-// 0666 is replaced by one with mode 0600.
+// A socket gets mode 0600 whatever the umask, so that only the user who made it can connect; a dead
+// process's socket file that everybody may open is replaced by one with mode 0600.
 //
 // Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
 func TestSocketIsPrivate(t *testing.T) {
@@ -111,7 +111,7 @@ func TestOthersCannotConnect(t *testing.T) {
 	defer os.RemoveAll(dir)
 	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
-	// The control: the stranger can connect to a socket of mode 0666.
+	// The control: the stranger can connect to a socket that everybody may open.
 	for _, c := range []struct {
 		name string
 		make func(path string) (net.Listener, error)

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPollIsChecked: a --poll that cannot work, or would leave QEMU no processor, is refused with
-// an explanation.
+// TestPollIsChecked: a --poll that cannot work, or that asks for more threads than there are processors,
+// is refused with an explanation.
 func TestPollIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		o          Options

@@ -41,11 +41,9 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	pid := peer(conn)
-	late := time.NewTimer(p.takeover)
-	defer late.Stop()
 	select {
 	case p.turn <- struct{}{}:
-	case <-late.C:
+	case <-time.After(p.takeover):
 		p.refuse(pid)
 		_ = conn.Close()
 		return
@@ -57,7 +55,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // it declines again, or accepts, within milliseconds
+	if p.declining == pid && p.times > 0 { // the QEMU declines again, or accepts, within milliseconds
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()
@@ -110,8 +108,8 @@ func (p *port) connected(pid int) {
 	}
 }
 
-// declined reports whether a process that hung up has declined the offered features more than once in a row. It notes
-// that the second time.
+// declined reports whether a process that hung up has declined the offered features more than once in a row. It makes
+// a note the second time.
 func (p *port) declined(pid int) bool {
 	offer := p.Unaccepted()
 	switch {
@@ -130,8 +128,8 @@ func (p *port) declined(pid int) bool {
 	return p.times > 1
 }
 
-// speaks waits until the peer has sent something, and leaves that unread. It returns false if the
-// peer hung up or sent nothing for p.silence, or if ctx ended.
+// speaks waits until the peer has sent a byte, which it leaves unread. It returns false if the peer hung
+// up or sent nothing for p.silence, or if ctx ended.
 func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -37,7 +37,8 @@ type Report struct {
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`           // the part of ResidentBytes that each port needs
 	Ports         []PortReport `json:"ports"`
-	// AllPorts has the arguments of one QEMU with all ports, if there are 2 to 8 ports.
+	// AllPorts has the arguments of one QEMU with all ports, if there are 2 to 8 ports, whose sockets have names, and no
+	// lab file.
 	AllPorts []string `json:"all_ports,omitempty"`
 	// Boot is Options.Boot: arguments for every QEMU, which follow QEMU, AllPorts or GuestReport.QEMU.
 	Boot []string `json:"boot,omitempty"`
@@ -57,7 +58,7 @@ type PortReport struct {
 	Name     string `json:"name"`
 	Socket   string `json:"socket"` // "": the socket has no name
 	MAC      string `json:"mac"`
-	Addr4    string `json:"addr4"` // the address that the gateway's DHCP gives the guest
+	Addr4    string `json:"addr4"` // the guest's address; a gateway's DHCP gives it to the guest
 	Addr6    string `json:"addr6"`
 	GPUBytes uint64 `json:"gpu_bytes"` // 0: no GPU
 	GPUPath  string `json:"gpu_path"`

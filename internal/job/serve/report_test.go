@@ -178,7 +178,7 @@ func TestAllPortsInOneQEMU(t *testing.T) {
 	}
 }
 
-// Advice about QEMU's and iPXE's behaviour is printed above the flags.
+// Print prints the advice about QEMU's and iPXE's behaviour that applies to a NIC.
 func TestPrintedAdvice(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"

@@ -30,10 +30,10 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// apart is an environment variable with apartOptions in JSON. The test's program then serves in a sandbox.
+// apart is an environment variable with apartOptions in JSON. The test's program then serves, in the sandbox of Mode.
 const apart = "VNIC_TEST_APART"
 
-// apartOptions are the options of the process that serves in a sandbox.
+// apartOptions are the options of such a process.
 type apartOptions struct {
 	Mode      string
 	Paths     []string
@@ -144,8 +144,8 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart is the main function of the sandboxed process: it writes its report, the results of
-// the attempts, and at the end how many calls were refused.
+// serveApart is the main function of the sandboxed process: it writes its report, the results of the
+// attempts if Probe is set, and at the end how many calls were refused.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
@@ -262,7 +262,8 @@ func echo(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through makes a guest talk through the gateway to a port of the host.
+// through makes a guest send bytes to a port at the gateway's address, and checks that a server on the
+// host returns them.
 func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -380,8 +381,8 @@ func TestServingProcessIsHeld(t *testing.T) {
 	}
 }
 
-// BenchmarkSandbox measures what the sandbox costs guests that exchange data through a vnic serve,
-// whose data path makes few system calls: reads and writes of eventfds, and ppoll.
+// BenchmarkSandbox measures, without the sandbox and in it, how fast guests exchange data through a vnic
+// serve, whose data path makes few system calls: reads and writes of eventfds, and ppoll.
 func BenchmarkSandbox(b *testing.B) {
 	for _, mode := range []string{broker.Off, broker.On} {
 		b.Run(mode, func(b *testing.B) {
@@ -395,7 +396,7 @@ func BenchmarkSandbox(b *testing.B) {
 			}
 			testkit.OK(b, errors.Join(x.Close(), y.Close()))
 			p.end()
-			// The serving process's processor time, with its start and end, by frames of the MTU.
+			// used is the serving process's processor time, with its start and end.
 			used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*2*(n/1448)), "cpu-ns/frame")
 		})

@@ -36,7 +36,7 @@ type served struct {
 	done  chan error
 }
 
-// serve runs Do until the test ends, or calls stop.
+// serve runs Do until the test ends or calls end.
 func serve(t *testing.T, o Options) *served {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -315,7 +315,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 }
 
 // A second QEMU at a NIC is refused with a message; a connection that sends nothing does not keep
-// QEMU out; a connection that sends rubbish ends alone.
+// QEMU out; a connection that sends rubbish is closed, and the NIC serves the next one.
 //
 // Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {
@@ -337,7 +337,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // of both guests: an earlier connection would be refused
+	s.noted("hung up") // of the first guest; until the second has hung up, too, a connection would be refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()
@@ -384,7 +384,7 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 	}
 }
 
-// A Do whose context has ended before it begins returns no error; if Ready fails, Do returns its
+// A Do whose context has ended before it begins returns no error; if Ready fails, Do returns Ready's
 // error and leaves no socket.
 func TestToldToEndAtOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -400,8 +400,8 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// With 64 ports each port needs at most 2 MiB of memory, and the first and the last port exchange
-// data.
+// With 64 ports each port needs at most 2 MiB of memory, and the guests at the first and the last virtio
+// port exchange data.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {

@@ -56,7 +56,8 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 	return list, nil
 }
 
-// maxWaiting is how many connections of a port may wait for their turn or for their first byte.
+// maxWaiting bounds the open connections of a port: one that is served, and others that wait for their
+// turn or for their first byte.
 const maxWaiting = 8
 
 func (l *listener) path() string { return l.name }

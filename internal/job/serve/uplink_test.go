@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// guestAs connects a guest, with the addresses of machine i, to the only port of a vnic.
+// guestAs connects a guest to the only port of a vnic, with the addresses that a lab's port i has by default.
 func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 	t.Helper()
 	mac := lab.MAC(i)

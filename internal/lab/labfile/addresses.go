@@ -6,26 +6,18 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs returns the default addresses of a guest on a rail.
-func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
-
-// The third byte of the address is the rail's: each NIC of a guest is on a subnet with the other
-// guests' NICs of the same number, because interfaces of one guest in one subnet would answer each
-// other's ARP requests.
-func addr4(rail, guest int) netip.Prefix {
-	b := lab.Addr4(guest).Addr().As4()
-	b[2] += byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
+// Addrs returns the default addresses of a guest's NIC on a rail. The rail is the NIC's number in its
+// guest. Each NIC of a guest is on a subnet with the other guests' NICs of the same number, because
+// interfaces of one guest in one subnet would answer each other's ARP requests.
+func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
+	b4, b6 := lab.Addr4(guest).Addr().As4(), lab.Addr6(guest).Addr().As16()
+	b4[2] += byte(rail)
+	b6[7] = byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom4(b4), 24), netip.PrefixFrom(netip.AddrFrom16(b6), 64)
 }
 
-func addr6(rail, guest int) netip.Prefix {
-	b := lab.Addr6(guest).Addr().As16()
-	b[7] = byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
-}
-
-// Given returns the addresses of a NIC that the file sets; zero: the file sets none, and the NIC
-// has the rail's (Addrs).
+// Given returns the addresses of a NIC that the file sets to other values than the rail's (Addrs); zero:
+// the NIC has the rail's.
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -58,7 +50,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // the address in conflict is the one that the file gives to the other NIC
+				if a.has == a.byRail { // the file sets the address of NIC j, and not this one
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
@@ -69,7 +61,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 	return nil
 }
 
-// noHost is the reason why a file cannot give an address to a NIC, whose default is owns; "": it can.
+// noHost returns the reason why a file cannot give the address p to a NIC, whose default is owns; "": it can.
 func noHost(p, owns netip.Prefix) string {
 	first, last := bounds(p)
 	switch {
@@ -86,8 +78,8 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds returns a subnet's first and last address, which no host can have; zero: hosts can have
-// all of its addresses, because it has only one or two.
+// bounds returns a subnet's first and last address; zero: the subnet has only one or two addresses, and
+// hosts can have them all.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last

@@ -19,7 +19,7 @@ type Lab struct {
 	lab.Description
 	Machines []Machine // RAM and CPUs of the guests, in the order of Description.Guests
 	Uplinks  []Uplinked
-	Seed     *uint64 // nil: each run draws its own
+	Seed     *uint64 // nil: each run draws a seed
 	Script   []lab.Event
 	Gateway  string // lab.GatewayNAT, GatewayIsolated or GatewayOff; "": the file has no such key
 	Accel    string // auto, kvm or tcg; "": the file has no such key

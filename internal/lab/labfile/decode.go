@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -106,12 +107,7 @@ func words() []string {
 	}
 	walk(reflect.TypeFor[File]())
 	walk(linkType)
-	var list []string
-	for w := range seen {
-		list = append(list, w)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // alike returns the word that is most similar to s; "": no word is similar.

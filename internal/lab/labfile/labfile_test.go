@@ -65,7 +65,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff compares descriptions; it treats a NIC's GPUs as nil if the NIC reaches all of them.
+// diff compares descriptions; a NIC whose GPUs are nil equals one that names all GPUs of its guest.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -397,7 +397,7 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// Given returns only addresses that the file gives explicitly, and no default ones.
+// Given returns the addresses of a file that differ from the default addresses, and no others.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
@@ -443,8 +443,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with one guest: UplinksOf returns a guest's uplinks and the
-// uplinks of no guest.
+// One file serves two hosts, each with one guest: UplinksOf returns the uplinks of one guest, and the
+// uplinks that name no guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

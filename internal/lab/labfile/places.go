@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// document is the parsed YAML of a file; each node knows its line and column.
+// document is the parsed YAML of a file; each node has its line and column.
 type document struct {
 	name    string
 	root    ast.Node
@@ -91,8 +91,8 @@ func recovered(name string, err *error) {
 	}
 }
 
-// simple refuses files for which the YAML parser needs too much time: it reads a list, or nested
-// values, again for each of their parts.
+// simple refuses files with tags, and files for which the YAML parser needs too much time: the parser
+// reads a list, or nested values, again for each of their parts.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
 		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],

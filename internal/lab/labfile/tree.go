@@ -52,7 +52,8 @@ func (b *builder) field(where path, err error) error {
 	return b.wrong(where, "%s", bad.InFile())
 }
 
-// tree copies a guest's sockets and switches to its description. All names in a guest must differ.
+// tree copies a guest's sockets, the links between them and its switches to its description. All names
+// in a guest must differ.
 func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(where path, s string) error {
@@ -142,7 +143,7 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 // interconnects copies the links between a guest's sockets to its description.
 func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
-		from, to, _ := strings.Cut(key, "-")
+		var from, to string
 		exists := func(name string) bool {
 			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
 		}

@@ -26,7 +26,7 @@ type flow struct {
 
 const superPacket, segment = 64 << 10, 8192
 
-// use returns the link usage of a super-packet in segments.
+// use returns the link usage of a packet of superPacket bytes that the wire carries in segments.
 func use() shape.Use {
 	const header = 66
 	n := uint32(superPacket / segment)
@@ -146,9 +146,8 @@ func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	}
 }
 
-// The negative control of rails: if one NIC has half of its rate, the transfers of its rail have
-// half, in both directions, and all others are unchanged. So the sum falls by half a rail, and not
-// to four times the slowest.
+// The negative control of rails: if one NIC has half of its rate, the transfers of its rail have half
+// of theirs, in both directions, and all others are unchanged. So the slow rail does not slow the others.
 func TestOneRailAtHalfRate(t *testing.T) {
 	const slow = 2
 	whole, _, _ := letThrough(t, testkit.Must(Load("a3-high", nil))(t).Description)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// YAML is the lab as a file without any key left out.
+// YAML returns the lab as a lab file that also has the settings for which the lab uses defaults.
 func (l *Lab) YAML() ([]byte, error) {
 	on := "on"
 	if l.NoP2P {

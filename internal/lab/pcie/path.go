@@ -58,7 +58,7 @@ func (p Path) P2P() bool { return p.Kind != NoPath }
 func (p Path) Off() Path { return Path{NoPath, p.Distance, "peer to peer is switched off"} }
 
 // Path returns the path between two endpoints by Linux's rule. If they are below a common switch,
-// and no port between either of them and it redirects requests, requests stay below the switch.
+// and no port between the switch and one of them redirects requests, requests stay below the switch.
 // Otherwise requests go to the host bridge, which may forward them or not. Path panics if a name is
 // not an endpoint's.
 func (t *Tree) Path(a, b string) Path {

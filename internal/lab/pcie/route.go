@@ -1,6 +1,9 @@
 package pcie
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // EdgeKind is the kind of an Edge.
 type EdgeKind uint8
@@ -51,8 +54,8 @@ type Load struct {
 }
 
 // Route returns the edges that data takes between two places. A place is an endpoint, or a socket,
-// which stands for its memory. Between two endpoints there must be a path: the caller bounces
-// through a memory otherwise.
+// which stands for its memory. Route panics if there is no path between two endpoints: the data then
+// bounces through a memory, for which the caller asks for two routes.
 func (t *Tree) Route(from, to string) (edges []Edge) {
 	x, y := t.place(from), t.place(to)
 	if x.Kind == Endpoint && y.Kind == Endpoint {
@@ -98,9 +101,8 @@ func climb(n, top *node) (edges []Edge) {
 }
 
 func descend(top, n *node) (edges []Edge) {
-	up := climb(n, top)
-	for i := len(up) - 1; i >= 0; i-- {
-		edges = append(edges, Edge{Kind: Down, Node: up[i].Node})
+	for _, up := range slices.Backward(climb(n, top)) {
+		edges = append(edges, Edge{Kind: Down, Node: up.Node})
 	}
 	return edges
 }

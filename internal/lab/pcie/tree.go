@@ -38,9 +38,9 @@ type Routing uint8
 
 // Kinds of Routing (drivers/pci/p2pdma.c: pci_p2pdma_whitelist, cpu_supports_p2pdma).
 const (
-	NoRouting  Routing = iota // it does not answer them
-	SameBridge                // it forwards them between its own ports (REQ_SAME_HOST_BRIDGE)
-	AnyBridge                 // it also forwards them to other host bridges with AnyBridge
+	NoRouting  Routing = iota // the bridge does not answer such requests
+	SameBridge                // the bridge forwards them between its own ports (REQ_SAME_HOST_BRIDGE)
+	AnyBridge                 // the bridge also forwards them to other host bridges with AnyBridge
 )
 
 var routings = []string{NoRouting: "none", SameBridge: "same-bridge", AnyBridge: "any"}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Credit is the maximum of the time lost by a late wake-up that a thread gets back.
+// Credit is the most time lost by a late wake-up that a thread gets back, unless two packets take longer.
 const Credit = 5 * time.Millisecond
 
 // Clock is the time of all edges of a lab, and the factor by which they are slowed down.

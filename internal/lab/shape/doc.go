@@ -19,8 +19,8 @@
 // compare-and-swap for each edge; a Route has about 16 edges. A route without edges, and a Clock
 // that is off, cost one load.
 //
-// With a scale of n everything takes n times as long: an emulator that moves a thousandth of the
-// bytes that hardware does then has links of a thousandth of the rate.
+// With a scale of n everything takes n times as long. So an emulator that moves a thousandth of the
+// bytes that hardware moves uses a scale of 1000, and its links have a thousandth of the rate.
 //
 // The package is not API (README, Stability).
 package shape

@@ -97,10 +97,11 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 }
 
 // slips: if a packet needs an edge for less than 1/slips of the time that it needs its slowest
-// edge, as for its requests, these bytes slip in between other packets' bytes, as on PCIe. They do
-// not wait for the whole packet before, unless the edge is behind by more than the credit.
+// edge, as for its requests, the edge carries these bytes between other packets' bytes, as PCIe does.
+// So they do not delay the packet, unless other packets have reserved the edge for more than the credit
+// ahead.
 const slips = 4
 
-// maxHops is the most edges of a route: eight switches, a port above each and above both ends,
-// twice, plus memories and links of sockets are fewer.
+// maxHops bounds the edges of a route. A route has fewer: the links above eight switches and above the
+// endpoint at each of two ends, in both directions, and memories and links of sockets.
 const maxHops = 64

@@ -64,8 +64,8 @@ func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	}
 }
 
-// If several senders share one edge, and each has another, faster one, each gets an equal share of
-// the common one, even if one of them is always late by half a round.
+// If three senders share one edge, and each has another edge of its own, they use all of the common edge,
+// each at least a quarter of it, even if one sender is always late by half a round.
 func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	clock, common := NewClock(1), NewEdge("common", 100e6)
 	type sender struct {

@@ -111,7 +111,7 @@ func (r *Rig) ClearErrors() {
 	r.wrong = nil
 }
 
-// Take returns what was called since the last Take.
+// Take returns the calls since the last Take.
 func (r *Rig) Take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step fun
 	_ = sock.Close()
 }
 
-// Logs keeps log lines.
+// Logs stores log lines.
 type Logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -7,7 +7,7 @@ import "encoding/binary"
 const (
 	extendedAt = 0x100
 	idACS      = 0x000d
-	controlACS = 6 // its offset in the capability; 16 bits
+	controlACS = 6 // offset of the ACS Control Register in the capability; 16 bits
 
 	// P2P Request Redirect, P2P Completion Redirect, P2P Egress Control.
 	redirectACS = 1<<2 | 1<<3 | 1<<5

@@ -26,11 +26,11 @@ type Machine struct {
 	NICs []Device
 	GPUs []Device // graphics and other accelerators
 
-	// ACSKnown reports whether configuration space could be read. If not, no port of the tree
-	// redirects, whatever the hardware does.
+	// ACSKnown reports whether the configuration space of all ports could be read. In the tree, a port
+	// whose configuration space could not be read does not redirect, whatever the hardware does.
 	ACSKnown bool
-	// Hypervisor is the machine vendor named by firmware if this is a virtual machine: the tree is
-	// then the hypervisor's. "": the CPU reports no hypervisor.
+	// Hypervisor is the machine vendor named by firmware, or "a hypervisor", if this is a virtual
+	// machine: the tree is then the hypervisor's. "": the CPU reports no hypervisor.
 	Hypervisor string
 }
 
@@ -64,7 +64,8 @@ func Read(proc, sys string) (*Machine, error) {
 	return m, err
 }
 
-// cpu returns the routing that the CPU's host bridges have even if they are not listed.
+// cpu returns the routing that the CPU's host bridges have even if they are not listed, and sets
+// Hypervisor.
 func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	if err := directory(proc); err != nil {
 		return 0, err

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fake is a machine's /proc and /sys with two sockets. Below the first are a GPU at a root port,
-// and a switch with a NIC and a GPU, whose port redirects if acs is set; below the second is a NIC.
+// fake is a machine's /proc and /sys with two sockets. Below the first are a GPU at a root port, and a
+// switch with a NIC, and with a GPU whose port redirects; below the second is a NIC.
 type fake struct {
 	proc, sys string
 }
@@ -63,8 +63,8 @@ func (f *fake) cpu(t *testing.T, vendor string, family int, flags string) {
 	testkit.OK(t, os.WriteFile(f.proc+"/cpuinfo", []byte(text), 0o644))
 }
 
-// device adds a device at a place below /sys/devices, with configuration space; nil: only the part
-// that users other than root can read.
+// device adds a device at a place below /sys/devices, with configuration space. If space is nil, a port
+// gets one that does not redirect, and another device only the part that users other than root can read.
 func (f *fake) device(t *testing.T, place string, class, id uint32, node int, space []byte) {
 	dir := filepath.Join(f.sys, "devices", place)
 	name := filepath.Base(place)

@@ -27,7 +27,7 @@ func (l location) String() string {
 type device struct {
 	name string
 	loc  location
-	up   *location // the port above it; nil: a host bridge
+	up   *location // the port above it; nil: a host bridge is above it
 
 	class, vendor, device uint32
 

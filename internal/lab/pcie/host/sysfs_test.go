@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reference reads the devices with procfs, independently of readDevices.
+// reference reads the devices with package procfs, independently of readDevices.
 func reference(sys string) (map[string]*device, error) {
 	s, err := sysfs.NewFS(sys)
 	if err != nil {
@@ -64,8 +64,8 @@ func compareDevices(t *testing.T, what, sys string) (failed bool) {
 	return err2 != nil
 }
 
-// readDevices reads the same devices as procfs, and fails for the same invalid files among those it
-// needs.
+// readDevices reads the same devices as package procfs. Of the files that readDevices needs, the same
+// invalid ones are errors of both.
 func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	f := newFake(t)
 	f.device(t, "pci10000:e0/10000:e0:06.0", 0x060400, 0x352a, 0, nil) // in a domain with five digits (VMD)
@@ -110,7 +110,8 @@ func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	}
 }
 
-// A device's place is the target of its link, and other links are errors.
+// A device's place is the target of its link. A link to anything but the place of a PCI device is an
+// error, as in package procfs.
 func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	for _, c := range []struct {
 		place string
@@ -140,7 +141,7 @@ func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	testkit.Equal(t, "no link", compareDevices(t, "no link", f.sys), true)
 }
 
-// /proc/cpuinfo and the firmware's files are read as procfs reads them.
+// readProcessor reads from /proc/cpuinfo the same as package procfs, and fails for the same files.
 func TestProcessorIsThatOfProcfs(t *testing.T) {
 	const first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu hypervisor \n"
 	texts := map[string]bool{ // whether reading it fails
@@ -176,7 +177,7 @@ func TestProcessorIsThatOfProcfs(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(readProcessor(t.TempDir())), fs.ErrNotExist)
 }
 
-// A file instead of a directory is refused as /proc and as /sys.
+// A file in place of /proc or /sys is refused, and so is a missing directory.
 func TestMountPointIsADirectory(t *testing.T) {
 	f := newFake(t)
 	file := f.proc + "/cpuinfo"
