@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,7 +12,6 @@ import (
 
 func loadCommand() *cobra.Command {
 	o := load.Defaults()
-	o.Header = http.Header{}
 	u := newUse("load", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "load [http://HOST[:PORT]/PATH]",
@@ -48,10 +46,10 @@ and comes back, or is too busy for a while, is not.`,
 	f.StringVar(&o.Format, "format", "", fmt.Sprintf("%s, %s or %s (default: by the URL's end)", load.Raw, load.Records,
 		load.Safetensors))
 	f.IntVar(&o.Connections, "connections", o.Connections, "connections to the server")
-	f.Var((*bytesFlag)(&o.Range), "range", "bytes of a request at most")
-	f.Var((*bytesFlag)(&o.Record), "record", "bytes of a record")
+	f.Var((*bytesFlag)(&o.RangeSize), "range", "bytes of a request at most")
+	f.Var((*bytesFlag)(&o.Records), "record", "bytes of a record")
 	f.Uint64Var(&o.Batch, "batch", o.Batch, "records of a batch")
-	f.IntVar(&o.Prefetch, "prefetch", o.Prefetch, "batches that have a place in GPU memory: under way, there, or in use")
+	f.IntVar(&o.Depth, "prefetch", o.Depth, "batches that have a place in GPU memory: under way, there, or in use")
 	f.Var((*bytesFlag)(&o.Skip), "skip", "bytes of the file before the first record")
 	f.DurationVar(&o.Step, "step", 0, "how long the consumer needs for a batch")
 	header := func(s string) error { return load.ParseHeader(o.Header, s) }

@@ -51,6 +51,16 @@ func (c Columns[T]) Table(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
+// Most is Table for the first elements of list, at most most, and a line that says how many of all there are more.
+func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
+	list = list[:min(len(list), most)]
+	err := c.Table(w, list)
+	if more := all - len(list); err == nil && more > 0 {
+		_, err = fmt.Fprintf(w, "and %d more: --json\n", more)
+	}
+	return err
+}
+
 // Right is Table with cells aligned to the right. If tail is not nil, its text for an element ends
 // the element's line.
 func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {

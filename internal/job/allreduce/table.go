@@ -5,11 +5,10 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
-	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -90,17 +89,21 @@ func (h *Half) text() string {
 	return fmt.Sprintf("%s  %6.2f  %6.2f  %5s", us, h.Alg, h.Bus, wrong)
 }
 
+var payloadColumns = report.Columns[Rank]{
+	{Title: "rank", Text: func(x *Rank) string { return fmt.Sprint(x.Rank) }},
+	{Title: "out: device", Count: func(x *Rank) *uint64 { return &x.Out.Device }},
+	{Title: "host", Count: func(x *Rank) *uint64 { return &x.Out.Host }},
+	{Title: "in: device", Count: func(x *Rank) *uint64 { return &x.In.Device }},
+	{Title: "host", Count: func(x *Rank) *uint64 { return &x.In.Host }},
+	{Title: "sent again", Count: func(x *Rank) *uint64 { return &x.Out.Retransmitted }},
+	{Title: "expected", Count: func(x *Rank) *uint64 { return &x.Expected.Out }},
+	{Title: "bounced", Text: func(x *Rank) string { return report.Number(x.Out.Bounced + x.In.Bounced) }},
+}
+
 // payload prints in which memory the payload of each rank lay.
 func (m *Mode) payload(b *strings.Builder) {
 	var t strings.Builder
-	tw := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "rank\tout: device\thost\tin: device\thost\tsent again\texpected\tbounced")
-	for _, x := range m.Ranks {
-		n := func(v uint64) string { return humanize.Comma(int64(v)) }
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Rank, n(x.Out.Device), n(x.Out.Host), n(x.In.Device),
-			n(x.In.Host), n(x.Out.Retransmitted), n(x.Expected.Out), n(x.Out.Bounced+x.In.Bounced))
-	}
-	_ = tw.Flush() // writing to a strings.Builder never fails
+	_ = payloadColumns.Table(&t, m.Ranks) // writing to a strings.Builder never fails
 	b.WriteString("#\n# payload by the NICs' meters, in bytes, all operations together\n")
 	for line := range strings.Lines(t.String()) {
 		b.WriteString("#   " + line)

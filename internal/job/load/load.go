@@ -18,7 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
@@ -28,24 +27,15 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// Options are the flags of `vnic load`.
+// Options are the flags of `vnic load`. Of Source and LoadArgs the flags set URL (empty: the command starts a server),
+// Header, Connections, RangeSize, Timeout and Retry, and Records, Batch, Depth, Step and Skip.
 type Options struct {
 	session.Options
-
-	URL         string // "": a file of the server that the command starts
-	Format      string // Raw, Records or Safetensors; "": chosen by the end of the URL
-	Header      http.Header
-	Size        uint64 // of the file of the command's own server, in bytes
-	Connections int
-	Range       uint64 // bytes that a request asks for
-	Record      uint64 // bytes in a record
-	Batch       uint64 // records in a batch
-	Prefetch    int    // batches that the guest loads ahead
-	Skip        uint64 // bytes before the first record
-	Step        time.Duration
-	SHA256      string // digest that the loaded data must have, in hex; "": unknown
-	Timeout     time.Duration
-	Retry       time.Duration
+	transfer.Source
+	transfer.LoadArgs
+	Format string // Raw, Records or Safetensors; "": chosen by the end of the URL
+	Size   uint64 // of the file of the command's own server, in bytes
+	SHA256 string // digest that the loaded data must have, in hex; "": unknown
 
 	url  *url.URL
 	room uint64          // bytes of GPU memory for data
@@ -61,9 +51,10 @@ const (
 
 // Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
-	o := Options{Options: session.Defaults(), Size: 64 << 20, Connections: 4,
-		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
-		Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
+	o := Options{Options: session.Defaults(), Size: 64 << 20,
+		Source: transfer.Source{Header: http.Header{}, Connections: 4, RangeSize: 1 << 20,
+			Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)},
+		LoadArgs: transfer.LoadArgs{Records: 64 << 10, Batch: 16, Depth: 4}}
 	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
 	return o
 }
@@ -86,13 +77,13 @@ func (o *Options) Complete() error {
 	}
 	if err := cmp.Or(session.OneOf("--format", o.Format, Raw, Records, Safetensors),
 		session.Bytes("--size", o.Size, maxSize),
-		session.Number("--connections", o.Connections, 1, maxConnections), session.Bytes("--range", o.Range, maxRange),
+		session.Number("--connections", o.Connections, 1, maxConnections), session.Bytes("--range", o.RangeSize, maxRange),
 		session.Patience("--timeout", o.Timeout), session.Patience("--retry", o.Retry), session.Modes(o.Modes)); err != nil {
 		return err
 	}
 	var lines strings.Builder
 	_ = o.Header.Write(&lines) // in the form of a request: NAME: VALUE CR LF
-	each, records := o.Record*o.Batch, o.Format == Records
+	each, records := o.Records*o.Batch, o.Format == Records
 	switch {
 	case o.Step < 0 || o.Step > time.Hour:
 		return fmt.Errorf("--step %v: up to 1h", o.Step)
@@ -104,10 +95,10 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--step and --skip are of --format %s", Records)
 	case lines.Len() > maxHeader:
 		return fmt.Errorf("--header: %d bytes, %d at most", lines.Len(), maxHeader)
-	case records && (o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize ||
-		o.Prefetch > maxPrefetch):
+	case records && (o.Records == 0 || o.Batch == 0 || o.Depth < 1 || each/o.Records != o.Batch || each > maxSize ||
+		o.Depth > maxPrefetch):
 		return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
-			lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
+			lab.FormatBytes(o.Records), o.Batch, o.Depth)
 	}
 	if err := loader.CheckHeader(o.Header); err != nil {
 		return fmt.Errorf("--header: %w", err)
@@ -148,7 +139,7 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
 	switch o.Format {
 	case Records: // a whole number of records
-		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
+		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Records)*o.Records + o.Skip
 	case Safetensors:
 		f.Name = "model.safetensors"
 		f.Head, f.Size = webfile.Model(o.Size)
@@ -162,20 +153,16 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 
 // fit computes how much GPU memory the data can use, and returns an error if that is too little.
 func (o *Options) fit() error {
-	name, has, err := o.Only()
+	name, room, err := o.Only()
 	if err != nil {
 		return err
 	}
-	if has < session.Pool+1<<20 {
-		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			name, lab.ShowBytes(has), lab.FormatBytes(session.Pool))
-	}
-	o.room = (has - session.Pool) &^ (devmem.PageSize - 1)
-	need := o.Record * o.Batch * uint64(o.Prefetch)
+	o.room = room
+	need := o.Records * o.Batch * uint64(o.Depth)
 	switch {
 	case o.Format == Records && need > o.room:
 		return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
-			"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
+			"--prefetch or --batch", o.Depth, o.Batch, lab.ShowBytes(o.Records), name, lab.FormatBytes(o.room))
 	case o.Format == Records:
 		o.room = session.Pages(need)
 	case o.Format == Raw && o.URL == "":
@@ -203,7 +190,7 @@ var ErrProof = errors.New("what was loaded does not prove what it should")
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
-		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
+		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.RangeSize, Seed: o.Seed}
 		return session.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
 	}, (*Report).check)
 }
@@ -217,12 +204,12 @@ type use struct {
 
 // source describes the file and the connection to its server, for the guest.
 func (u *use) source(mode string) transfer.Source {
-	gateway := u.GatewayAddr()
-	s := transfer.Source{URL: u.URL, Header: u.Header, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: session.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: session.Pool},
-		Queue: u.guest.Config.Queues()[0], Connections: u.Connections, RangeSize: u.Range,
-		Timeout: limits.Silence.Unless(u.Timeout), Retry: limits.ServerBack.Unless(u.Retry),
-		Copy: mode == transfer.Copy, Tensors: u.Format == Safetensors, Names: []netip.Addr{gateway}}
+	gateway, config := u.GatewayAddr(), &u.guest.Config
+	s := u.Source
+	s.Local, s.GPU, s.Queue = config.Addr().Addr(), u.guest.GPU.ID(), config.Queues()[0]
+	s.Data, s.Pool = transfer.Area{Off: session.Pool, Bytes: u.room}, transfer.Area{Bytes: session.Pool}
+	s.Timeout, s.Retry = limits.Silence.Unless(u.Timeout), limits.ServerBack.Unless(u.Retry)
+	s.Copy, s.Tensors, s.Names = mode == transfer.Copy, u.Format == Safetensors, []netip.Addr{gateway}
 	for _, name := range []string{"localhost", "127.0.0.1", "::1", u.url.Hostname()} {
 		if session.OnHost(name) { // the guest's own loopback has no server
 			s.Hosts = append(s.Hosts, transfer.HostAddr{Name: name, Addr: gateway})
@@ -246,9 +233,9 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	}
 	r := Run{Mode: mode}
 	switch {
-	case u.Format == Records && (u.Skip >= info.Size || (info.Size-u.Skip)%u.Record != 0):
+	case u.Format == Records && (u.Skip >= info.Size || (info.Size-u.Skip)%u.Records != 0):
 		err = fmt.Errorf("%s: its %d bytes, without the first %d, are no records of %d bytes: --record, --skip", info.URL,
-			info.Size, u.Skip, u.Record)
+			info.Size, u.Skip, u.Records)
 	case u.Format == Records:
 		err = u.records(ctx, &r, &info)
 	case u.Format == Safetensors && info.Size-info.Data > u.room:
@@ -303,15 +290,14 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 // at the end; records verifies those.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
-	if err := u.load(ctx, r, u.room, transfer.LoadArgs{Records: u.Record, Batch: u.Batch, Depth: u.Prefetch,
-		Step: u.Step, Skip: u.Skip}); err != nil {
+	if err := u.load(ctx, r, u.room, u.LoadArgs); err != nil {
 		return err
 	}
 	u.Show(r.Mode, info.Size, info.Size)
 	if u.gen == nil {
 		return nil
 	}
-	each, all, places := u.Record*u.Batch, info.Size-u.Skip, uint64(u.Prefetch)
+	each, all, places := u.Records*u.Batch, info.Size-u.Skip, uint64(u.Depth)
 	if r.Bytes != all {
 		r.Error = fmt.Sprintf("%d bytes of %d", r.Bytes, all)
 	}

@@ -58,7 +58,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.format, c.size, "IPv", c.family), func(t *testing.T) {
 			o := options(t, c.format, c.size)
-			o.Modes, o.Family, o.Record, o.Batch = []string{transfer.Devmem, transfer.Copy}, c.family, 10_000, 7
+			o.Modes, o.Family, o.Records, o.Batch = []string{transfer.Devmem, transfer.Copy}, c.family, 10_000, 7
 			rep, err := do(t, &o, "")
 			testkit.OK(t, err)
 			for i := range rep.Runs {
@@ -116,7 +116,7 @@ func TestGPUOfALab(t *testing.T) {
 // A slow consumer waits for data in a part of its time only.
 func TestConsumer(t *testing.T) {
 	o := options(t, Records, 4<<20)
-	o.Record, o.Batch, o.Step = 64<<10, 8, 20*time.Millisecond
+	o.Records, o.Batch, o.Step = 64<<10, 8, 20*time.Millisecond
 	rep, err := do(t, &o, "")
 	testkit.OK(t, err)
 	r := &rep.Runs[0]
@@ -187,7 +187,7 @@ func TestEndOfALongFile(t *testing.T) {
 			http.ServeContent(w, r, "x", time.Time{}, io.NewSectionReader(zeros{}, 0, begin+size))
 		}))
 		o := options(t, Records, 1)
-		o.Skip, o.Record, o.Batch = uint64(begin), 4096, 64
+		o.Skip, o.Records, o.Batch = uint64(begin), 4096, 64
 		rep, err := do(t, &o, srv.URL+"/x")
 		srv.Close()
 		if err != nil {
@@ -274,7 +274,7 @@ func TestMistakes(t *testing.T) {
 		"--size 0":                func(o *Options) { o.Size = 0 },
 		"--connections 0":         func(o *Options) { o.Connections = 0 },
 		"--connections 65":        func(o *Options) { o.Connections = 65 },
-		"--range 0":               func(o *Options) { o.Range = 0 },
+		"--range 0":               func(o *Options) { o.RangeSize = 0 },
 		"--timeout 0s":            func(o *Options) { o.Timeout = 0 },
 		"--retry 0s":              func(o *Options) { o.Retry = 0 },
 		"--step -1s":              func(o *Options) { o.Step = -time.Second },
@@ -284,9 +284,9 @@ func TestMistakes(t *testing.T) {
 		"http://HOST":             func(o *Options) { o.URL = "ftp://localhost/x" },
 		"is not a URL":            func(o *Options) { o.URL = "http://[" },
 		"--batch 0":               func(o *Options) { o.Format, o.Batch = Records, 0 },
-		"--prefetch 0":            func(o *Options) { o.Format, o.Prefetch = Records, 0 },
-		"a smaller --prefetch":    func(o *Options) { o.Format, o.Prefetch = Records, 1<<10 },
-		"no more than GPU memory": func(o *Options) { o.Format, o.Record, o.Batch = Records, 1<<63, 2 },
+		"--prefetch 0":            func(o *Options) { o.Format, o.Depth = Records, 0 },
+		"a smaller --prefetch":    func(o *Options) { o.Format, o.Depth = Records, 1<<10 },
+		"no more than GPU memory": func(o *Options) { o.Format, o.Records, o.Batch = Records, 1<<63, 2 },
 		"a larger --gpu-memory":   func(o *Options) { o.GPUMemory = 16 << 20 },
 		"not a power of two":      func(o *Options) { o.GPUMemory = 3 << 20 },
 		"only the last batches":   func(o *Options) { o.Format, o.SHA256 = Records, strings.Repeat("0", 64) },

@@ -67,9 +67,8 @@ var columns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
 	{Title: "MB/s", Text: func(r *Run) string { return r.Rate() }},
-	{Title: "samples/s", Text: func(r *Run) string {
-		return fmt.Sprintf("%.1f", report.PerSecond(r.Records, r.Seconds))
-	}, If: ofRecords},
+	{Title: "samples/s", If: ofRecords,
+		Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Records, r.Seconds)) }},
 	{Title: "waited for data", Text: func(r *Run) string { return session.Percent(r.Waited) }, If: ofRecords},
 	{Title: "requests", Text: func(r *Run) string { return fmt.Sprint(r.Requests) }},
 	{Title: "connections", Text: func(r *Run) string { return fmt.Sprint(r.Connections) }},
@@ -94,11 +93,7 @@ func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
 		lab.ShowBytes(r.Size), r.Connections, lab.ShowBytes(r.Range))
 	if len(r.Tensors) > 0 {
-		shown := r.Tensors[:min(len(r.Tensors), mostTensors)]
-		_ = tensorColumns.Table(&b, shown)
-		if more := r.TensorCount - len(shown); more > 0 {
-			fmt.Fprintf(&b, "and %d more: --json\n", more)
-		}
+		_ = tensorColumns.Most(&b, r.Tensors, mostTensors, r.TensorCount)
 		b.WriteByte('\n')
 	}
 	_ = columns.Table(&b, r.Runs)

@@ -129,13 +129,14 @@ func (o *Options) Check() error {
 
 // loss reports where segments may be lost. With Half it assumes that the network between the hosts may lose some.
 func (o *Options) loss() transfer.Loss {
+	loss := session.LinkLoss(&o.Impairment, o.Lab)
 	switch {
-	case o.Half != "", o.Lossy(), o.Lab.MayLose():
+	case o.Half != "":
 		return transfer.LinkLoss
-	case o.HoldTokens > 0:
+	case loss == transfer.NoLoss && o.HoldTokens > 0:
 		return transfer.PoolLoss
 	}
-	return transfer.NoLoss
+	return loss
 }
 
 // patience returns how long an operation may show no progress before the run fails.

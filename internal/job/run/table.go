@@ -189,10 +189,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) {
 	run := &rep.Runs[slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })]
 	if links := run.Links; len(links) > 0 {
 		fmt.Fprintln(w)
-		_ = linkColumns.Table(w, links[:min(len(links), mostLinks)])
-		if more := len(links) - mostLinks; more > 0 {
-			fmt.Fprintf(w, "and %d more: --json\n", more)
-		}
+		_ = linkColumns.Most(w, links, mostLinks, len(links))
 	}
 	run.stackLines(w)
 	fmt.Fprintln(w)
