@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -218,9 +217,9 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use for data, beside a Pool:
-// whole pages, at least 1 MiB. It is for commands with one guest.
-func (o *Options) Only() (name string, data uint64, err error) {
+// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use. It
+// is for commands with one guest.
+func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err
 	}
@@ -230,12 +229,7 @@ func (o *Options) Only() (name string, data uint64, err error) {
 	}
 	g := &d.Guests[0]
 	m := g.ModelOf(&g.NICs[0])
-	has := room(m, g.GPUs[first(g)].Memory)
-	if has < Pool+1<<20 {
-		return "", 0, fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			g.Name, lab.ShowBytes(has), lab.FormatBytes(Pool))
-	}
-	return g.Name, (has - Pool) &^ (devmem.PageSize - 1), nil
+	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
 // first returns the index of the first GPU that a guest's first NIC may address, or -1.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/session"
@@ -89,16 +90,16 @@ func (o *Options) Complete() (err error) {
 
 // fit computes how much GPU memory the data can use, and returns an error if that is too little.
 func (o *Options) fit() error {
-	name, room, err := o.Only()
+	name, has, err := o.Only()
 	if err != nil {
 		return err
 	}
-	if room < o.Block {
+	if has < session.Pool+1<<20 || has-session.Pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(room+session.Pool), lab.FormatBytes(session.Pool),
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(session.Pool),
 			lab.ShowBytes(o.Block))
 	}
-	o.room = min(session.Pages(o.Size), room)
+	o.room = min(session.Pages(o.Size), (has-session.Pool)&^(devmem.PageSize-1))
 	o.Window = session.Pool + o.room
 	return o.Check()
 }

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
@@ -153,11 +154,15 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 
 // fit computes how much GPU memory the data can use, and returns an error if that is too little.
 func (o *Options) fit() error {
-	name, room, err := o.Only()
+	name, has, err := o.Only()
 	if err != nil {
 		return err
 	}
-	o.room = room
+	if has < session.Pool+1<<20 {
+		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
+			name, lab.ShowBytes(has), lab.FormatBytes(session.Pool))
+	}
+	o.room = (has - session.Pool) &^ (devmem.PageSize - 1)
 	need := o.Records * o.Batch * uint64(o.Depth)
 	switch {
 	case o.Format == Records && need > o.room:
