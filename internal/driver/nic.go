@@ -161,7 +161,8 @@ func (n *NIC) Offloads() Offloads { return n.offloads }
 // QueuePairs returns how many receive queues, and how many transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// GPUs returns the GPUs that OpenPCI found or Attach announced; after IdentifyGPUs, those that the NIC reaches as BARs.
+// GPUs returns the GPUs that OpenPCI found or Attach announced; after IdentifyGPUs, the GPUs that the NIC
+// reaches as BARs.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control returns the client of the in-band channel to the NIC.
@@ -187,7 +188,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 }
 
 // Start sets the Receiver of the frames. The NIC drops frames that it takes from its queues before Start,
-// except those of the control channel.
+// except frames of the control channel.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
