@@ -9,12 +9,12 @@ import (
 
 // A rank sends payload only to the next rank, so a rank that is gone, and a rank that waits for a
 // rank that is gone, look the same to the next rank: no payload comes. Heartbeats tell them apart.
-// Each rank sends a byte to the rank before it, against the direction of payload, eight times in
-// Timeout. The byte shows the rank before that this rank is there; its acknowledgment shows this
+// Each rank sends a byte to the rank before it, against the direction of payload, about eight times
+// in Timeout. The byte shows the rank before that this rank is there; its acknowledgment shows this
 // rank that the rank before is there. Both are progress of a connection (devmem.Conn,
 // SetStallLimit), so that only the neighbours of a rank that is gone see no progress.
 
-// beat sends heartbeats to the rank before, until the Ring is closed.
+// beat sends heartbeats to the rank before, until the Ring is closed or the connection fails.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()
@@ -42,8 +42,7 @@ func (r *Ring) hear() {
 	}
 }
 
-// stalled reports whether err says that a connection made no progress, which is an error only in an
-// operation.
+// stalled reports whether err says that a connection made no progress. beat and hear ignore that.
 func stalled(err error) bool {
 	s := (*devmem.StallError)(nil)
 	return errors.As(err, &s)

@@ -16,7 +16,7 @@ type Channel struct {
 	Buffer devmem.Buffer
 }
 
-// Channels are several rings of the same ranks that share the work of each operation: the elements
+// Channels are one or more rings of the same ranks that share the work of each operation: the elements
 // are cut into one part for each channel, and all parts go round their rings at the same time.
 // Channels may be connections of one NIC, each with a receive queue, or may have one NIC each
 // (rails); then each NIC's Device has its own Buffer of the same memory.
@@ -26,8 +26,8 @@ type Channels struct{ list []Channel }
 const maxChannels = 64
 
 // NewChannels makes Channels of rings that have joined; the Channels own the rings. All ranks have
-// the same number of channels in the same order. EINVAL: no rings, too many, or rings of different
-// ranks or memory sizes.
+// the same number of channels in the same order. EINVAL: no rings, too many, a Channel
+// without Ring or Buffer, or rings of different ranks or memory sizes.
 func NewChannels(list ...Channel) (*Channels, error) {
 	if len(list) == 0 || len(list) > maxChannels {
 		return nil, fmt.Errorf("%d channels: 1 to %d: %w", len(list), maxChannels, syscall.EINVAL)
@@ -42,7 +42,7 @@ func NewChannels(list ...Channel) (*Channels, error) {
 }
 
 // AllReduce is Ring.AllReduce on all channels' buffers. Channel c adds the elements of Part(c,
-// channels, count), in its own order of ranks. After an error of one channel, except an error of
+// channels, count), cut into chunks of its own. After an error of one channel, except an error of
 // the arguments, all channels are closed.
 func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint64) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {

@@ -143,7 +143,7 @@ func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	return out
 }
 
-// numbers fills memory with elements that are not NaN and do not overflow.
+// numbers fills memory with random elements. Floating point numbers are neither NaN nor infinite.
 func numbers(t devmem.Type, b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for off := 0; off+int(t.Size()) <= len(b); off += int(t.Size()) {

@@ -14,9 +14,9 @@ func (r *Ring) ReduceScatter(ctx context.Context, t devmem.Type, b devmem.Buffer
 	return r.begin("reduce-scatter", t, b, off, count).around(r.c.Rank-1, n, n).do(ctx)
 }
 
-// AllGather copies each rank's Part of count elements to all other ranks: when it returns, this
-// rank's buffer has all elements. It needs no scratch memory. Errors are AllReduce's without
-// ENOSPC.
+// AllGather copies each rank's Part of count elements to all other ranks: when it returns
+// without an error, this rank's buffer has all elements. It uses no scratch memory. Errors are
+// AllReduce's without ENOSPC.
 func (r *Ring) AllGather(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	return r.begin("all-gather", t, b, off, count).around(r.c.Rank, r.c.Ranks-1, 0).do(ctx)
 }

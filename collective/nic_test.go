@@ -39,7 +39,7 @@ type member struct {
 	out, in uint32
 }
 
-// newMembers makes n members, which have joined, on links that may be lossy.
+// newMembers makes n members, which have joined. With lossy their stacks are made for links that lose packets.
 func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.Lab, []*member) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -93,7 +93,7 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic is payload without retransmissions, by the memory that it was in.
+// traffic is payload by the memory that it was in, retransmissions (again) included.
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
@@ -203,7 +203,7 @@ func TestMeters(t *testing.T) {
 	}
 }
 
-// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries half of the
+// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries its part of the
 // elements.
 //
 // Invariant: collective: channels share an operation's elements; each rail carries exactly its

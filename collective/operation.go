@@ -28,7 +28,7 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is an operation in progress, or one that has not begun.
+// operation is one call of a collective operation.
 type operation struct {
 	r     *Ring
 	name  string
@@ -37,7 +37,7 @@ type operation struct {
 	tx    devmem.Binding
 	list  []chunk
 	off   uint64
-	now   int // the number of the current step, from 1
+	now   int // the number of the current step, from 1; 0: none has begun
 	steps int
 	// plan returns what step i, from 0, sends and receives. If add is set, the received chunk is added
 	// to the buffer, or else it replaces the content.
@@ -105,7 +105,7 @@ func (o *operation) do(ctx context.Context) (err error) {
 	return err
 }
 
-// bind binds a buffer for transmit. It stays bound for the next operation, which often uses the
+// bind binds a buffer for transmit, unless Copy is set. It stays bound for the next operation, which often uses the
 // same buffer.
 func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
@@ -138,7 +138,7 @@ func (r *Ring) unbind() error {
 
 func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
 
-// step does the next step: it sends a chunk and receives another.
+// step does the next step: it sends a chunk and receives another. Either may be empty.
 func (o *operation) step(ctx context.Context) error {
 	send, receive, add := o.plan(o.now)
 	o.now++

@@ -71,7 +71,7 @@ type Ring struct {
 
 	rx   devmem.Binding
 	tx   devmem.Binding // transmit binding of txOf; nil: none
-	txOf devmem.Buffer  // the buffer of the last operation
+	txOf devmem.Buffer  // the buffer that tx binds
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
@@ -83,14 +83,14 @@ type Ring struct {
 	stats Stats
 	beats atomic.Uint64
 
-	left chan struct{} // closed by Close
+	left chan struct{} // closed when the Ring is closed
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // the result of Close, set by once
+	err  error // the result of leave, set by once
 }
 
-// Stats counts bytes of payload.
+// Stats counts bytes of payload and, apart from them, hellos and heartbeats.
 type Stats struct {
 	Sent, Received uint64
 	Linear         uint64 // bytes of Received that came in host memory
@@ -117,9 +117,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring: it binds the pool, listens, and connects to the next rank,
-// which may start later. It returns when both neighbours are connected, or with an error, for example
-// ctx's.
+// Join takes a rank's place in a ring: unless it is the only rank, it binds the pool, listens, and
+// connects to the next rank, which may start later. It returns when both neighbours are connected, or
+// with an error, for example ctx's.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
@@ -153,8 +153,8 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer binds the pool, and steers the connection of the rank before to it. Join calls it before it
-// listens, so that the first byte arrives in device memory.
+// steer binds the pool, and steers the connection of the rank before to it, unless Copy is set. Join
+// calls it before it listens, so that the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -230,8 +230,7 @@ const (
 	magic    = 0x31676e6972636e76 // "vncring1"
 )
 
-// head receives the hello of the rank before, which arrives in device memory, or with Copy in host
-// memory.
+// head receives a connection's hello, which arrives in device memory, or with Copy in host memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {

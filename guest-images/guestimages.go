@@ -47,10 +47,10 @@ type Options struct {
 	Kernel     string            // uname -r of the kernel that will load the modules; "" = the modules' is not checked
 	ModulesDir string            // the kernel's module directory; may be empty if Modules is
 	Modules    []string          // names, as for modprobe; their dependencies are added
-	GPUModule  string            // path of vnicgpu.ko, used if Modules has GPUModule; $VNIC_GPU_MODULE overrides it
+	GPUModule  string            // path of vnicgpu.ko, used if "vnicgpu" is in Modules; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
 	Userland   *Userland         // u-root's commands, for UserlandDir; nil = none
-	Files      map[string]string // more files: path in the guest to path here; the image keeps their modes
+	Files      map[string]string // more files: path in the guest to path here; the image keeps their permissions
 	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 

@@ -155,7 +155,7 @@ type runtime struct {
 	// ask are the arguments with which the interpreter prints its own path and the directories of its
 	// library, one per line.
 	ask  []string
-	skip *regexp.Regexp // names of files and directories of the library that no test script needs
+	skip *regexp.Regexp // names of files and directories of the library that are not copied
 }
 
 // Packages that users have installed beside the library (site-packages and the like) are not

@@ -289,7 +289,7 @@ const EnvGPUModule = "VNIC_GPU_MODULE"
 // ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
 var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
-// ErrGPUModule is wrapped by all errors about vnicgpu.ko.
+// ErrGPUModule is wrapped by errors about the file vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
 // gpuSource are the sources of vnicgpu.ko.

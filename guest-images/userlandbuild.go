@@ -27,7 +27,7 @@ var ErrNoUserland = errors.New("no u-root commands")
 // tools/uroot/go.mod.
 const UserlandMegabytes = 60
 
-// userlandScript builds the userland; userlandSources are all files on which its output depends.
+// userlandScript builds the userland; userlandSources are the files whose hash names the result.
 const userlandScript = "tools/uroot/build"
 
 var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroot/go.sum", "tools/uroot/sh/main.go"}

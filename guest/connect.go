@@ -77,7 +77,7 @@ func (d *Device) untilPeer(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, d.PeerLimit)
 }
 
-// limited is a listener whose AcceptConn waits at most peer.
+// limited is a listener whose AcceptConn waits at most peer; 0: no limit.
 type limited struct {
 	devmem.Listener
 	peer, stall time.Duration

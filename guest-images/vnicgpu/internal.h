@@ -34,7 +34,7 @@ struct vm_area_struct;
 
 /*
  * A GPU. The driver's binding holds a reference, and so does each open file; a dma-buf holds a
- * file. The PCI device may be used only between vnicgpu_enter and vnicgpu_exit.
+ * file. Between vnicgpu_enter and vnicgpu_exit the PCI device is present.
  */
 struct vnicgpu {
 	struct kref ref;
@@ -105,7 +105,7 @@ struct vnicgpu_file {
 /* Implements VNICGPU_ALLOC. */
 int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg);
 
-/* Returns EINVAL if [offset, offset + size) is not whole pages, and EACCES if it is not in one piece of the file. */
+/* EINVAL: [offset, offset + size) is empty or not whole pages. EACCES: it is not in one piece of the file. */
 int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size);
 
 /* Frees a file's memory, after its last user has gone. */
@@ -168,9 +168,10 @@ struct vnicgpu_note {
 };
 
 /*
- * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: the NIC did not answer within
- * gpu->ack_ms, or has left an earlier note unanswered; the caller must not send further notes for these
- * pages. vnicgpu_tell sleeps, allocates nothing, and no signal interrupts it.
+ * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: there was no free slot
+ * or no answer within gpu->ack_ms, or the NIC has left an earlier note unanswered; the caller must
+ * not send further notes for these pages. vnicgpu_tell sleeps, allocates nothing, and no signal
+ * interrupts it.
  */
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 

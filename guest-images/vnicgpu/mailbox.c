@@ -56,8 +56,9 @@ struct mailbox {
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
 /*
- * The tag of the last note. No two notes have the same tag, even on different GPUs: after a GPU was
- * removed and added again, its mailbox may be the same page, which may still have old notes.
+ * The tag of the last note. While the module is loaded, no two notes have the same tag, even on
+ * different GPUs: after a GPU was removed and added again, its mailbox may be the same page, which
+ * may still have old notes.
  */
 static atomic64_t tags;
 

@@ -100,9 +100,9 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory, and also
- * when this module itself moves pages, because the NIC has their old places. Returns false, and changes
- * nothing, if Linux does not want to wait and the function would have to.
+ * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory, and
+ * also when this module itself moves pages, because the NIC has their old places. Returns false,
+ * and takes nothing back, if Linux does not want to wait and the function would have to.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)

@@ -83,8 +83,8 @@ struct vnicgpu_mailbox {
 /*
  * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB. A NIC
  * gets its pages by VNICGPU_FAULT. When Linux takes such a page, the driver tells the NIC, and
- * Linux waits until the NIC has released it. The region belongs to the open file, which has at most
- * 16 (EMFILE), until it is closed. Its number is unique in this guest.
+ * Linux waits until the NIC has released it, or has not answered in time. The region belongs to the
+ * open file, which has at most 16 (EMFILE), until it is closed. Its number is unique in this guest.
  */
 struct vnicgpu_region_open {
 	__u64 addr;

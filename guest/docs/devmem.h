@@ -2,7 +2,7 @@
 // about twenty functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
-// driver. A function that fails prints the error and ends the program.
+// driver. A function that fails prints the error and ends the program, except ask and send_devmem.
 #ifndef DEVMEM_H
 #define DEVMEM_H
 #define _GNU_SOURCE
@@ -30,7 +30,7 @@
 
 #define IFACE "eth0"
 
-// Constants that headers older than Linux 6.16 lack: linux/netdev.h, asm/socket.h, linux/uio.h.
+// Constants and structs that headers older than Linux 6.16 lack: linux/netdev.h, asm/socket.h, linux/uio.h.
 enum { BIND_RX = 13, BIND_TX = 15 };                                      // NETDEV_CMD_*
 enum { DMABUF_IFINDEX = 1, DMABUF_QUEUES = 2, DMABUF_FD = 3, DMABUF_ID = 4 }; // NETDEV_A_DMABUF_*
 enum { QUEUE_ID = 1, QUEUE_TYPE = 3, QUEUE_TYPE_RX = 0 };                 // NETDEV_A_QUEUE_*

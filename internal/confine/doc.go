@@ -2,10 +2,10 @@
 // by Landlock (go-landlock), system calls by a seccomp filter (seccomp(2)), a classic BPF program
 // that is made from a list. It does not depend on the rest of vnic.
 //
-// The remaining rights are data: Calls and Paths, each with the reason why it is needed. Everything
-// that is not listed fails with EPERM (a path that Landlock refuses: EACCES; a call in Absent: ENOSYS);
-// nothing is killed. A filter can check arguments that are numbers, so a list can allow mmap without
-// PROT_EXEC, and sendto without an address.
+// The remaining rights are data: Calls and Paths, most with the reason why they are needed. Everything that
+// is not listed fails with EPERM (a path that Landlock refuses: EACCES; a call in Absent: ENOSYS); nothing is
+// killed. A filter can check arguments that are numbers, so a list can allow mmap without PROT_EXEC, and
+// sendto without an address.
 //
 // The kernel reports refused system calls to the holder of a listener, which must be another
 // process: the confined process could otherwise allow itself everything. The holder counts refused

@@ -13,8 +13,8 @@ import (
 var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on " +
 	"its command line)")
 
-// LandlockABI returns the kernel's version of Landlock; 0: none. Version 1 has only files; 4 and
-// newer also have TCP, and 6 abstract sockets.
+// LandlockABI returns the kernel's version of Landlock; 0: none. Version 1 has only files; 4 and newer also
+// have TCP, 6 and newer also abstract sockets.
 func LandlockABI() int {
 	v, err := llsys.LandlockGetABIVersion()
 	if err != nil {

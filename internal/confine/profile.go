@@ -43,8 +43,8 @@ type Path struct {
 	Optional bool // if it does not exist, it is skipped; otherwise this is an error
 }
 
-// GoRuntime are the calls of Go's runtime and its packages os, net and time in any program, without
-// calls that open, connect or start anything. pid is the process's id.
+// GoRuntime are the calls of Go's runtime and its packages os, net and time in any program, without calls
+// that open a file, connect or start a program. pid is the process's id.
 func GoRuntime(pid int) []Call {
 	self := uint32(pid)
 	return append([]Call{

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct seccomp_data (linux/seccomp.h), a filter's input: 32 bits of the call's number,
-// 32 bits of architecture, 64 bits of instruction pointer, and six arguments of 64 bits, lower half
-// first: both architectures are little endian.
+// Offsets and sizes in struct seccomp_data (linux/seccomp.h), a filter's input: 32 bits of the call's number,
+// 32 bits of architecture, 64 bits of instruction pointer, and six arguments of 64 bits, lower half first:
+// both architectures are little endian.
 const (
 	offNr   = 0
 	offArch = 4

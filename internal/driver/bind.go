@@ -198,7 +198,7 @@ func (n *NIC) unbind(q *rxQueue) error {
 	return n.t.startQueue(q.ring.vq)
 }
 
-// drain turns split off and waits until the device has returned all chains.
+// drain turns split off and waits until the device has returned all chains, the NIC has stopped or ctx ends.
 func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) error {
 	if err := n.setSplit(ctx, q.index, false); err != nil {
 		return err

@@ -165,8 +165,8 @@ func (o *pageOwner) Receive(frames []RxFrame) {
 func (o *pageOwner) Completed(int, []uint64) {}
 func (o *pageOwner) Wake()                   {}
 
-// FuzzDevice makes a device return anything. Pages are never lost or given twice, and nothing
-// panics.
+// FuzzDevice makes a device return anything. Each page that the NIC takes comes back exactly once, and
+// nothing panics.
 //
 // Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
 // twice.

@@ -51,7 +51,7 @@ type Offloads struct {
 	TxTSO4     bool // the device segments a frame with TxFrame.GSOType, over IPv4
 	TxTSO6     bool
 	TxECN      bool // GSO packets with CWR set
-	RxCsum     bool // RxFrame.CsumGood may be set
+	RxCsum     bool // the device may leave a frame's checksum incomplete
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool
 	QueueReset bool // UnbindQueue stops the queue; without it, the device must return the chains itself

@@ -17,9 +17,9 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses that a frontend announces to the backend. The driver's memory is at guest-physical
-// address 0. GPUs without an address (FrontendGPU.Addr) are far behind it. A user address is a
-// guest-physical address plus userBase: nothing is mapped there.
+// Addresses that a frontend announces to the backend, and sizes of its memory in bytes. The driver's memory
+// is at guest-physical address 0. GPUs without an address (FrontendGPU.Addr) are far behind it. A user
+// address is a guest-physical address plus userBase: nothing has to be mapped there.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
@@ -298,8 +298,8 @@ func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }
 
-// halt stops all queues and closes the connection. After the first error it stops no more queues,
-// so that it does not wait for a backend that hangs.
+// halt stops all queues and closes the connection. After the first error it stops no more queues, so that it
+// waits only once for a backend that hangs.
 func (f *frontend) halt() error {
 	if f.halted {
 		return nil

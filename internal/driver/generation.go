@@ -39,8 +39,8 @@ func (n *NIC) setUpAgain() {
 	n.background.Go(n.setUp)
 }
 
-// setUp asks for the generation and turns the split of bound queues on. It repeats this if state
-// was lost meanwhile.
+// setUp asks for the generation and turns the split of bound queues on. It repeats this as long as n.lost is
+// set afterwards.
 func (n *NIC) setUp() {
 	for {
 		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())

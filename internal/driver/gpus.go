@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. OpenPCI has numbered
-// the GPUs that it found on the PCI bus in the order of their PCI addresses; IdentifyGPUs replaces
-// these numbers by the NIC's. GPUs then returns them in the NIC's order, the nearest first, without
-// GPUs that the NIC does not reach. It must be called before Start.
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. OpenPCI has numbered the GPUs
+// that it found on the PCI bus in the order of their PCI addresses; IdentifyGPUs replaces these numbers by
+// the NIC's. GPUs then returns, in the order of the NIC's list, the GPUs that the NIC reaches as BARs. It must
+// be called before Start.
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {

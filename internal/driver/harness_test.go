@@ -55,7 +55,7 @@ func newTestGPU(t testing.TB, pages int) *testGPU {
 	fd := int(testkit.Memfd(t, testGPUSize).Fd())
 	g := &testGPU{fd: fd, mem: mapped(t, fd, testGPUSize)}
 	for i := range pages {
-		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // the upper half; tests send from the lower half
+		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // from the end; tests send from the beginning
 	}
 	return g
 }
@@ -166,7 +166,7 @@ type rig struct {
 	rcv *testReceiver
 	gpu *testGPU
 
-	gone bool // the backend is gone: Close fails
+	gone bool // the backend is gone: Close may fail
 }
 
 type rigOptions struct {

@@ -19,7 +19,7 @@ import (
 // NIC is a virtio-net device in use.
 type NIC struct {
 	t        transport
-	tmu      sync.Mutex // held while a queue of t is set up or stopped
+	tmu      sync.Mutex // after open: held while a queue of t is set up or stopped, and while a failure halts t
 	opts     Options
 	log      *slog.Logger
 	mac      net.HardwareAddr
@@ -41,7 +41,7 @@ type NIC struct {
 	mu     sync.Mutex // protects calls and ended
 	calls  []*call    // calls of do that wait for the polling goroutine; under mu
 	ended  bool       // the polling goroutine takes no more calls; under mu
-	binder sync.Mutex // held by BindQueue and UnbindQueue until they return
+	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA until they return
 	closed bool       // under binder
 
 	closing  sync.Once
@@ -49,7 +49,7 @@ type NIC struct {
 
 	hasCalls atomic.Bool
 	stop     atomic.Bool
-	sleeping atomic.Bool           // the polling goroutine sleeps, or is about to
+	sleeping atomic.Bool           // the polling goroutine sleeps, is about to, or has failed
 	fatal    atomic.Pointer[error] // the error with which the polling goroutine has to stop
 	err      atomic.Pointer[error]
 	failed   chan struct{} // closed when err is set
@@ -60,7 +60,7 @@ type NIC struct {
 	endLife     context.CancelFunc
 	background  sync.WaitGroup
 	settingUp   atomic.Bool
-	lost        atomic.Bool // in-band state was lost, and Options.OnGeneration was not called yet
+	lost        atomic.Bool // in-band state was lost since setUpOnce last cleared this
 	wakePending atomic.Bool // the polling goroutine has to call the Receiver's Wake
 	linkDown    atomic.Bool
 }
@@ -85,7 +85,8 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	return n, nil
 }
 
-// gone stops the NIC with an error. The transport calls it when the device is gone.
+// gone stops the NIC with an error. The transport calls it when the device is gone, and removeGPU when a GPU
+// is that the NIC has used.
 func (n *NIC) gone(err error) {
 	n.fatal.CompareAndSwap(nil, &err)
 	n.wake()
@@ -160,7 +161,8 @@ func (n *NIC) Offloads() Offloads { return n.offloads }
 // QueuePairs returns how many receive queues, and how many transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// GPUs returns the GPUs that the device can reach.
+// GPUs returns the GPUs that OpenPCI found or Attach announced; after IdentifyGPUs, the GPUs that the NIC
+// reaches as BARs.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control returns the client of the in-band channel to the NIC.
@@ -185,7 +187,8 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames. The NIC drops frames that arrive before Start.
+// Start sets the Receiver of the frames. The NIC drops frames that it takes from its queues before Start,
+// except frames of the control channel.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -196,8 +199,8 @@ func (n *NIC) Start(r Receiver) error {
 	return n.Err()
 }
 
-// Err returns the error with which the NIC has stopped, or nil. When the NIC stops by an error, and not
-// by Close, it calls the Receiver's Wake.
+// Err returns the error with which the NIC has stopped, or nil. When the NIC stops by an error, and not by
+// Close, it calls the Receiver's Wake, if Start has set one.
 func (n *NIC) Err() error {
 	if e := n.err.Load(); e != nil {
 		return *e

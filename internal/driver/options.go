@@ -13,11 +13,11 @@ type Options struct {
 	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least
 	// 1. The others receive nothing until they are bound: do not steer flows to them before.
 	HostQueues int
-	// RingSize is the number of entries of each ring, rounded down to a power of two from 8 to 1024, and to what the
-	// device supports; 0: 256.
+	// RingSize is the number of entries of each receive and transmit ring: at least 8 and at most 1024, rounded
+	// down to a power of two and to what the device supports; 0: 256.
 	RingSize int
-	// PagesPerChain is how many pages a bound queue posts with each header buffer, 1 to 16; 0: 4.
-	// Many are good for GSO packets, few for a small page pool.
+	// PagesPerChain is how many pages, at most, a bound queue posts with each header buffer: 1 to 16, fewer than
+	// RingSize; 0: 4. Many are good for GSO packets, few for a small page pool.
 	PagesPerChain int
 	// Spin is how long, at most, the idle driver polls before it sleeps. 0: 30 us, or no polling
 	// with one processor; negative: no polling.
@@ -89,6 +89,6 @@ type FrontendOptions struct {
 	Options
 	Conn *net.UnixConn // the NIC takes ownership
 	MAC  net.HardwareAddr
-	MTU  int // 0: 1500, or the backend's
+	MTU  int // 0: the backend's, or 1500 if it has none
 	GPUs []FrontendGPU
 }

@@ -30,7 +30,7 @@ type pci struct {
 	dev    pciDev
 	log    *slog.Logger
 	cfg    pciConfig
-	intr   *os.File // /dev/uioN; the sleeper owns it once it exists
+	intr   *os.File // /dev/uioN; the sleeper reads it
 	sl     *sleeper
 	bars   map[uint8][]byte
 	claim  io.Closer // keeps other programs from using the device; nil: none yet
@@ -47,7 +47,7 @@ type pci struct {
 	halted   bool
 
 	gone    atomic.Bool // the device was removed: touch accesses no registers any more
-	kept    bool        // close does not free mem, because the device may still write there
+	kept    bool        // set by halt for a removed device that may still write to mem: close does not free mem
 	events  *os.File    // the kernel's events about removed devices; nil: not available
 	hearing sync.WaitGroup
 }
@@ -140,7 +140,7 @@ func (p *pci) take() error {
 	if err := p.cfg.write16(pciCommand, p.command|commandINTxDisable); err != nil {
 		return err
 	}
-	p.sl.called = true // interrupts are off: the first sleep turns them on
+	p.sl.called = true // so that the first sleep reads the ISR byte and allows interrupts
 	return p.mapStructures()
 }
 

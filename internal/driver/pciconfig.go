@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Offsets in PCI configuration space (PCI Local Bus 3.0, 6.1), and bits there.
+// Offsets in PCI configuration space (PCI Local Bus 3.0, 6.1), bits there, and its length.
 const (
 	pciCommand      = 0x04
 	pciStatus       = 0x06
@@ -62,7 +62,7 @@ func (c pciConfig) read() (b [pciConfigLen]byte, err error) {
 	return b, nil
 }
 
-// Virtio structures that a capability can point to (virtio 1.3, 4.1.4).
+// Virtio structures that a capability can point to (virtio 1.3, 4.1.4), and the id and lengths of such capabilities.
 const (
 	capCommon = 1 // VIRTIO_PCI_CAP_COMMON_CFG
 	capNotify = 2 // VIRTIO_PCI_CAP_NOTIFY_CFG

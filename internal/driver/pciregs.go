@@ -46,7 +46,7 @@ func (r regs) write32(off int, v uint32) {
 	*(*[4]byte)(r[off:]) = b
 }
 
-// Offsets in struct virtio_pci_common_cfg (virtio 1.3, 4.1.4.3).
+// Offsets in struct virtio_pci_common_cfg (virtio 1.3, 4.1.4.3), and the length that the driver needs.
 const (
 	regDeviceFeatureSelect = 0  // u32
 	regDeviceFeature       = 4  // u32
@@ -96,7 +96,7 @@ func (c common) addStatus(bits uint8) {
 	c.write8(regDeviceStatus, c.read8(regDeviceStatus)|bits)
 }
 
-// reset resets the device and waits until the reset is done (4.1.4.3.2).
+// reset resets the device and waits until the reset is done (4.1.4.3.2), at most limits.DeviceReset.
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
 	for end := time.Now().Add(limits.DeviceReset.Here()); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
@@ -116,14 +116,14 @@ func (c common) read64(off int) uint64 {
 	return uint64(c.read32(off)) | uint64(c.read32(off+4))<<32
 }
 
-// selectQueue selects queue q for the queue registers, and returns its largest size.
+// selectQueue selects queue q for the queue registers, and returns its size: the largest one until setQueue writes it.
 func (c common) selectQueue(q int) uint16 {
 	c.write16(regQueueSelect, uint16(q))
 	return c.read16(regQueueSize)
 }
 
-// setQueue sets the addresses of queue q's ring and returns the offset of its notifications. It
-// reads the addresses back: with wrong ones the device would write elsewhere.
+// setQueue sets size and addresses of queue q's ring and returns its queue_notify_off. It reads the addresses
+// back: with wrong ones the device would write elsewhere.
 func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)

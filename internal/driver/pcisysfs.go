@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PCI ids.
+// PCI ids, and the kernel's driver that passes interrupts on.
 const (
 	idVirtioNet = "0x1af4:0x1041" // modern virtio-net
 	idIVSHMEM   = "0x1af4:0x1110"

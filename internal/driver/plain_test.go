@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A backend without offloads that accepts a frame only in one buffer, like passt, gets frames of
-// all lengths in one buffer, with correct checksums; the driver accepts the checksums of frames
-// that it delivers.
+// A backend without offloads that accepts a frame only in one buffer, like passt, gets frames of all lengths
+// in one buffer, with correct checksums; the driver takes a frame with DATA_VALID for one with a good
+// checksum.
 func TestBackendWithoutOffloads(t *testing.T) {
 	r := newRig(t, rigOptions{offer: func(uint64) uint64 { return featsMandatory },
 		driver: func(o *FrontendOptions) { o.WholeFrames = true }})

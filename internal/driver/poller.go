@@ -151,9 +151,9 @@ func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep asks the device for calls, polls once more, and sleeps. The order is: arm the device's
-// call, ask for calls on the queues, check the queues. So whatever the device returns after the
-// check makes a call that ends the sleep.
+// sleep asks the device for calls, polls once more, and sleeps. The order is: arm the device's call, ask for
+// calls on the queues, check the queues. So what the device returns after the check, on a queue that has
+// asked for calls, makes a call that ends the sleep.
 func (n *NIC) sleep() error {
 	p := &n.poller
 	n.sleeping.Store(true) // a goroutine that stores work after this wakes the polling goroutine

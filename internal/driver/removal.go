@@ -6,10 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device may be removed while it is used (PCI hotplug, or a backend that hangs up). Then the NIC
-// stops with an error that is ENODEV and names the device: the driver does not touch the device
-// again, and all waits end. The NIC also stops if a GPU is removed that it has used: the NIC's
-// rings point to the GPU's memory, and the driver cannot make the device skip these entries. If the
+// A device may be removed while it is used (PCI hotplug, or a backend that hangs up). Then the NIC stops with
+// an error that is ENODEV, and all waits end. The NIC also stops if a GPU is removed that it has used: the
+// NIC's rings may point to the GPU's memory, and the driver cannot make the device skip these entries. If the
 // NIC has not used the GPU, only later uses of the GPU fail.
 
 // removed returns the error of a device that was removed.

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Sizes of reception, in bytes.
+// Sizes of reception: in bytes, and maxBatch in frames.
 const (
 	hostBuf   = 4096    // a buffer of a host queue
 	maxFrame  = 1 << 17 // the driver drops longer frames; IP packets are shorter, and a batch must have room for a frame

@@ -23,8 +23,7 @@ type sleeper struct {
 	buf   [8]byte
 	size  int // bytes of a read: 8 for an eventfd, 4 for uio
 	woken atomic.Bool
-	// called is set when the device's call ends a sleep, and cleared by arm; only the sleeping
-	// goroutine uses it.
+	// called is set when the device's call ends a sleep (for PCI also at first), and cleared by pci.arm.
 	called bool
 	ears   ears
 	bell   chan struct{} // of capacity 1: wake sends to it, rest receives
@@ -54,8 +53,7 @@ const (
 // deaf reports whether the device's calls seem not to arrive.
 func (e *ears) deaf() bool { return e.nap == deafNap }
 
-// worked records that there was work after a sleep. It returns true once, when the device becomes
-// deaf.
+// worked records that there was work after a sleep. It returns true when the device becomes deaf.
 func (e *ears) worked() bool {
 	if !e.napped {
 		return false

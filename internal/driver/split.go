@@ -158,7 +158,7 @@ func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	return ranges
 }
 
-// postSplit posts returned and idle chains, as far as there are pages.
+// postSplit posts returned and idle chains, as far as there are pages, unless the queue drains.
 func (q *rxQueue) postSplit(back []virtq.Used) error {
 	s := q.split
 	s.posted -= len(back)
@@ -192,7 +192,7 @@ func (q *rxQueue) postSplit(back []virtq.Used) error {
 	return nil
 }
 
-// postChain fills a chain up with pages and posts it, or leaves it idle if it has no page.
+// postChain fills a chain up with pages and posts it, or leaves it idle if it has no page or the ring is full.
 func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	s := q.split
 	if !*dry {

@@ -4,8 +4,9 @@ import (
 	"errors"
 )
 
-// memory is DMA memory: the driver and the device share it; addr is its address for the device. It is page
-// aligned, zero at first, and freed when the transport is closed.
+// memory is DMA memory: the driver and the device share it; addr is its address for the device. What alloc
+// returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The transport's
+// close frees it, unless the device may still write to it.
 type memory struct {
 	b    []byte
 	addr uint64 // IOVA
@@ -22,22 +23,23 @@ type ringAddrs struct {
 	desc, avail, used uint64 // IOVAs
 }
 
-// transport is the access to a virtio-net device: PCI or vhost-user. Queues are numbered as in
-// virtio: receive queue i is 2i, transmit queue i is 2i+1. One goroutine at a time calls the
-// methods; kick and the sleeper's wake may be called by any goroutine.
+// transport is the access to a virtio-net device: PCI or vhost-user. Queues are numbered as in virtio:
+// receive queue i is 2i, transmit queue i is 2i+1. After open, the polling goroutine calls arm, lost and the
+// sleeper's sleep; meanwhile another goroutine may call alloc, watch and, under NIC.tmu, setupQueue,
+// stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
 type transport interface {
 	// negotiate negotiates the features, with chooseFeatures.
 	negotiate() (features uint64, err error)
 	// config reads the device's configuration space (virtio 1.3, 5.1.4); errNoConfig if there is none.
 	config(off int, b []byte) error
-	// pairs returns how many queue pairs the device has. controlQueue returns the control queue on
-	// which VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them, or -1 if start enables them.
+	// pairs returns how many queue pairs the device has, as far as the transport knows: it counts only if the
+	// configuration space cannot be read. controlQueue returns the control queue on which
+	// VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them, or -1 for none.
 	pairs() int
 	controlQueue() int
 	// alloc allocates n bytes of DMA memory; PCI has pieces of at most 2 MiB.
 	alloc(n int) (memory, error)
-	// ringSize returns the largest size of queue q's ring that is at most want; 0: the device has
-	// no such queue.
+	// ringSize returns a size for queue q's ring, at most want; 0: the device has no such queue.
 	ringSize(q int, want uint16) uint16
 	setupQueue(q int, r ringAddrs) error
 	start() error // starts all queues that were set up
@@ -54,17 +56,17 @@ type transport interface {
 	// space may have changed.
 	arm() (changed bool, err error)
 	sleeper() *sleeper
-	// watch calls gone from another goroutine if the device is removed, but not after halt; and
-	// gpuGone with the PCI addresses of other removed devices, which may be GPUs.
+	// watch makes another goroutine call gone if the device is removed, and gpuGone with the PCI addresses of
+	// other removed devices, which may be GPUs. After close no call comes; after halt one may still come (PCI).
 	watch(gone func(error), gpuGone func(addr string)) error
 	lost() error  // handles a device that was found to be gone, and returns the error
 	halt() error  // stops the device; idempotent
-	close() error // halts the device, and frees all memory and descriptors
+	close() error // halts the device, and frees descriptors and memory, except memory to which the device may still write
 }
 
 var errNoReset = errors.New("the queue cannot be reset")
 
-// slab makes n pieces of size bytes each (a power of two), with few allocations.
+// slab makes n pieces of size bytes each, with few allocations.
 func slab(t transport, n, size int) ([]memory, error) {
 	const block = 512 << 10
 	var s []memory

@@ -57,7 +57,7 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 // mem maps the memory of the station's GPU.
 func (s *station) mem(t testing.TB) []byte { return mapped(t, s.gpu.FD(), s.gpu.Size()) }
 
-// sink receives frames, checks that their payload is the pattern of seed 1, and returns the pages.
+// sink receives frames, checks, if check is set, that their payload is the pattern of seed 1, and returns the pages.
 type sink struct {
 	t     testing.TB
 	gpu   []byte
@@ -112,7 +112,7 @@ func (s *source) Completed(int, []uint64) {
 }
 func (s *source) Wake() {}
 
-// pair is two stations; the second has queue 1 bound and all TCP steered to it.
+// pair is two stations; the second has queue 1 bound, and TCP to port 2000 is steered to it.
 type pair struct {
 	a, b *station
 	src  *source

@@ -15,8 +15,7 @@ const (
 	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks; an ordinary frame uses one
 	wholeLen   = 17 * PageSize // a chunk for a whole frame: Options.WholeFrames
 	maxTxDescs = 64            // of a chain
-	// MaxTxRanges is how many device ranges a TxFrame may have, in addition to 64 KiB of linear
-	// data.
+	// MaxTxRanges is how many device ranges a TxFrame may have, in addition to its linear data.
 	MaxTxRanges = 30
 	// MaxTxLinear is how many bytes Header and Linear may have together.
 	MaxTxLinear = 33*chunkLen - netHdrLen
@@ -83,10 +82,10 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, it
-// accepts fewer than all, and the polling goroutine calls Completed, with or without cookies, when
-// there is room. An error is about frame f[n]: the frame is wrong, or the NIC has stopped. Any
-// goroutine may call Transmit, also the one that calls the Receiver.
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, it accepts
+// fewer than all, and the polling goroutine calls Completed, with or without cookies, when there is room.
+// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit, also the
+// one that calls the Receiver.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)

@@ -16,15 +16,15 @@ type Range struct {
 	Len uint32
 }
 
-// RxFrame is a received frame. It is valid until Receiver.Receive returns. Header is in memory that
-// the device can write to afterwards; a malicious device could change it at any time.
+// RxFrame is a received frame. It is valid until Receiver.Receive returns. Header may be in memory that the
+// device can write to afterwards; a malicious device could change it at any time.
 type RxFrame struct {
 	Queue      int
 	Header     []byte  // all headers if Split, or else the whole frame
 	Split      bool    // the frame came to a bound queue
 	Payload    []Range // in order, each within one page, from the page's start; the Receiver owns the pages
 	PayloadLen int     // sum of Payload
-	CsumGood   bool    // the device has checked the layer 4 checksum, which may be incomplete in the frame
+	CsumGood   bool    // the layer 4 checksum needs no check, by the device's word; in the frame it may be incomplete
 	GSOType    splitter.GSOType
 	GSOSize    uint16
 }
@@ -58,8 +58,8 @@ type PageSource interface {
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)
-	// Wake reports other changes: the NIC has stopped (see Err), its link or its generation has
-	// changed, or the driver has set up a queue again.
+	// Wake reports other changes: the NIC has stopped (see Err), its link has changed, or the driver has turned
+	// split on again after a new generation.
 	Wake()
 }
 
@@ -90,7 +90,7 @@ type QueueStats struct {
 	Bytes   uint64 // of frames, including payload
 	Payload uint64 // bytes in GPU memory
 	Kicks   uint64
-	Full    uint64 // transmit: how often the ring was full. Receive: how often a bound queue had no page to post
+	Full    uint64 // transmit: how often the ring was full. Receive: how often a bound queue had too few pages to post
 	Unsplit uint64 // unsplit frames on a bound queue, which were dropped
 	Dropped uint64 // frames dropped for other reasons: there is no Receiver yet, or the frame is too short or too long
 	Control uint64 // frames of the control channel

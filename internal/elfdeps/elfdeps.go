@@ -220,8 +220,8 @@ func platform(m elf.Machine) string {
 	return "i686"
 }
 
-// systemDirs returns the directories that are searched for every program: the directories of the
-// machine's configuration, and the defaults of the dynamic linker.
+// systemDirs returns the directories that are searched for every program: the directories of the machine's
+// configuration, and the defaults of the dynamic linker; for musl the defaults only without a configuration.
 func (f Finder) systemDirs(o *object) (dirs []string) {
 	if name, ok := strings.CutPrefix(filepath.Base(o.interp), "ld-musl-"); ok { // musl's ldso: /etc/ld-musl-ARCH.path
 		b, err := os.ReadFile(f.host("/etc/ld-musl-" + strings.TrimSuffix(name, ".so.1") + ".path"))

@@ -193,7 +193,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// A program of this machine runs with exactly the files that Find returns: its own dynamic linker searches only these.
+// The files that Find returns suffice for a program of this machine: its own dynamic linker searches only these.
 func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	files, err := Finder{}.Find("/bin/ls")
 	if err != nil || len(files) < 2 {

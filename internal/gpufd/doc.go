@@ -1,11 +1,11 @@
 // Package gpufd passes the memory of a GPU to QEMUs of other users.
 //
-// A GPU's memory is a sealed memfd of vnic. QEMU opens it as /proc/PID/fd/N, which needs the rights of ptrace over
-// vnic (proc_pid_fd(5)): only root and processes of the same user have them. A file in /dev/shm that a group may open
-// cannot be sealed: whoever shortened it would cause SIGBUS in vnic and in other QEMUs. So `vnic serve
-// --socket-group` has a socket for each GPU, and sends a descriptor to each process that connects: Server. The other
-// end is `vnic gpu-fd`: Receive, and Exec, which starts QEMU with the descriptors as 3, 4, and so on. QEMU opens its
-// own /proc/self/fd/3.
+// A GPU's memory is a sealed memfd of vnic. QEMU opens it as /proc/PID/fd/N, which needs the rights of ptrace
+// over vnic (proc_pid_fd(5)): only root and processes of the same user have them. A file in /dev/shm that a
+// group may open cannot be sealed: whoever shortened it would cause SIGBUS in vnic and in other QEMUs. So
+// `vnic serve --socket-group` has a socket for each GPU, and sends a descriptor to each process that connects
+// and is admitted: Server. The other end is `vnic gpu-fd`: Receive, and Exec, which starts QEMU with the
+// descriptors as 3, 4, and so on. QEMU opens its own /proc/self/fd/3.
 //
 // The socket is a stream: the server sends one message and ends its side; the client reads the message and closes. A
 // message with a descriptor (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.

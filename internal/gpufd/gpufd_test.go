@@ -221,7 +221,8 @@ func TestBoundsOfUnreceived(t *testing.T) {
 	}
 }
 
-// The program of Exec has the GPU memory as descriptors 3 and 4, and no other descriptor of this process.
+// The program of Exec has the GPU memory as descriptors 3 and 4, and none of this process's other descriptors
+// from 5 to 12.
 func TestExec(t *testing.T) {
 	a, _ := shared(t, memory(t, "first\n"))
 	b, _ := shared(t, memory(t, "second\n"))

@@ -68,12 +68,11 @@ type Target struct {
 // Port is the port of NVMe/TCP's I/O controllers (IANA's "nvme").
 const Port = 4420
 
-// Serve makes a guest serve a target, and returns when all its addresses listen. Serve succeeds if
-// the guest already serves an equal target, and fails with EBUSY if the guest serves a different
-// one. An error leaves the guest unchanged, except after the end of ctx: then the guest may serve
-// the target, and Stop ends it. The guest's errors are *agent.RemoteError, with the kernel's text:
-// EADDRNOTAVAIL for an address that the guest does not have, EACCES for a read-only disk, ENODEV
-// for a serial number that no disk has.
+// Serve makes a guest serve a target, and returns when all its addresses listen. Serve succeeds if the guest
+// already serves an equal target, and fails with EBUSY if the guest serves a different one. An error leaves
+// unchanged what the guest serves, except after the end of ctx: then the guest may serve the target, and Stop
+// ends it. The guest's errors are *agent.RemoteError, with the kernel's text: EADDRNOTAVAIL for an address
+// that the guest does not have, EACCES for a read-only disk, ENODEV for a serial number that no disk has.
 func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	if err := t.check(); err != nil {
 		return err
@@ -115,8 +114,8 @@ type Namespace struct {
 	BlockSize uint32 `json:"block_size"` // in bytes
 }
 
-// Connect makes a guest's kernel connect to a subsystem, and waits for its namespaces, until ctx
-// ends or 30 seconds have passed. After an error the guest is not connected.
+// Connect makes a guest's kernel connect to a subsystem, and waits for its namespaces, until ctx ends or 30
+// seconds have passed. After an error the guest does not stay connected.
 func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller, error) {
 	if err := conn.check(); err != nil {
 		return Controller{}, err

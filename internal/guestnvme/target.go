@@ -36,8 +36,8 @@ type server struct {
 	undo steps   // under mu: the steps that end the target
 }
 
-// serve configures the target, unless it is served already. It refuses a second target. After an error
-// it has configured nothing.
+// serve configures the target, unless it is served already. It refuses a second target. An error leaves the
+// kernel's target as it was.
 func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
 		return none, err

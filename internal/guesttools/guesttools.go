@@ -3,12 +3,12 @@
 // distribution with another libc. It has both ends: Ops registers the operation and the applet with
 // package agent in the guest, and the host calls Mount.
 //
-// The packages are in an image on a read-only disk, or in a file of a guest whose QEMU vnic did not
-// start. Their programs run in a chroot (Root), in which /usr is the image's /usr over the guest's,
-// and all other directories that the guest has are the guest's: they are bind mounts, with present and
-// later mounts in them. So a program finds its loader, libraries and data at the paths for which it was built, and
-// works on the guest's files; the guest's own programs do not see the packages. BinDir has a script
-// for each program, by which the applet runs the program in Root.
+// The packages are in an image on a read-only disk, or in a file of a guest whose QEMU vnic did not start.
+// Their programs run in a chroot (Root), in which /usr is the image's /usr over the guest's, and all other
+// directories that the guest has, except /vnic, are the guest's: they are bind mounts, with present and later
+// mounts in them. So a program finds its loader, libraries and data at the paths for which it was built, and
+// works on the guest's files; the guest's own programs do not see the packages' programs and libraries.
+// BinDir has a script for each program, by which the applet runs the program in Root.
 //
 // The guest's kernel reads only the used blocks of the image, and caches them; fill copies some
 // files of the packages into the guest's memory. The host names the programs. Changes to the

@@ -22,8 +22,8 @@
 //
 // A Device owns the objects that were made on it. Close of an object destroys that object; Device.Close destroys the
 // rest: queue pairs, then completion queues, memory regions and protection domains. The Client belongs to the program,
-// which closes it after the device. The NIC may read and write the memory of posted work requests until QP.Close or
-// MR.Close has returned nil, also after a call whose context has ended.
+// which closes it after the device. The NIC may read and write the memory of posted work requests until they are
+// complete, or QP.Close or MR.Close has returned nil, also after a call whose context has ended.
 //
 // Any goroutine may call any method. No method leaves a goroutine behind.
 //

@@ -40,7 +40,7 @@ type Ends struct {
 	MTU   uint16     // maximum of the path MTU, in bytes; the NIC's limit if 0
 	Reads uint8      // maximum of READs in progress, in each direction; the NIC's limit if 0
 	Offer Remote     // memory that the peer may use, from MR.Remote; zero: none
-	// Timeout is the timeout of the whole exchange, in addition to ctx; 30 s if 0.
+	// Timeout is the timeout of the whole exchange, in addition to ctx; 30 s if 0, more on a slow machine.
 	Timeout time.Duration
 	// Path, if set, may change the path before the queue pair is connected: Timeout (default 16,
 	// more on a slow machine), Retries (7), RNR (7: no limit), RNRTimer (12: 0.64 ms), DSCP (0),

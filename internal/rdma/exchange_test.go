@@ -252,8 +252,8 @@ func TestOwnEndIsChecked(t *testing.T) {
 // nobody is a connection that must not be used.
 type nobody struct{ net.Conn }
 
-// FuzzHear checks that each accepted line can be used to connect, and is encoded to the same values
-// again.
+// FuzzHear checks that readLine reads one line and nothing more, and that a valid hello is encoded to
+// the same values again.
 func FuzzHear(f *testing.F) {
 	for _, h := range hostile {
 		f.Add([]byte(h.say + "\n"))

@@ -26,13 +26,13 @@ type fabric struct {
 }
 
 // fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire.
-// The fabric's mu protects all fields unless a comment says otherwise.
+// The fabric's mu protects the fields from last on.
 type fakeNIC struct {
 	control.Handler // nil: the tests send only commands of RDMA
 	t               testing.TB
 	f               *fabric
 	limits          control.RDMALimits
-	gen             atomic.Uint32 // without mu
+	gen             atomic.Uint32
 	d               *control.Dispatcher
 	client          *control.Client
 	inFlight        sync.WaitGroup

@@ -36,7 +36,7 @@ const (
 
 // PageStats counts the work of a PageServer.
 type PageStats struct {
-	Requests uint64 // passed to a worker
+	Requests uint64 // put into the workers' queue
 	Answered uint64 // with pages
 	Refused  uint64 // with an errno
 	Late     uint64 // answers that the NIC no longer needed

@@ -20,7 +20,7 @@ const (
 // TransferOptions configure Put and Get; the zero value works.
 type TransferOptions struct {
 	Size   uint32 // maximum of bytes in a work request; 1 MiB if 0
-	Window int    // maximum of work requests in progress; 16 if 0; at most the queue pair's MaxSend
+	Window int    // maximum of work requests in progress; 16 if 0; MaxSend and the send CQ's Depth bound it
 	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have
 	// posted a receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool

@@ -74,7 +74,7 @@ func TestPutAndGet(t *testing.T) {
 	}
 }
 
-// closeAll closes both devices and checks that nothing is left on the NICs.
+// closeAll closes the ends' devices and checks that nothing is left on the NICs.
 func closeAll(t *testing.T, ends ...*end) {
 	t.Helper()
 	for _, e := range ends {
@@ -120,8 +120,8 @@ func TestPutTellsThePeer(t *testing.T) {
 	})
 }
 
-// TestTransfersShareAQueue has several queue pairs with one completion queue, two transfers at a
-// time on each, and a program that waits for receives on the same queue.
+// TestTransfersShareAQueue has two queue pairs with one completion queue, two transfers for each, and a
+// program that waits for receives on the same queue.
 func TestTransfersShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -300,8 +300,8 @@ func TestGuestMemory(t *testing.T) {
 	})
 }
 
-// TestTransferWaitsForPlaces fills the queue with the program's work requests before a transfer,
-// and in its middle.
+// TestTransferWaitsForPlaces fills the queue with the program's work requests before a transfer, first
+// nearly, then completely.
 func TestTransferWaitsForPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)

@@ -64,7 +64,7 @@ func say(err error) {
 	}
 }
 
-// greet prints the guest's interfaces and addresses for the user at the console.
+// greet prints the guest's interfaces and addresses for the user at the console, and sets the terminal's size.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,

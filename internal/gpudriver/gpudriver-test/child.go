@@ -82,7 +82,8 @@ func childTold(t *T, f *gpudriver.File, n *hostNIC) {
 	}
 }
 
-// manyKilled kills processes, one after the other, while the NIC uses their pages.
+// manyKilled starts processes, one after the other, and kills every second one; the others end by themselves.
+// The NIC uses their pages meanwhile.
 func manyKilled(t *T, f *gpudriver.File, n *hostNIC) {
 	for i := range 20 {
 		t.step = fmt.Sprintf("process %d", i)

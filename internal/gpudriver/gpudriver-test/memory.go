@@ -46,8 +46,8 @@ func bound(t *T) {
 	fmt.Println("bound")
 }
 
-// registered allocates memory of a GPU and registers it, so that the NIC can be bound to it. The caller closes all
-// three.
+// registered allocates memory of a GPU and registers it, so that it can be bound to the NIC. The caller
+// closes all three.
 func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	f := open(t)
 	off, err := f.Alloc(4*piece, 0)

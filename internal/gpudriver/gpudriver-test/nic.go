@@ -96,7 +96,7 @@ func (n *hostNIC) write(p gpudriver.Page, off, x uint64) {
 	n.do(testnic.Write, uint64(p.Kind), p.Addr+off, x)
 }
 
-// region is a region whose pages the NIC uses, and the generation of the driver's last answer.
+// region is a region whose pages the NIC uses, and the greatest generation so far.
 type region struct {
 	*gpudriver.Region
 	nic *hostNIC

@@ -30,7 +30,7 @@ var pagingCases = []testCase{
 	{"removal takes pages from the NIC", removal(testnic.Answers, removalTold)},
 	{"a NIC that does not answer does not hold removal up", withBound(50, removal(testnic.Silent, removalSilent))},
 	{"a NIC that is gone is waited for once", withBound(5, onNIC(nicGone))},
-	// The same while Linux itself moves pages:
+	// With compaction, with little RAM, and with processes that end:
 	{"the kernel moves pages in RAM meanwhile, and a NIC writes", compacting(stress)},
 	{"RAM is short meanwhile, and a NIC writes", shortOfRAM(stress)},
 	{"processes with regions are killed meanwhile", onNIC(manyKilled)},

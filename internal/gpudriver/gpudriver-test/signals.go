@@ -21,8 +21,8 @@ func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
 	}
 }
 
-// signalled makes the call in that process. During the call Linux locks all 8,192 mappings of the process; meanwhile
-// another thread sends it signals, at most 4,096.
+// signalled makes the call in that process. During the call Linux locks all mappings of the process, more
+// than 8,000; meanwhile another thread sends it signals, at most 4,096.
 func signalled(t *T, call string) {
 	runtime.LockOSThread()
 	t.gpu = only(t)

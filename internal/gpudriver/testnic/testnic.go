@@ -3,7 +3,7 @@
 // reads and writes memory at the locations that the driver returns, releases pages when the mailbox requests it, and
 // counts.
 //
-// Each side writes its half of the page, and then increments a word that the other side polls.
+// Each side writes a part of the page, and then increments a word that the other side polls.
 package testnic
 
 import (

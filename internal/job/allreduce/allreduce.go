@@ -2,11 +2,12 @@
 // columns of nccl-tests, with a proof of each.
 //
 // Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's
-// memory with elements that it computes from the seed, makes all ranks do the operation, and
-// compares each element of the result in every GPU's memory with a reference: scalar code, in the
-// order of the ring, which shares no code with the engines. The NICs of both ranks count the payload
-// from one rank to the next. It must be exactly as many bytes as the operation passes on; in mode
-// devmem, with peer-to-peer, all of it must be in device memory.
+// memory with elements that it computes from the seed, makes all ranks do the operation, and,
+// with Options.Validate, compares each element of the result in every GPU's memory with a reference:
+// scalar code, in the order of the ring, which shares no code with the engines. The NICs of both ranks
+// count the payload from one rank to the next. Without retransmissions it must be exactly as many
+// bytes as the operation passes on; in mode devmem, with peer-to-peer, all of it must be in device
+// memory.
 package allreduce
 
 import (
@@ -63,8 +64,8 @@ type ring struct {
 // the next rank, in the payload from the previous one.
 type meter struct{ out, in []uint32 }
 
-// hello is how many bytes each connection of a ring begins with (package collective). mode waits until the NICs have
-// counted them, before the first operation.
+// hello is how many bytes each connection of a ring begins with (package collective). mode gives the NICs time to
+// count them before the first operation.
 const hello = 16
 
 // mode makes the guests join a ring, and does the operations of all rows.
@@ -329,8 +330,8 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits until the NICs have counted all payload that the ranks sent and received after
-// before was read. payload returns the number of bytes for rank i.
+// settle waits, for a limited time, until the NICs have counted all payload that the ranks sent and
+// received after before was read. payload returns the number of bytes for rank i.
 func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
 	if len(before) == 1 {
 		return

@@ -103,8 +103,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Negative control: the payload of a rank without peer-to-peer is all in host memory; that of the
-// other ranks is all in device memory.
+// Negative control: the payload that a rank without peer-to-peer sends is all in host memory; the
+// payload that the other ranks send is all in device memory.
 func TestRankWithoutPeerToPeer(t *testing.T) {
 	o := options(t, 3, 10_001)
 	testkit.OK(t, o.P2P.Set("off=1"))
@@ -149,7 +149,7 @@ func TestLossyLinks(t *testing.T) {
 	}
 }
 
-// Negative control: the check finds an element to which a value was added twice, and Do returns
+// Negative control: the check finds an element to which another value was added, and Do returns
 // ErrProof.
 func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
@@ -252,7 +252,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Check reports a mistake in the options in terms of flags, before a lab is opened.
+// Complete reports a mistake in the options in terms of flags, before a lab is opened.
 func TestMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Options)

@@ -27,7 +27,7 @@ type Options struct {
 	Iters    int      // timed operations of a row
 	Warmup   int      // operations before the timed ones
 	Validate bool     // every element is compared
-	Root     int      // of a broadcast
+	Root     int      // the rank whose elements a broadcast copies
 	Channels int      // rings that share each operation
 	Timeout  time.Duration
 
@@ -49,7 +49,7 @@ var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float3
 var Ops = []string{transfer.AllReduce, transfer.ReduceScatter, transfer.AllGather, transfer.Broadcast}
 
 const (
-	maxChannels = 15 // a NIC has 16 pairs of queues
+	maxChannels = 15 // a NIC has at most 16 pairs of queues
 
 	maxRows  = 64
 	maxIters = 1 << 20

@@ -31,8 +31,8 @@ type Mode struct {
 	Ranks []Rank  `json:"ranks"`
 	Bus   float64 `json:"avg_bus_gbps"` // in 10^9 bytes a second: the mean over out of place and in place of all rows
 	Wrong uint64  `json:"wrong"`
-	// processor time of all guests, for each 10^9 bytes that a rank sent; null: guests share this
-	// process
+	// processor time of all guests, for each 10^9 bytes that rank 0 must send; null: guests share this
+	// process, or rank 0 sends nothing
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
@@ -52,8 +52,8 @@ type Half struct {
 	Wrong        *uint64 `json:"wrong"`    // wrong elements of all ranks; null: not checked
 }
 
-// Rank has the payload that a rank sent and received in all operations, warm-up and checks
-// included, as its NIC counted it.
+// Rank has the payload that a rank sent and received in all operations of a mode, warm-up and checks
+// included. Out and In are as its NIC counted it.
 type Rank struct {
 	Rank          int           `json:"rank"`
 	Guest         string        `json:"guest"`

@@ -12,7 +12,7 @@ import (
 )
 
 // An element is a function of the seed, the rank and the element's number, so the host stores no elements. Integers
-// use all 32 bits. Floating point numbers have many magnitudes; their sums are rounded, but neither NaN nor infinite.
+// use all 32 bits. Floating point numbers have exponents from -4 to 3; their sums are neither NaN nor infinite.
 
 // mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").
 func mix(x uint64) uint64 {
@@ -36,8 +36,8 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	return bits
 }
 
-// plus returns the sum of two elements as IEEE 754 defines it. It uses no vector code: only the
-// processor's addition of two float32.
+// plus returns the sum of two elements: of integers modulo 2^32, of floating point numbers as IEEE 754
+// defines it. It uses no vector code: for floating point numbers the processor's addition of two float32.
 func plus(t devmem.Type, a, b uint32) uint32 {
 	switch t {
 	case devmem.Int32:

@@ -19,7 +19,7 @@ const (
 	NsFrame = "ns/frame" // less is better
 )
 
-// Measurement is a row of the table: a rig of vnic's with a yardstick.
+// Measurement is a row of the table.
 type Measurement struct {
 	Name      string
 	Unit      string
@@ -32,14 +32,14 @@ type Measurement struct {
 // openFunc sets up a rig. The caller releases it by r.undo, also after an error.
 type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
-// runFunc moves data for about d, and waits until all of it has arrived.
+// runFunc moves data for about d.
 type runFunc func(ctx context.Context, d time.Duration) (work, error)
 
 // rig is a measurement that is set up. One goroutine at a time calls its functions.
 type rig struct {
 	ours, yardstick runFunc
 	counted         func() uint64 // total payload bytes by counters outside of the measuring loop; nil: check is used
-	atLeast         bool          // counted also includes retransmissions, and traffic that is not ours
+	atLeast         bool          // counted may also include retransmissions, and traffic that is not ours
 	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: counted is used
 	undo            undo.Stack    // releases what was set up
 }
@@ -62,11 +62,11 @@ func (w work) value(unit string) float64 {
 // Options say which measurements Do makes, and how long a run takes.
 type Options struct {
 	Only  []string // names of measurements; nil: all
-	Pairs int      // number of runs of ours, and of the yardstick
+	Pairs int      // number of pairs of a run of ours and a run of the yardstick
 	Time  time.Duration
 	Quick bool         // goes into the report
 	Log   *slog.Logger // log of the measured networks; nil: none
-	// Progress is called before each measurement; it may be nil.
+	// Do calls Progress before each measurement, Model before each run of its cases; it may be nil.
 	Progress func(name string, done, total int)
 
 	all  []Measurement // the measurements, which tests change; nil: All
@@ -84,7 +84,7 @@ const (
 // Defaults returns the options of a measurement whose results are to be published.
 func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond} }
 
-// QuickOptions returns the options of a measurement that takes a minute in all.
+// QuickOptions returns the options of --quick: fewer and shorter runs than Defaults.
 func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
 
 // Check returns an error that names the wrong flag, if an option is wrong.

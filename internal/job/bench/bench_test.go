@@ -52,8 +52,8 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake is a measurement that moves nothing: its run claims some bytes, and its counter counts
-// others.
+// fake is a measurement that moves nothing: its run claims the bytes claims, and its counter counts the
+// bytes counts.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {

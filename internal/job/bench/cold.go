@@ -24,7 +24,8 @@ func (s *stretch) next(n uint64) (addr uint64) {
 }
 
 // coldFlow is a network of two ports. Each frame is sent from, and received in, another buffer of a large memory, so
-// that no cache has the bytes to copy. One goroutine drives both ends and does the worker's rounds.
+// that caches smaller than this memory do not keep the bytes to copy. One goroutine drives both ends and does the
+// worker's rounds.
 type coldFlow struct {
 	*network
 	payload int
@@ -48,7 +49,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 		for i == 0 && len(b) > 0 {
 			b = b[copy(b, pattern):]
 		}
-		clear(b) // allocates the pages
+		clear(b) // allocates the pages of what has no pattern
 		*m = &stretch{base: addr, size: uint64(size)}
 	}
 	c.payload = coldFrame - tcpHeader

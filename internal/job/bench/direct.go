@@ -17,7 +17,7 @@ import (
 
 const (
 	directFrame  = 64 << 10 // bytes of a frame, link header included
-	directWindow = 32       // frames under way
+	directWindow = 32       // most frames under way
 )
 
 // pages is the pool of GPU pages that a bound queue posts. It gives out the page that has been free

@@ -195,5 +195,5 @@ func (g *guest) take(q, n int) (frames int, err error) {
 // number.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
 
-// errStuck means that no frame came within limits.Bench.
+// errStuck means that nothing moved within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

@@ -13,13 +13,13 @@ import (
 
 const (
 	pieceLen = 64 << 10 // bytes of one copy
-	// Sizes of the memory that copies go through: hot bytes stay in a processor's caches, cold ones
-	// come from memory.
+	// Sizes of the memory that copies go through: hotLen fits into a processor's caches, coldLen is
+	// larger than most caches.
 	hotLen  = pieceLen
 	coldLen = 128 << 20
 )
 
-// memory is two mapped memory files: yardsticks copy from src to dst.
+// memory is two mapped memory files, or parts of them: copies go from src to dst.
 type memory struct{ src, dst []byte }
 
 // newMemory makes memory files of src and dst bytes, maps them, and touches their pages.

@@ -172,7 +172,8 @@ func (b *testbed) nics(n int) (all []worker) {
 }
 
 // modelMemory returns the size of the memory for copies: twice the last-level caches and at least 2*coldLen, but at
-// most a sixth of the available memory, because flows need up to twice as much besides.
+// most a sixth of the available memory, because flows need up to twice as much besides; but never less than
+// 2*leastPart.
 func modelMemory(caches, available uint64) uint64 {
 	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
 }
@@ -228,7 +229,8 @@ type modelCase struct {
 	flows, copies []did // results of the workers with a flow, and of the workers that copy
 }
 
-// fill adds a row for each case. It predicts the last case, which has flows and copies, from the other cases.
+// fill adds a row for each case, and two for the last one, which has flows and copies: it predicts those two from
+// the other rows.
 func (rep *ModelReport) fill(cases []modelCase) {
 	c := calibration{workers: rep.Workers}
 	for _, x := range cases[:len(cases)-1] {

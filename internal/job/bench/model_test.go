@@ -77,8 +77,8 @@ func tinyModel(t *testing.T) *ModelReport {
 	return testkit.Must(Model(t.Context(), Options{Time: 5 * time.Millisecond, cold: 2 * leastPart}))(t)
 }
 
-// The test requires only the order of the measured rates, with a margin: how exact a prediction is
-// depends on the machine.
+// Of the rates the test requires only their order, with a margin: how exact a prediction is depends on
+// the machine.
 func TestModelReport(t *testing.T) {
 	testkit.CheckFDs(t)
 	rep := tinyModel(t)
@@ -127,8 +127,8 @@ func TestModelEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Model(ctx, o)), context.Canceled)
 }
 
-// A flow through cold memory checks that its frames arrive, also when its rings wrap and its memory
-// is used again from the start.
+// A flow through cold memory checks that its frames arrive, also when its memory is used again from the
+// start.
 func TestColdFlowsAreChecked(t *testing.T) {
 	c := testkit.Must(newColdFlow(leastPart, nil))(t)
 	defer c.close()

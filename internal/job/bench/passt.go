@@ -52,7 +52,7 @@ func findPasst() string {
 }
 
 // throughPasst starts passt and connects a guest's stack through it to a listener of this machine. The guest has the
-// same driver and stack as with vnic's backend.
+// same driver and stack as with vnic's backend, with other options.
 func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	backend, frontend, err := scm.Pair()
 	if err != nil {

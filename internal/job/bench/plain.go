@@ -58,7 +58,7 @@ func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint
 	return r
 }
 
-// add makes the chain that begins with descriptor head available.
+// add adds the chain that begins with descriptor head; publish makes it available.
 func (r *plainRing) add(head uint16) {
 	le.PutUint16(r.avail[2*(r.added%r.size):], head)
 	r.added++
@@ -91,8 +91,8 @@ func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	le.PutUint32(u[4:], n)
 }
 
-// round moves the available frames, but no more than the argument most, and publishes the progress
-// to the drivers of both rings.
+// round moves the available frames for which there are buffers, but no more than the argument most.
+// Without an error it publishes the progress to the drivers of both rings.
 func (l *plainLoop) round(most uint32) (frames int, err error) {
 	tx, rx := l.tx, l.rx
 	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)

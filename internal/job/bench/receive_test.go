@@ -120,7 +120,7 @@ func (s *testStream) receive(n int) error {
 var receiverProfile = flag.String("receiver-profile", "", "file for the CPU profile of BenchmarkReceiver")
 
 // BenchmarkReceiver measures a stream whose payload arrives in GPU memory (devmem) or in host
-// memory (copy), as frames of 1448 bytes that the NIC merges or as GSO packets of 64 KiB. `go tool
+// memory (copy), as frames with 1448 bytes of payload that the NIC merges or as GSO packets of 64 KiB. `go tool
 // pprof -tags` shows the receiver's part of its profile; test/26-stack.sh compares that time by
 // byte.
 func BenchmarkReceiver(b *testing.B) {
@@ -151,8 +151,8 @@ func BenchmarkReceiver(b *testing.B) {
 
 var lossyPairs = flag.Uint64("lossy-pairs", 15, "pairs of transfers of BenchmarkLossy")
 
-// BenchmarkLossy compares receive coalescing on and off over links that lose and reorder: pairs of
-// transfers of 16 MiB in frames of 1448 bytes, with and without it, over equal links. It reports
+// BenchmarkLossy compares receive coalescing on and off over links that lose or reorder: pairs of
+// transfers of 16 MiB in frames with 1448 bytes of payload, with and without it, over equal links. It reports
 // the medians of the ratios on/off, and logs all ratios.
 func BenchmarkLossy(b *testing.B) {
 	const chunks = 64

@@ -46,7 +46,7 @@ type flow struct {
 type network struct {
 	guests []*guest
 	flows  []*flow
-	batch  int // frames in flight of each flow
+	batch  int // most frames in flight of each flow
 	ended  bool
 	length int // bytes of a frame, virtio_net_hdr included
 	undo   undo.Stack
@@ -278,8 +278,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames DPDK's drivers handle at a time. byStream waits until a ring has room for that many, and a
-// round of the plain loop moves no more.
+// burst is how many frames DPDK's drivers handle at a time. A round of the plain loop moves no more.
 const burst = 32
 
 // byRounds measures the processor time of a thread that does the worker's rounds, batch by batch. It does not count

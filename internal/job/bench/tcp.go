@@ -91,7 +91,7 @@ func counters(p *lab.Port) control.PortCounters {
 func transfer(send func() error, receive func(n int) error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start := time.Now()
-		due := make(chan struct{}, 1<<10) // has an element for each chunk that is sent and not yet received
+		due := make(chan struct{}, 1<<10) // has an element for each chunk that send has begun and receive has not
 		var g errgroup.Group
 		g.Go(func() error {
 			defer close(due)

@@ -136,8 +136,9 @@ type circle struct {
 	burst int      // frames in one burst
 }
 
-// run makes frames circle for d, and counts the frames that came back. If none came back, it tries again: frames are
-// lost if they are sent before a ring has started, and a testpmd that waits for its processor sends nothing.
+// run makes frames circle for d, at least leastCircling, and counts the frames that came back. If none came back, it
+// tries again: frames are lost if they are sent before a ring has started, and a testpmd that waits for its processor
+// sends nothing.
 func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = c.once(ctx, max(d, leastCircling))

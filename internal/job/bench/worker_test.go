@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkWorker measures the rows of bench's table about a worker, for profiling: `go test -bench
+// BenchmarkWorker measures some rows of bench's table about a worker, for profiling: `go test -bench
 // Worker/64 -cpuprofile F`, then `go tool pprof -focus Sender..Round`. The reported ns/frame exclude the
 // time for filling and emptying the rings.
 func BenchmarkWorker(b *testing.B) {
@@ -34,8 +34,8 @@ func benchRounds(b *testing.B, s shape) {
 	testkit.OK(b, n.close())
 }
 
-// BenchmarkScale measures separately each side of the comparisons of queues, ports and rules: for
-// profiling, and for taking the minimum of many runs on a machine that is not quiet.
+// BenchmarkScale measures separately base and the largest network of each comparison, of queues, ports
+// and rules: for profiling, and for taking the minimum of many runs on a machine that is not quiet.
 func BenchmarkScale(b *testing.B) {
 	for _, s := range []shape{{ports: 2, queues: 1, rules: 1}, {ports: 64, queues: 1, rules: 1},
 		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {

@@ -54,7 +54,7 @@ func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	return o.nvmet()
 }
 
-// Close ends the server, if the command started it.
+// Close releases what the command made for its own server: the process, or the memory of the disk.
 func (p *Peer) Close() error { return p.close() }
 
 // claim makes the broker send signals to a server that the command started: the sandbox forbids
@@ -70,7 +70,7 @@ func (p *Peer) claim(b *broker.Client) error {
 	return err
 }
 
-// foreign returns the Peer for a server that the user names.
+// foreign returns the Peer for the server that o.target names.
 func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	addr, err := o.resolve(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	return p, nil
 }
 
-// The target that the command itself starts.
+// The NVMe/TCP target that the command itself starts.
 const (
 	ownNQN    = "nqn.2026-01.dev.vnic:disk"
 	ownServer = "target"

@@ -42,7 +42,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 			return err
 		}
 		return session.InModes("", o.Modes, func(i int, mode string) error {
-			if i > 0 && p.restore != nil { // the previous mode has written
+			if i > 0 && p.restore != nil { // the previous mode may have written
 				p.restore()
 			}
 			return u.mode(ctx, mode, server, uint64(i))
@@ -157,7 +157,8 @@ func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	return nil
 }
 
-// round transfers the bytes [done, done+n) of Options.Size, and reports whether all of them are right.
+// round transfers the bytes [done, done+n) of Options.Size. right is false if an operation failed, or if some of the
+// bytes are known to be wrong.
 func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session.Content) (right bool, err error) {
 	g, pos := u.guest, u.Offset+done
 	gen := content.From(pos)

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// target identifies the device that a user names.
+// target identifies a device at a server.
 type target struct {
 	protocol  string
 	host      string

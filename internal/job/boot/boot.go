@@ -294,7 +294,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return cmp.Or(ends.first, cmp.Or(status...)), nil
 }
 
-// close shuts down the guests whose consoles are kept, all at the same time. Then it closes the lab,
+// close shuts down the guests whose programs have ended, if consoles are kept. Then it closes the lab,
 // which ends all guests, and the files.
 func (l *runner) close() error {
 	if l.terminal != nil {

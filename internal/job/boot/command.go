@@ -110,8 +110,8 @@ func (p *program) copy(arg string) error {
 }
 
 // command finds the program. The name devmem stands for the guest's tool. For another name command looks in this order:
-// among the files that --copy put into the guest, among the packages of --tools, on this machine, from which the guest
-// gets a copy at the same place, and among u-root's commands.
+// among the files that --copy put into the guest, if the name is a path, among the packages of --tools, on this
+// machine, from which the guest gets a copy at the same place, and among u-root's commands.
 func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd

@@ -10,7 +10,7 @@ import (
 // The values of --end: when vnic ends the guests.
 const (
 	EndAll          = "all"           // when the programs of all guests have ended
-	EndFirstFailure = "first-failure" // when the program of one guest has failed
+	EndFirstFailure = "first-failure" // also when the program of one guest has failed
 )
 
 // ends reports the end of each guest's program.

@@ -74,8 +74,8 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 }
 
 // imageEnv returns the part of a program's environment that is known before its guest boots. It
-// takes from this process's environment only LD_LIBRARY_PATH and the variables that the user names,
-// so that the same flags make the same image.
+// takes from this process's environment only LD_LIBRARY_PATH, the variables that the user names, and
+// the slowness of this machine (limits.Environ).
 func (o *Options) imageEnv(tools *packages) []string {
 	env := append(plainEnv(tools), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// counted sums up the receive counters of all NICs when the lab is closed.
+// counted sums up counters of all NICs when the lab is closed.
 type counted struct {
 	lab             *lab.Lab
 	device, bounced uint64

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// maxLine is the length at which Write cuts a line in two.
+// maxLine is the length from which Write may write a line in pieces, each as a line of its own.
 const maxLine = 64 << 10
 
-// lines puts a prefix before each line, and writes whole lines only.
+// lines puts a prefix before each line, and writes whole lines only, except for very long ones (maxLine).
 type lines struct {
 	mu     *sync.Mutex // held while writing to w; shared by all lines with the same w
 	w      io.Writer

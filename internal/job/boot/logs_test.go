@@ -17,7 +17,7 @@ import (
 )
 
 // Two commands with one --log-dir do not overwrite each other's consoles, also if they have
-// different numbers of guests: the second one fails.
+// different numbers of guests: the second one fails while the first one runs.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {

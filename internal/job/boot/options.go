@@ -63,7 +63,8 @@ type Options struct {
 // MaxGuests is the largest number of guests: each has a GPU.
 const MaxGuests = lab.MaxGPUs
 
-// Take sets the guests to the lab file's. It returns an error if vnic boot cannot boot them.
+// Take sets the guests to the lab file's. It returns an error if there are too many, or if one has a name that vnic
+// boot uses itself.
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs

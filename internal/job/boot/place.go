@@ -263,7 +263,7 @@ func (g *guest) devices() (list []entry) {
 	return list
 }
 
-// peers returns, for each of this guest's rails, the addresses of all guests' devmem programs, for $VNIC_PEERS:
+// peers returns, for each of this guest's rails, the IPv4 addresses of all guests' devmem programs, for $VNIC_PEERS:
 // name=ADDRESS,ADDRESS,... in the order of guests, with - for a guest that has no NIC there.
 func (g *guest) peers() (list []string) {
 	o := g.runner.opt

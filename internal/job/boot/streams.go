@@ -18,7 +18,7 @@ type streams struct {
 	tty      bool
 	size     guestexec.Size
 	resize   chan guestexec.Size
-	end      func() // called after the last Write
+	end      func() // called after the last Write, but not after an error
 }
 
 // streams returns the streams of each guest's program. One guest alone uses this process's streams, and a terminal if
@@ -38,8 +38,7 @@ func (l *runner) streams() []streams {
 	return list
 }
 
-// takeTerminal sets this process's terminal up for guests, if there is one, until close. leave ends
-// the command.
+// takeTerminal sets this process's terminal up for guests, if there is one. leave ends the command.
 func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)

@@ -54,10 +54,11 @@ type Result struct {
 	For    []string `json:"for"`
 }
 
-// ErrCommand means that a name in For is not in Commands.
+// ErrCommand means that For is empty, or that a name in it is not in Commands.
 var ErrCommand = errors.New("cannot be exported for")
 
-// Check returns an error for a name in For that is not in Commands. It sorts For and removes duplicates.
+// Check returns an ErrCommand if For is empty or has a name that is not in Commands. Else it sorts For and removes
+// duplicates.
 func (o *Options) Check() error {
 	for _, name := range o.For {
 		if _, ok := commands[name]; !ok {

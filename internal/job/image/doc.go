@@ -4,5 +4,6 @@
 //
 // A file or directory gets its name when it is complete. Until then it has a temporary name in the
 // same directory. If a process is killed before, the next process that writes the same name removes
-// the temporary files. If the name exists already, that is an error unless Force is set.
+// the temporary files. A name that exists is an error; with Force, Build and Export replace what they
+// may have written, and nothing else.
 package image

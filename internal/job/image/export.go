@@ -23,7 +23,7 @@ type ExportOptions struct {
 	Stdout   io.Writer
 }
 
-// Export writes the program with the tools to a file.
+// Export writes the program with the tools to a file, or to Stdout.
 func Export(ctx context.Context, o ExportOptions) error {
 	if o.File == "" {
 		return errors.New("no name of a file")

@@ -34,7 +34,7 @@ var (
 	builtByLine = regexp.MustCompile(`(?m)^Built by vnic (.+), protocol (\d{1,9})\.$`)
 )
 
-// maxText is how many bytes of a text file are read.
+// maxText is how many bytes of a text file are read at most.
 const maxText = 64 << 10
 
 // Load finds the files of an image in a directory. It returns them also with a version.Error.
@@ -102,8 +102,9 @@ func (f *Files) Args(kvm bool) []string {
 	return append(args, byTCG...)
 }
 
-// machineArgs and byTCG are QEMU's arguments for any image. The commands use TCG by default: not every machine with
-// KVM can run a guest by it, and QEMU notices that too late to fall back to TCG.
+// machineArgs are QEMU's arguments for any image, and byTCG those without KVM. The command that `vnic image build`
+// prints uses byTCG: not every machine with KVM can run a guest by KVM, and QEMU notices that too late to fall back
+// to TCG.
 var (
 	machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot")
 	byTCG       = strings.Fields("-accel tcg,thread=multi -cpu max")

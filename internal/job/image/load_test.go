@@ -54,8 +54,9 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	}
 }
 
-// Load refuses an image of another version of vnic with one line that names both versions. The
-// README in testdata is from vnic 780d5150, whose images did not contain its version.
+// Load refuses an image with another protocol version by one line that names this vnic's version, and
+// the image's if it has one. The README in testdata is from vnic 780d5150, whose images did not contain
+// its version.
 func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
 	o := options(t)
 	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))

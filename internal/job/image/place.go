@@ -57,8 +57,9 @@ func (c content) fill(f *os.File, path string) error {
 	return err
 }
 
-// writeDir makes a directory of files atomically. It replaces an older directory only with force, and
-// only if the older directory contains nothing but files of these names.
+// writeDir makes a directory of files, atomically if the file system can (rename). It replaces an
+// older directory only with force, and only if the older directory contains nothing but files of
+// these names.
 func writeDir(path string, force bool, files map[string]content) error {
 	path = filepath.Clean(path)
 	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {

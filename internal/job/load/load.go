@@ -110,8 +110,8 @@ func (o *Options) Complete() error {
 	return o.fit()
 }
 
-// parse parses the URL. If it names this machine, and the user has not set --host-ports, parse lets guests reach its
-// port through the gateway.
+// parse parses the URL. If it names this machine, and the user has neither set --host-ports nor turned the gateway
+// off, parse lets guests reach its port through the gateway.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil
@@ -261,7 +261,8 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, and verifies each round.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round with the file's content
+// if that is known.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
@@ -292,7 +293,7 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 }
 
 // records makes the guest's consumer take all batches. The last Prefetch batches are in GPU memory
-// at the end; records verifies those.
+// at the end; records verifies those if it knows the file's content.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
 	if err := u.load(ctx, r, u.room, u.LoadArgs); err != nil {

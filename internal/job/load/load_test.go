@@ -97,7 +97,7 @@ func TestRounds(t *testing.T) {
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
 }
 
-// load uses the GPU that the first NIC of a lab's guest may address, and all of that GPU's memory.
+// load uses the GPU that the first NIC of a lab's guest may address, and that GPU's memory size.
 func TestGPUOfALab(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests:
@@ -161,7 +161,7 @@ func (l *liar) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(b)
 }
 
-// load compares a file with the digest of --sha256, also a file from another program's server.
+// load compares a file from another program's server with the digest of --sha256.
 func TestDigest(t *testing.T) {
 	text := strings.Repeat("records ", 100_000)
 	sum := sha256.Sum256([]byte(text))

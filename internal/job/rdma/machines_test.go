@@ -81,8 +81,8 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// vnic rdma finds each fault that it injects into paging, and the parts that the fault does not
-// concern continue.
+// vnic rdma reports each of these faults that it injects into paging. After the faults that end the
+// command, the parts that the fault does not concern continue.
 func TestPagingFaults(t *testing.T) {
 	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {

@@ -83,7 +83,7 @@ type Pages struct {
 	ToGPU   uint64 `json:"to_gpu"`       // pages that were moved to the GPU
 	ToRAM   uint64 `json:"to_ram"`       // pages that were moved back by request
 	Touched uint64 `json:"touched"`      // pages that were moved back by a touch, or because the NIC cannot reach the GPU
-	Linux   uint64 `json:"moved_in_ram"` // pages of all programs that Linux moved by itself
+	Linux   uint64 `json:"moved_in_ram"` // pages of all programs that Linux moved within RAM
 
 	Invalidations uint64   `json:"invalidations"` // invalidations for which Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`
@@ -115,7 +115,8 @@ func quantile(waits []uint32, part float64) float64 {
 }
 
 // onDemand runs all rounds with pages on demand. Each round writes to the responder's memory and
-// reads the same bytes back into another part of the requester's GPU, where the host compares them.
+// reads the same bytes back into another part of the requester's GPU, where, with Options.Verify, the
+// host compares them.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -230,8 +231,8 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 	return nil
 }
 
-// roundOnDemand writes the source to the responder's memory and reads it back, and verifies the
-// bytes that came back. It measures only the direction of Options.Op.
+// roundOnDemand writes the source to the responder's memory and reads it back, and, with
+// Options.Verify, compares the bytes that came back. It measures only the direction of Options.Op.
 func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 	put := transfer.RDMAMove{Back: u.opt.Op == Get}
 	get := transfer.RDMAMove{Back: u.opt.Op == Put, At: u.opt.Size}

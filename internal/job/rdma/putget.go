@@ -1,9 +1,8 @@
 // Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes memory of the
-// other guest's GPU, or reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node),
-// without work of the other guest's CPU.
+// other guest, or reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node).
 //
-// The host fills the source from the seed and poisons the destination before each round, and
-// compares every byte after the round. The NICs of both ends count in which memory payload lay, and
+// The host fills the source from the seed and poisons the destination before each round, and, with
+// Options.Verify, compares every byte after the round. The NICs of both ends count in which memory payload lay, and
 // how much was sent again. A run is an error if it moved too many or too few bytes, or moved them
 // through other memory than its kind of memory allows.
 package rdma
@@ -22,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof means that all data was moved, but the results contradict the proof.
+// ErrProof means that the rounds ended without an error, but the results contradict the proof.
 var ErrProof = errors.New("what was moved does not prove what it should")
 
 // basePort is the first TCP port on which guest 1 listens for the exchange of queue pair numbers.
@@ -158,7 +157,7 @@ type exchange struct {
 	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
 }
 
-// round fills the source, moves all of it, and compares the destination with it.
+// round fills the source, moves all of it, and, with Options.Verify, compares the destination with it.
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
 	begin := func(stage string) error {
@@ -217,8 +216,8 @@ func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, 
 	return wrong, nil
 }
 
-// move moves the n bytes at pos, which the memory regions hold at one time. The responder's CPU has
-// no part in that, so move itself watches whether the responder has ended.
+// move moves the n bytes at pos, which the memory regions hold at one time. MoveRDMA does not ask the
+// responder, so move itself watches whether the responder has ended.
 func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()

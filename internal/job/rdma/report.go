@@ -41,7 +41,7 @@ type Run struct {
 	// Verified is true if every byte was compared and was right.
 	Verified     bool   `json:"verified"`
 	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand only
-	Error        string `json:"error,omitempty"`         // names the first wrong byte
+	Error        string `json:"error,omitempty"`         // what Options.Verify found wrong first
 	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round's source
 	SHA256       string `json:"sha256,omitempty"`
 }

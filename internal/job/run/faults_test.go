@@ -184,7 +184,7 @@ func TestEachFaultInProcess(t *testing.T) {
 }
 
 // With all faults at once that leave the stream unchanged, in process and in guests of each model,
-// the stream arrives unchanged, and counters and notes show each fault. The links have rates so
+// the stream arrives unchanged, and counters or notes show the faults. The links have rates so
 // that the transfer takes longer than the script, and lasts until the NIC takes buffers again.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	testkit.Slow(t)

@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrRemoved means that a user removed a NIC or a GPU from its guest while a transfer used it, for example with the
-// command "nic a.nic0 remove".
+// ErrRemoved means that a user or the lab file's script removed a NIC or a GPU from its guest while a transfer used
+// it, for example with the command "nic a.nic0 remove".
 var ErrRemoved = errors.New("removed while it was used")
 
-// removed lists the stream's NICs and GPUs on this host that a user has removed or is removing. If there are none,
-// it lists removed ones among the other GPUs that the NICs reach: a NIC stops if a user removes such
-// a GPU after the NIC has used it for another transfer.
+// removed lists the stream's NICs and GPUs on this host that have been removed or are being removed. If there are
+// none, it lists removed ones among the other GPUs that the NICs reach: a NIC stops if such a GPU is removed after the
+// NIC has used it for another transfer.
 func (s *stream) removed() (used []string) {
 	var idle []string
 	for _, e := range s.here() {

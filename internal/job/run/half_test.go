@@ -368,7 +368,7 @@ func (n *cable) cut(breaks bool) {
 	}
 }
 
-// Check refuses each mistake in a half's options with one line.
+// Check refuses each mistake in a half's options.
 func TestHalfChecks(t *testing.T) {
 	up, mac := t.TempDir()+"/up", lab.MAC(hostMAC+1)
 	for want, change := range map[string]func(o *Options){

@@ -79,7 +79,7 @@ func (o *Options) checkScale() error {
 
 // perByte returns how many bytes the transfers in a mode moved over each edge (a PCIe link, a memory
 // or a wire of the lab) for a byte of payload. It computes them from the connections' flow counters
-// on this host.
+// on this host and, for the copy engines in mode copy, from the bytes of payload.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {

@@ -38,7 +38,7 @@ type Options struct {
 	Audit      bool
 	// Lab, if it is not nil, describes the guests. Rails is how many NICs of each guest transfer: NIC
 	// i of the first guest to NIC i of the second, with Bidir also back. Rails is 0 for one transfer
-	// without a lab.
+	// without a lab file.
 	Lab   *labfile.Lab
 	Rails int
 	Bidir bool

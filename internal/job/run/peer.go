@@ -211,8 +211,8 @@ func (p *peer) hear(m *jsonlines.Message) error {
 	return nil
 }
 
-// exchange sends an event and waits for the peer's event of the same name and step. If the connection ends, it still
-// returns that event if the peer had sent it.
+// exchange sends an event and waits for the peer's event of the same name and step. If the connection ends
+// while it waits, it still returns that event if the peer had sent it.
 func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
 	if err := p.say(event, step, ours); err != nil {
 		return err
@@ -288,7 +288,7 @@ func reason(err error) string {
 	return printable(strings.TrimPrefix(strings.ReplaceAll(err.Error(), ":\n", ": "), ErrProof.Error()+": "))
 }
 
-// printable returns the text as one line of printable characters, cut to maxText bytes.
+// printable returns the text as one line of printable characters, cut after maxText bytes.
 func printable(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "..."

@@ -86,7 +86,7 @@ func (r *Recorder) title(rep *Report) string {
 // bidir reports whether the rails transferred in both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
 
-// subtitle lists the run's main settings: size, NICs, MTU, guests, faults of links, and seed.
+// subtitle lists the run's main settings.
 func (rep *Report) subtitle() string {
 	size, each := uint64(0), ""
 	if len(rep.Rails) > 0 {
@@ -174,7 +174,7 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 }
 
 // interval returns the least length of the picture's intervals. It is the same for all modes, and
-// long enough that the longest mode has at most mostIntervals.
+// long enough that the longest mode has about mostIntervals at most.
 func (r *Recorder) interval() time.Duration {
 	least := sampleOften
 	for _, m := range r.modes {

@@ -158,7 +158,7 @@ func TestLastIntervalIsNoSpike(t *testing.T) {
 	testkit.Equal(t, "intervals", b.String(), "0.000-0.101 1.98\n0.500-0.502 1.00\n0.600-0.700 1.00\n0.700-0.770 1.00\n")
 }
 
-// Links whose bars are equal share a row, named for the first of them; each other link has a row,
+// Links whose bars are nearly equal share a row, named for the first of them; each other link has a row,
 // up to 16 rows.
 func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	run := func(mode string, links ...Link) Run { return Run{Mode: mode, Seconds: 2, Links: links} }

@@ -228,8 +228,8 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 
 // Rails between QEMU guests: each guest is booted once, and transfers on all its NICs at the same
 // time, in both directions and in several rounds; the two directions share GPUs. The second rail's
-// GPUs are behind ports that redirect, and only that rail's payload is in host memory. A rail's
-// report has no processor time, which is measured for whole guests.
+// GPUs are behind ports that redirect, and in mode devmem only that rail's payload is in host memory.
+// A rail's report has no processor time, which is measured for whole guests.
 func TestRailsOfMachines(t *testing.T) {
 	testkit.Boots(t)
 	const guest = `

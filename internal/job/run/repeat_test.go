@@ -87,7 +87,7 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	})
 }
 
-// ownCache returns a cache that no other run uses, with the contents of the user's.
+// ownCache returns a cache that no other run uses, with the QEMU and the kernel of the user's.
 func ownCache(t *testing.T) string {
 	t.Helper()
 	im, err := machine.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)

@@ -21,7 +21,7 @@ import (
 
 // runner is a run: a Session, and the transfers between its two guests. A rail is NIC i of one
 // guest and NIC i of the other. Each direction of a rail that transfers is a stream, with its own
-// seed, GPU memory, connection and proof. All streams begin to transfer together.
+// seed, GPU memory, connection and proof. In each mode all streams begin to transfer together.
 type runner struct {
 	*session.Session
 	opt     *Options
@@ -32,7 +32,7 @@ type runner struct {
 	kept    *os.File    // file for the NICs' counters (Options.Keep); nil: none
 	host    *host       // with Options.Half: our own network stack; else nil
 	peer    *peer       // with Options.Half: the other host, once connected; else nil
-	over    atomic.Bool // the verdicts have been exchanged
+	over    atomic.Bool // the verdicts have been exchanged, or the connection to the other host is closed
 }
 
 // planned returns a runner with its streams, but without a Session: there is no lab yet.
@@ -110,9 +110,8 @@ func (r *runner) guest(i int) *session.Guest {
 	return r.Guests[0]
 }
 
-// take makes a guest start a driver and a network stack on each of its NICs that transfers, with one
-// Node for each end. If a guest in QEMU has rails, take first finds the name of each NIC in the guest
-// by the NIC's MAC.
+// take makes a guest open each of its NICs that transfers, with one Node for each end. If a guest
+// in QEMU has rails, take first finds the name of each NIC in the guest by the NIC's MAC.
 func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {

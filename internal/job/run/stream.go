@@ -26,8 +26,8 @@ type stream struct {
 	rail   Rail
 
 	wrong []error // one for each of the first maxWrong rounds with wrong bytes: it names the first wrong byte
-	// port is the first port of the stream's rounds. Each round has its own port, because Linux keeps a used one busy
-	// for a minute (TIME_WAIT).
+	// port is the first port of the stream's rounds. The next 999 rounds have other ports, because Linux keeps a used
+	// one busy for a minute (TIME_WAIT).
 	port  uint16
 	links tally                 // what the transfers of the current mode have counted
 	lost  error                 // names the removed device that ended the transfer early; nil: none did
@@ -48,7 +48,7 @@ func (s *stream) named(err error) error {
 	return fmt.Errorf("%s to %s: %w", s.rail.From, s.rail.To, err)
 }
 
-// gone reports whether a guest of the stream has ended.
+// gone reports whether the QEMU of a guest of the stream on this host has ended.
 func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }

@@ -86,7 +86,7 @@ func (x *tools) transfer(size int) {
 	}
 }
 
-// The same program, written against package devmem only, works on vnic's stack and on the kernel's.
+// The same program works on vnic's stack and on the kernel's.
 //
 // Invariant: guest-images: The same tool works on either stack.
 func TestToolMovesBytesWithEitherNIC(t *testing.T) {
@@ -99,7 +99,7 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 	}
 }
 
-// until waits until done returns true.
+// until waits until done returns true, for at most a minute.
 func (x *tools) until(done func() bool) bool {
 	ctx, cancel := context.WithTimeout(x.Context(), time.Minute)
 	defer cancel()

@@ -10,6 +10,6 @@
 // Packages below: ktap parses the programs' output, splat finds the kernel's complaints in its console output,
 // results has the types of a run's results, expect compares them with expected results, and report prints them.
 //
-// Costs: a program runs for at most Options.Timeout, and ktap bounds how much of its output is kept; the guest has 2
-// GiB of memory.
+// Costs: Options.Timeout bounds the time of a program, and ktap how much of its output is kept; the guest has 2 GiB of
+// RAM.
 package selftest

@@ -52,7 +52,7 @@ type bench struct {
 	maxMTU           int               // highest MTU of the guest's NICs
 	splats           *console
 
-	expected *expect.Expectations // nil: there are no expectations for this kernel
+	expected *expect.Expectations // nil: there are no expectations for this kernel and NIC
 
 	logs       []*os.File
 	consoleLog io.Writer

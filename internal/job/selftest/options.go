@@ -38,7 +38,7 @@ type Options struct {
 	Tests   string // a directory with files that replace files of the tests; "": none
 	Patched bool   // programs that vnic's patches change also run patched
 
-	Shell  bool // at the first failure start a shell in the guest; the run ends with the shell
+	Shell  bool // at the first failure that leaves the guest running, start a shell in it; the run ends with the shell
 	Stdin  *os.File
 	Stdout io.Writer // output of the shell
 	Stderr io.Writer

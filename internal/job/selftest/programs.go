@@ -14,8 +14,8 @@ import (
 // names in vnic.
 var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 
-// NotForUs maps programs for other kinds of devices to the reason; they run only when the user
-// names them.
+// NotForUs maps programs that do not fit the guest or its NICs to the reason; they run only when the
+// user names them.
 var NotForUs = map[string]string{
 	"hw/devlink_port_split.py":     "for switches with devlink ports",
 	"hw/devlink_rate_cross_esw.py": "for NICs with several eswitches, in a bond",

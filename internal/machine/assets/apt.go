@@ -174,7 +174,7 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 
 // Errors of one suite of a mirror.
 var (
-	errExpired = errors.New("the mirror's copy is out of date") // this machine's apt considers its Release file too old
+	errExpired = errors.New("the mirror's copy is out of date") // for apt its Release file is too old, or not valid yet
 	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or missing
 )
 

@@ -27,7 +27,7 @@ type CacheEntry struct {
 	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp", ...
 	Bytes   int64     `json:"bytes"`             // disk usage
 	Used    time.Time `json:"used"`              // last use; for tools: the time of creation
-	Current bool      `json:"current"`           // QEMU, kernel: the next run uses it
+	Current bool      `json:"current"`           // trees of packages: the one used next
 	Link    string    `json:"link,omitempty"`    // a symbolic link's target, which is neither examined nor removed
 	InUse   bool      `json:"in_use"`            // by a vnic, or another process
 	PIDs    []int     `json:"pids,omitempty"`    // the processes that use it, as far as known

@@ -317,7 +317,7 @@ func snapshot(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// The debug data of the program is left out, and the program runs as before.
+// A stripped program is not longer than before, and runs.
 func TestStrippedProgramRuns(t *testing.T) {
 	self, err := os.Executable()
 	testkit.OK(t, err)

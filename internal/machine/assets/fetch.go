@@ -40,7 +40,7 @@ type Options struct {
 	CachedQEMU       bool // the caller needs only the cache's QEMU, and no kernel
 	VFIOUser         bool // QEMU must have vfio-user-pci
 	IgnoreSystemQEMU bool // ignore the QEMU of PATH
-	Offline          bool // use only the cache
+	Offline          bool // download nothing
 	Whole            bool // do not use imported trees, which are partial
 	Refresh          bool // resolve again even if the cache has everything
 
@@ -113,8 +113,7 @@ type Resolved struct {
 	held []int // descriptors of the trees in use: see hold
 }
 
-// Close allows other processes to remove r's trees from the cache. Before Close, no vnic process removes them while
-// this process runs.
+// Close releases r's trees: `vnic cache rm` may then remove them from the cache.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {

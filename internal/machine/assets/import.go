@@ -43,11 +43,11 @@ type Imported struct {
 	Trees []string `json:"trees"` // names as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache: all of it, or nothing. It replaces no existing files. The
-// next run then uses the archive's trees, unless the cache's current tree has the same packages and all
-// files of the archive's tree. Import needs disk space for the files, at most 1 GiB, and 96 MB more for
-// the unpacked kernel, and at most 512 MB of memory, to unpack the largest kernel. It runs the archive's
-// QEMU once to check that it starts.
+// Import reads an archive into the cache. It replaces no existing files. After an error the cache's current
+// trees are the same as before; otherwise the next run uses the archive's trees, unless the cache's current
+// tree has the same packages and all files of the archive's tree. Import needs disk space for the files, at
+// most 1 GiB, and 96 MB more for the unpacked kernel, and at most 512 MB of memory, to unpack the largest
+// kernel. It runs the archive's QEMU once to check that it starts.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
 	}
 }
 
-// A tree's kernel is unpacked once; if that fails, the bzImage is booted.
+// A tree's kernel is unpacked; if that fails, the file is empty, and the tree has no ELF file to boot.
 func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	kernel := elfKernel(xenPhys32Entry)
 	for _, c := range []struct {

@@ -36,7 +36,7 @@ func ParseAccel(s string) (Accel, error) {
 	return "", fmt.Errorf("%s: auto, kvm or tcg", s)
 }
 
-// ErrNoKVM is the error if KVM cannot be tried. It comes inside an *assets.Missing.
+// ErrNoKVM is the error if AccelKVM is wanted and KVM cannot be tried. It comes inside an *assets.Missing.
 var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {

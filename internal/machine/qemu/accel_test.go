@@ -72,8 +72,7 @@ func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
 	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
 }
 
-// If KVM stops a guest after a successful probe, AccelAuto chooses TCG for a while, and doctor says
-// why.
+// If KVM stops a guest after a successful probe, the record of this, once kept, replaces the probe's success.
 func TestWhatKVMStopsIsRemembered(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

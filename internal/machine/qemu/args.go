@@ -192,8 +192,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// devices returns the arguments for the tree, GPUs, NICs and disks. Disks come last, so that they
-// do not change the PCI addresses of the others.
+// devices returns the arguments for the IOMMU, the tree, GPUs, NICs and disks, except for the memory of GPUs
+// that are nodes. Disks come last, so that they do not change the PCI addresses of the others.
 func (c *Config) devices(f *files) []string {
 	var args []string
 	if c.IOMMU {
@@ -264,8 +264,8 @@ func (n *Netdev) args(id string, f *files, on string) []string {
 		"-device", netDevice(id, queues, n, on)}
 }
 
-// memory returns the arguments for the machine type and its memory: one piece, or NUMA nodes if
-// GPUs are nodes.
+// memory returns the arguments for the machine type and its memory: one piece, or NUMA nodes if there is a
+// Tree or a GPU is a node.
 func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	machine := "q35,usb=off,sata=off,smm=off,vmport=off"
 	if f.foreign {

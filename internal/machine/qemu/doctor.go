@@ -29,7 +29,8 @@ type Report struct {
 	Probe         *Probe        `json:"kvm_probe,omitempty"`
 }
 
-// Probe is the result of a guest's probe boot with KVM; nil: none was made.
+// Probe is the result of a guest with KVM: of a probe boot, or of a later guest that KVM has stopped; nil:
+// there is none.
 type Probe struct {
 	QEMU    string    `json:"qemu"`
 	Kernel  string    `json:"kernel"`

@@ -20,13 +20,13 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// The numbers of lines of the guest's console and of QEMU's stderr in an error.
+// The most lines of the guest's console and of QEMU's output in an error.
 const (
 	consoleLines = 12
 	stderrLines  = 8
 )
 
-// kernelNeeds is advice for users whose own kernel ended before the guest's init ran.
+// kernelNeeds is advice for users with whose own kernel the guest's init did not report.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
 	"and a serial port (8250) or virtio's console"
 
@@ -71,8 +71,8 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL. When end returns, the process has been
-// waited for, unless this process may not signal it any more (proc.Child.End).
+// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL; a silent guest's at once by SIGKILL. When end
+// returns, the process has been waited for, unless this process may not signal it any more (proc.Child.End).
 func (m *Machine) end() {
 	if m.cause == ErrSilent { // do not wait for a QEMU that may not react to QMP
 		m.child.End(0)
@@ -245,7 +245,7 @@ func MemoryError(what string, err error) error {
 		Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
 }
 
-// Ends of a run other than power-off or Close. Each comes inside a *RunError.
+// The ways in which a run fails. Each comes inside a *RunError.
 var (
 	ErrExited      = errors.New("QEMU ended early")
 	ErrKernelPanic = errors.New("guest kernel panic")
@@ -265,8 +265,7 @@ type RunError struct {
 	Detail  string   // may be empty
 	Console []string // the last lines of the guest's console; after a panic the lines with its cause and place
 	Stderr  []string // the last lines of QEMU's own output
-	// KVM ran the guest, and either KVM stopped it, or QEMU ended before the guest's init reported,
-	// or the guest showed no activity. The guest may run with TCG then.
+	// KVM ran the guest, and may be the cause of the failure. The guest may run with TCG then.
 	KVM bool
 
 	record *record // nil: no record

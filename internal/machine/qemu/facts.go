@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFacts bounds each printed value, in bytes.
+// maxFacts bounds each printed value, in characters.
 const maxFacts = 4 << 10
 
 // PrintReport writes a report for an issue about KVM: the processor, the kernel, KVM's modules with

@@ -101,9 +101,8 @@ type Config struct {
 	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
-	// Start calls Started, if not nil, when QEMU's process exists, before it reads any of QEMU's
-	// output and accepts any connection of its devices: Started may wait, and drop privileges of
-	// this process.
+	// Start calls Started, if not nil, when QEMU's process exists, before it reads the guest's console and
+	// accepts any connection of QEMU's devices: Started may wait, and drop privileges of this process.
 	Started Started
 
 	key probeKey // of the probe that chose the accelerator
@@ -145,7 +144,7 @@ type Machine struct {
 	up     chan struct{} // closed when init has reported
 	done   chan struct{} // closed when the run has ended
 	err    error         // the run's error; watch sets it before it closes done
-	stderr agent.Tail    // the last lines of QEMU's stderr; finish reads them after QEMU has ended
+	stderr agent.Tail    // the last lines of QEMU's stdout and stderr; finish reads them after QEMU has ended
 
 	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil without AccelAuto
 
@@ -387,7 +386,7 @@ func (m *Machine) closeRAM() {
 // Console returns the last output of the guest's console (up to 256 KiB).
 func (m *Machine) Console() []byte { return m.con.bytes() }
 
-// Done returns a channel that is closed when QEMU has ended and everything is cleaned up.
+// Done returns a channel that is closed when the run has ended. The guest's RAM remains until Close.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
 // PowerOff asks the guest to power off, and waits until QEMU has ended. It returns nil after the

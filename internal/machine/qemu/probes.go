@@ -23,7 +23,8 @@ const probesFile = "kvm.json"
 // maxProbes is the most results kept, the latest ones.
 const maxProbes = 8
 
-// probed is the result of a KVM probe. It is valid at most until the machine reboots.
+// probed is the result of a KVM probe, or of a later guest that KVM has stopped. It is valid at most until
+// the machine reboots.
 type probed struct {
 	probeKey
 	OK      bool      `json:"ok"`
@@ -201,7 +202,7 @@ func (c *Config) record(e *RunError, begin time.Time) *record {
 	return r
 }
 
-// fail notes how a probe's guest ended.
+// fail notes how a guest ended.
 func (p *probed) fail(e *RunError) {
 	p.Why = e.Err.Error()
 	if e.Detail != "" {

@@ -1,5 +1,5 @@
 // Rails sends a different text from each device of guest 1 to the device of the same name of guest 0, all at the same
-// time, from GPU memory to GPU memory. Guest 0 prints the texts.
+// time, from GPU memory to GPU memory. Guest 0 checks the texts, and prints two lines for each.
 package main
 
 import (

@@ -8,6 +8,6 @@
 // docs/found.md. Only an xfail may lack them: the test's author has given its reason. A failure with no such evidence
 // is vnic's fault, and no expectation of it is written: it makes a run fail until vnic is mended. "Flaky" is no class.
 //
-// If there are no expectations for a kernel, program or column, its results are reported without
-// judgement.
+// If there are no expectations for a program or a column, its results are not judged, but the kernel's
+// complaints are. If there are none for a kernel or a device model, each result is reported as new.
 package expect

@@ -46,7 +46,8 @@ type Program struct {
 	Seen string `yaml:"seen,omitempty"`
 	// From is the source of all entries without a source of their own; "": FromSource.
 	From Source `yaml:"from,omitempty"`
-	// Cases has the expectations. The first entry whose pattern matches a case counts; each case has one.
+	// Cases has the expectations. The first entry whose pattern matches a case counts; each case has one, unless the
+	// only entry is the whole program's.
 	Cases []Entry `yaml:"cases"`
 }
 

@@ -21,7 +21,7 @@ const (
 	Missing    Verdict = "missing"     // the case has no result
 	Complained Verdict = "complaint"   // the kernel complained unexpectedly while the case ran
 	Unproved   Verdict = "unproved"    // the host's counters show no payload in device memory
-	New        Verdict = "new"         // there are no expectations for this series of kernels: each result is new
+	New        Verdict = "new"         // there are no expectations for this series of kernels, or for this model
 	Unjudged   Verdict = "unjudged"    // there is no expectation to compare with
 )
 
@@ -40,7 +40,8 @@ type Judged struct {
 	Note     string `json:"note,omitempty"` // explanation of the verdict
 }
 
-// Complaint reports whether j is about a complaint of the kernel, whose title begins the note.
+// Complaint reports whether j is about complaints of the kernel. The note begins with the title of one, or counts
+// further ones.
 func (j *Judged) Complaint() bool {
 	return j.Verdict == Complained || j.Verdict == New && j.Result == ""
 }
@@ -65,9 +66,9 @@ type Judgement struct {
 	good     bool               // programs without expectations ran without faults; allNew requires proved payload only
 }
 
-// Status returns the exit status of the command: 0 if the run matches. If all results are new, it is 0 if payload was
-// in device memory where required, which vnic must prove with any kernel. Any other run without a judgement has 0 if
-// nothing in it failed.
+// Status returns the exit status of the command: 0 if the run matches and its programs without expectations had no
+// faults. If all results are new, it is 0 if payload was in device memory where required, which vnic must prove with
+// any kernel. Any other run without a judgement has 0 if nothing in it failed.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0

@@ -34,7 +34,7 @@ func matching() results.Run {
 	}}
 }
 
-// verdicts returns the verdicts that are new or do not match.
+// verdicts returns all verdicts except AsExpected.
 func verdicts(j *Judgement) string {
 	var list []string
 	for _, p := range j.Programs {
@@ -201,8 +201,8 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's NICs: they fail, are
-// skipped, or have no result.
+// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's NICs, although their program
+// ran there.
 func TestBehindTheYardstick(t *testing.T) {
 	program := func(name string, list ...ktap.Result) results.Program {
 		p := results.Program{Name: name, Column: results.Unmodified}

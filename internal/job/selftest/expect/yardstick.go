@@ -11,10 +11,11 @@ type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on the device under test: the best result of several runs
+	Result  ktap.Result // on the device under test; of several runs a result that is no failure, if there is one
 }
 
-// Bad reports whether the case fails. A case that is skipped, or fails as its author expects, is no failure.
+// Bad reports whether the case fails or has no result. A case that is skipped, or fails as its author expects, is no
+// failure.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
 // Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and pass in none of runs, although

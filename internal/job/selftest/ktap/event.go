@@ -1,17 +1,18 @@
 package ktap
 
-// Whole is the name of the case that stands for the whole program: if it prints no KTAP, if its plan skips it, or for
-// an error that belongs to none of its cases.
+// Whole is the name of the case that stands for the whole program: if it prints no KTAP, if its plan skips it, if a
+// result line has the program's own name (ynl.py), or for an error that belongs to none of its cases.
 const Whole = "(program)"
 
 // Case is one test.
 type Case struct {
-	Number int    // from 1; 0: the case is the whole program
+	Number int    // as printed or planned, normally from 1; 0 for the whole program if there is no result line
 	Name   string // without the program's name; Whole: the whole program; "#3": the case has only a number
 	Result Result
 	// Directive is the keyword after the hash sign, for example SKIP; "": none.
 	Directive string
-	// Reason is the text after the directive; for a case without a result line, why it has none.
+	// Reason is the text after the directive, or after the hash sign without one. If the parser decided the result (a
+	// failed subtest, SIGTERM, no result line), Reason says why.
 	Reason string
 	// Diagnostics are the lines, without "# ", that were printed since the previous case ended: ksft.py prints failed
 	// checks and tracebacks there.

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Bounds of the output that a Parser keeps. It counts the rest.
+// Bounds of the output that a Parser keeps.
 const (
 	MaxLine        = 4 << 10 // bytes of a line; the rest is dropped
 	MaxCases       = 4096    // cases of a program, subtests included
 	MaxDiagnostics = 200     // lines about a case: the first quarter and the last ones are kept
-	MaxKept        = 8 << 20 // bytes of all diagnostics of a program
+	MaxKept        = 8 << 20 // bytes of all diagnostics and reasons of a program; then reasons are cut to maxName
 	MaxDepth       = 8       // levels of nested tests; deeper lines are diagnostics
 	maxContinued   = 16      // lines of a reason after the first
 	maxName        = 256     // bytes of a name; also of a reason, once MaxKept bytes are kept

@@ -199,7 +199,7 @@ func TestResultLines(t *testing.T) {
 	}
 }
 
-// A directive changes the result of a line that begins with "ok" or "not ok".
+// Some directives change the result of a line that begins with "ok" or "not ok".
 func TestDirectives(t *testing.T) {
 	for _, c := range []struct {
 		directive  string

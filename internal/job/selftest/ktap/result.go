@@ -5,8 +5,8 @@ import "cmp"
 // Result is how a case ended.
 type Result string
 
-// Results. A case that failed with the directive XFAIL or TODO has the result XFail. A case that passed with XPASS or
-// TODO has Pass, and keeps the directive.
+// Results. A case with the directive XFAIL, or that failed with TODO, has the result XFail. A case that passed with
+// XPASS or TODO has Pass, and keeps the directive.
 const (
 	Pass    Result = "pass"
 	Fail    Result = "fail"

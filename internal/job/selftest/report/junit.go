@@ -12,7 +12,7 @@ import (
 
 // JUnit writes a run for CI: a suite for each program, and a failure or error for each case that does not match the
 // expected results. A case that fails as expected, or is new and does not pass, is skipped, with its reason, so that
-// CI fails exactly when the exit status is not 0. Without a judgement each failed case is a failure.
+// CI does not fail because of it. Without a judgement each failed case is a failure.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0

@@ -44,7 +44,7 @@ programs:
         - {case: hammer, expect: xfail, text: its author says so}
 `
 
-// example returns a run with everything that a report can show, and the expectations for it.
+// example returns a run with many kinds of results, and the expectations for it.
 func example(t *testing.T) (*results.Run, *expect.Expectations) {
 	t.Helper()
 	suite := testkit.Must(expect.ParseSuite("suite", []byte(suiteFile)))(t)
@@ -179,8 +179,8 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// JUnit's XML has failures exactly when the exit status is not 0, and the counts of a suite are
-// the counts of its cases.
+// JUnit's XML of each of these runs has failures exactly when the exit status is not 0, and the counts
+// of a suite are the counts of its cases.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)

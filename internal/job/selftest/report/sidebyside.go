@@ -63,7 +63,7 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 
 // Yardstick compares runs of vnic's virtio with a run of QEMU's own virtio-net, if both are there. It writes a line
 // with the cases of a program that pass on QEMU's NIC and not on vnic's, for each result that they have on vnic's, and
-// returns how many of these cases fail there.
+// returns how many of these cases fail or have no result there.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run

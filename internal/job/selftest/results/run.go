@@ -111,7 +111,7 @@ func (p *Program) Case(name string) *Case {
 	return nil
 }
 
-// Program returns the results of a program in a column; nil: it did not run.
+// Program returns the results of a program in a column; nil: the run has none.
 func (r *Run) Program(name string, column Column) *Program {
 	i := slices.IndexFunc(r.Programs, func(p Program) bool { return p.Name == name && p.Column == column })
 	if i < 0 {
@@ -120,8 +120,8 @@ func (r *Run) Program(name string, column Column) *Program {
 	return &r.Programs[i]
 }
 
-// Good reports whether the program ran without faults, whatever was expected: no case failed or was left out, the
-// kernel did not complain, and payload was in device memory where that is required.
+// Good reports whether the program ran without faults, whatever was expected: no case failed, each planned case has a
+// result, the kernel did not complain, and payload was in device memory where that is required.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)

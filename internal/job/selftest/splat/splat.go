@@ -67,7 +67,7 @@ type Scanner struct {
 	once map[string]bool
 }
 
-// New makes a Scanner. Write and Flush call report for each complaint, which owns the Splat.
+// New makes a Scanner. Write and Flush call report for complaints; report owns its Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
 	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // leaves room for the time and for text before it

@@ -157,8 +157,8 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	}
 }
 
-// Headers are found through a modules directory's links, to a build tree or to its source tree, and
-// must match the kernel.
+// Headers are found through a modules directory's link source if its link build leads nowhere, and must match
+// the kernel.
 func TestHeadersAreFoundBesideModules(t *testing.T) {
 	o := user(t, "first")
 	tree := o.Headers
@@ -236,7 +236,7 @@ func TestNoCompiler(t *testing.T) {
 	testkit.Equal(t, "doctor", Look(t.Context(), o, "", true).State, assets.Good)
 }
 
-// The error for a cache whose path make cannot handle names the path.
+// The error for a cache whose path make cannot handle names the variable that sets another path.
 func TestCacheThatMakeCannotTake(t *testing.T) {
 	o := user(t, "first")
 	o.CacheDir += " of mine"

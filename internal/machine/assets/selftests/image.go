@@ -45,7 +45,7 @@ type Images struct {
 	trees []*assets.Tree
 }
 
-// Close allows other processes to remove the images' inputs from the cache.
+// Close releases the images' inputs: other processes may then remove them from the cache.
 func (im *Images) Close() error {
 	var errs []error
 	for _, t := range im.trees {

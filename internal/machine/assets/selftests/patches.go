@@ -115,9 +115,8 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	return false, nil
 }
 
-// imports are modules and helper programs in the programs' directories, with the programs that use
-// them. The library that all programs import, lib/py, is not listed: additions to it have no effect
-// until a program calls them.
+// imports are modules and helper programs, with the programs that use them. The library that all programs
+// import, lib/py, is not listed: additions to it have no effect until a program calls them.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},

@@ -96,7 +96,7 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	}
 }
 
-// A tree's id changes with its content, and not by reading it.
+// A tree's id changes when a file's time changes, and not by a file in build.
 func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a/b.ko"), "one", 0o644)

@@ -41,7 +41,7 @@ var generation = regexp.MustCompile(`^\d+\.\d+`)
 // Program is a program of an image.
 type Program = guesttools.Program
 
-// Image is an image in the cache. No vnic process removes it before Close.
+// Image is an image in the cache, which holds its tree until Close.
 type Image struct {
 	Path     string
 	Programs []Program // sorted by name, each name once
