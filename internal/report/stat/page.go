@@ -88,8 +88,8 @@ type Event struct {
 }
 
 // Page reads all that the web page shows, with the 200 flows that moved most. It waits for no guest: the token counts
-// are the guests' answers to the previous Page. Any goroutine may call it until Close. After the lab has ended it
-// returns the last Page, with the current events.
+// are the guests' latest answers. Any goroutine may call it until Close. After the lab has ended it returns the last
+// Page, with the current events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last

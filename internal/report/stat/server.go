@@ -141,7 +141,8 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends the server, its goroutines and its socket. When it returns, no function of SetPorts is running.
+// Close ends the server, its socket, and the goroutines that serve clients. When it returns, they call no function of
+// SetPorts any more.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)

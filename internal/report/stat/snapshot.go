@@ -1,7 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports at each request, and only then; the datapath does no work for it. Its socket
-// is named after the process, in a directory that only this user can access. A client sends one request, for a
+// A Server reads the counters of its ports at each request, and for each Page. Its socket is named after the process,
+// in a directory that only this user can access. A client sends one request, for a
 // Snapshot or for a change of the lab; the server answers (package jsonlines) and closes the connection: a client
 // that never reads costs a goroutine for some seconds. A Server that starts removes the sockets of processes that
 // were killed.
