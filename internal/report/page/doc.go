@@ -14,7 +14,7 @@
 // A report is below 2 MB: if the samples do not fit, it has fewer of them, and if not even one fits,
 // there is an error and no report.
 //
-// The page is made of the files in the directory web, when it is first used. It loads nothing else: its content security
-// policy allows the page's own scripts and styles, by their hashes, and requests to its own server. Names from guests
-// and lab files are text everywhere, never HTML.
+// The page is made of the files in the directory web, when it is first used. It loads nothing else: its content
+// security policy allows the page's own scripts and styles, by their hashes, and requests to its own server. Names
+// from guests and lab files are text everywhere, never HTML.
 package page
