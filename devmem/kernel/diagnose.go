@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes the kernel sends to an idle peer within a stall limit, or fewer within a
-// limit below 4 s: they show whether the peer is gone.
+// keepalives is how many probes at least the kernel sends to an idle peer within a stall limit of 4 s or
+// more: they show whether the peer is gone.
 const keepalives = 4
 
 // SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle

@@ -10,7 +10,7 @@
 //
 //   - A goroutine of each connection reads its socket as bytes arrive, some 1 MiB ahead of the user, and lets
 //     the operating system copy them to where the present rules steer them: data that waits in the socket is
-//     steered later than it arrived. Fragments begin and end at pages, not at segments of TCP.
+//     steered later than it arrived. A fragment may have bytes of several segments.
 //   - If no page is free, the goroutine stops reading, and TCP's window closes; that counts as one of
 //     Stats.NICDrops.
 //   - A send is complete when the peer has acknowledged it (SIOCOUTQ). Its memory may change when SendDevmem
