@@ -83,7 +83,7 @@ type Event struct {
 	Seq  uint64    `json:"seq"` // from 1 on
 	Time time.Time `json:"time"`
 	Port string    `json:"port,omitempty"` // the port or link that the event is about
-	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "link", "fault"
+	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "fault"
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 

@@ -30,7 +30,7 @@ const maxClients = 32
 
 // Options of a Server.
 type Options struct {
-	Command string       // this process's command: "run", "boot" or "serve"
+	Command string       // this process's command, such as "run", "boot" or "serve"
 	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
 	Log     *slog.Logger // nil: no log
 

@@ -42,7 +42,7 @@ type Port struct {
 type Snapshot struct {
 	Schema  int            `json:"schema"`
 	PID     int            `json:"pid"`
-	Command string         `json:"command"` // "run", "boot", "serve"
+	Command string         `json:"command"` // such as "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
 	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
@@ -77,7 +77,7 @@ type PortCounters struct {
 	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
 	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: the NIC had no fault (vnic lab set)
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault of the NIC (vnic lab set) has been counted
 	Rules       int                `json:"rules"`            // number of flow rules
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
