@@ -62,7 +62,7 @@ type Pool struct {
 }
 
 // NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for
-// a queue that got too few pages when others than those of ReturnPages become free, and ended once, when
+// a queue that got too few pages when pages become free other than by ReturnPages, and ended once, when
 // it is closed and has all its pages back. It calls both without holding its lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {

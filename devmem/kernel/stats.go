@@ -157,8 +157,8 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments returns the sum over the open connections and those that have ended; one that lingers is
-// counted when it ends. It also reads the open ones' available completions.
+// segments returns the sum over the open and the ended connections; one that lingers is counted when
+// it ends. It also reads the open ones' available completions.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Bounds of events. A guest can cause any number of events, but of the kept events they displace only
-// those of its own port.
+// Bounds of events. A guest can cause any number of events, but they displace only kept events of its
+// own port.
 const (
 	portEvents  = 256 // kept events of each port
 	shownEvents = 512 // events that read returns
