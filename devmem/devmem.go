@@ -4,14 +4,14 @@
 // Linux 7.2's devmem TCP (SCM_DEVMEM_DMABUF, SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
 //
 // The package has the types and the rules; it copies no bytes and imports no implementation.
-// Package stack implements it over a user-space driver, package kernel over Linux's own sockets. A
-// [Device] owns bindings, flow rules and connections; a [Conn] owns the tokens that it issued. The
-// device may write to the memory given to [Device.BindRX] at any time until the binding is closed
-// and every token is returned. Memory passed to [Conn.SendDevmem] must not change until
-// [Conn.ReadCompletion] reports the send; otherwise the sent, or retransmitted, data changes too.
+// Package stack implements it over a user-space driver, package kernel over Linux's own sockets,
+// package plain without a device. A [Device] owns bindings, flow rules and connections; a [Conn]
+// owns the tokens that it issued. The device may write to the memory given to [Device.BindRX] at
+// any time until the binding is done ([Binding.Done]). Memory passed to [Conn.SendDevmem] must not
+// change until [Conn.ReadCompletion] reports the send; otherwise the sent, or retransmitted, data
+// may change too.
 //
-// A method that differs from the kernel documents the difference. Namespaces, privileges, UDP and
-// page sizes other than 4 KiB are outside the package.
+// Namespaces, privileges, UDP and page sizes other than 4 KiB are outside the package.
 //
 // The package is API (README, Stability).
 package devmem
@@ -43,7 +43,7 @@ type Device interface {
 	// these queues lands in the buffer. Errors: EINVAL (no queue, or a queue that cannot be bound),
 	// ERANGE (queue 0), EEXIST (queue already bound), EBUSY (the buffer overlaps one that is bound
 	// for receive; Linux allows it and corrupts data), EBADF (buffer closed), ENOSPC (too few pages
-	// to fill the queues; Linux binds and stalls). After an error no queue is bound.
+	// to fill the queues; Linux binds and stalls). A call that fails binds no queue.
 	BindRX(b Buffer, queues ...int) (Binding, error)
 
 	// BindTX makes the buffer a source for SendDevmem. Errors: EBADF, EINVAL, EOPNOTSUPP.
@@ -69,7 +69,7 @@ type Device interface {
 	Stats() Stats
 
 	// Close aborts every connection, closes every binding and listener, and returns when all
-	// goroutines have ended.
+	// goroutines of the device have ended.
 	Close() error
 }
 
@@ -96,8 +96,8 @@ type Binding interface {
 // FlowID names a flow rule.
 type FlowID uint32
 
-// Flow is a rule: packets that match Src and Dst go to Queue. A zero field matches anything, but
-// one address is needed, because a rule applies to one IP version.
+// Flow is a rule: packets that match Src and Dst go to Queue. A zero address or port matches any,
+// but one address is needed, because a rule applies to one IP version.
 type Flow struct {
 	Src, Dst netip.AddrPort // as in received packets: Dst is the local address
 	Queue    int
@@ -130,7 +130,7 @@ type Frag struct {
 // TokenRange is Count tokens from Start: struct dmabuf_token.
 type TokenRange struct{ Start, Count uint32 }
 
-// Range is a piece of a buffer bound for transmit, at any alignment.
+// Range is a piece of a buffer, at any alignment.
 type Range struct{ Off, Len uint64 }
 
 // RecvFlags modify RecvDevmem.
@@ -140,15 +140,15 @@ const (
 	// Peek leaves the data in the stream (MSG_PEEK). Each peek issues new tokens, which
 	// must all be returned.
 	Peek RecvFlags = 1 << iota
-	// Trunc discards up to len(linear) bytes, also in device memory: RecvDevmem returns only their
-	// number n, and no frags (MSG_TRUNC).
+	// Trunc, without Peek, discards up to len(linear) bytes, also in device memory: RecvDevmem returns
+	// only their number n, and no frags (MSG_TRUNC).
 	Trunc
 	// DontWait returns EAGAIN instead of waiting (MSG_DONTWAIT).
 	DontWait
 )
 
-// Conn is a TCP connection with device memory on either or both sides. One goroutine may receive
-// while another sends and a third reads completions; calls of the same kind wait for one another.
+// Conn is a TCP connection with device memory on either or both sides. Several goroutines may call
+// its methods: one may receive while another sends and a third reads completions.
 //
 // Errors of the network stack wrap an errno: errors.Is(err, syscall.EFAULT). Errors after a deadline
 // wrap os.ErrDeadlineExceeded, and errors after Close net.ErrClosed.
@@ -158,8 +158,8 @@ type Conn interface {
 	// such a byte.
 	//
 	// Write sends host memory, which it copies. Close releases the connection and every token that
-	// it issued (Linux keeps tokens until the socket is destroyed); unacknowledged data is still
-	// sent.
+	// it issued (Linux keeps tokens until the socket is destroyed); as after close(2) of a socket,
+	// unacknowledged data is normally still sent.
 	net.Conn
 
 	// CloseWrite sends FIN; the peer's data can still be received.
@@ -174,11 +174,11 @@ type Conn interface {
 	// for control messages. n is the number of all bytes, nfrags of filled frags, nlinear of bytes
 	// copied to linear.
 	//
-	// A call never mixes data of readable packets (nfrags is 0, n == nlinear: the flow is not
-	// steered) with data of unreadable packets; it returns early at the change, or when frags is
-	// full. Each run of bytes of an unreadable packet that is in host memory is a Linear frag. A frag
-	// longer than the remaining room is cut: the next call continues in the same page with another
-	// token.
+	// A call without Trunc never mixes data of readable packets (nfrags is 0, n == nlinear: the
+	// packets came through no bound queue) with data of unreadable packets; it returns early at the
+	// change, or when frags is full. Each run of bytes of an unreadable packet that is in host memory
+	// is a Linear frag. A Dmabuf frag longer than the remaining room is cut: the next call continues
+	// in the same page with another token.
 	//
 	// Errors: ErrTooSmall (no frag fits, nothing is consumed), io.EOF, EAGAIN (DontWait),
 	// ECONNRESET and the like.
@@ -192,11 +192,11 @@ type Conn interface {
 	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room (until the write
 	// deadline) and returns how many bytes it queued. Each call that queued at least one byte gets
 	// the next number, from 0, for ReadCompletion. Errors: EINVAL (binding unknown, closed or not
-	// for transmit, id 0, no ranges or a range of length 0), EFAULT (range outside the buffer; n
-	// counts the bytes before it), EPIPE, ECONNRESET. As in Linux ENODEV means that the
-	// connection's route does not use the binding's interface; after that interface was down, this
-	// lasts until the socket sends something else. While the interface is down, EHOSTUNREACH is
-	// possible too.
+	// for transmit, id 0, no ranges or a range of length 0), EFAULT (the first range is outside the
+	// buffer; if a later range is, the call sends those before it, without this error), EPIPE,
+	// ECONNRESET. In package kernel ENODEV means that the connection's route does not use the
+	// binding's interface; after that interface was down, this lasts until the socket sends something
+	// else. While the interface is down, EHOSTUNREACH is possible too.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
 	// ReadCompletion waits until the peer has acknowledged sends and the device no longer uses
@@ -212,12 +212,11 @@ type Conn interface {
 	// an idle peer (TCP keepalive), so that the error can name a peer that is gone.
 	SetStallLimit(d time.Duration)
 
-	// State describes the connection's TCP state in one line for people: the variables of both
-	// directions.
+	// State describes the connection's TCP state in one line for people.
 	State() string
 }
 
-// Stats is a snapshot of a device. Counters never decrease.
+// Stats is a snapshot of a device.
 type Stats struct {
 	Queues   []QueueStats
 	Bindings []BindingStats
@@ -226,7 +225,7 @@ type Stats struct {
 	TxDevmemBytes, TxLinearBytes uint64 // accepted from users by SendDevmem and Write
 	RxSegments, TxSegments       uint64
 	Retransmits                  uint64
-	RxFrameDrops, TxFrameDrops   uint64 // frames dropped by the stack: malformed, or no room on a ring for long
+	RxFrameDrops, TxFrameDrops   uint64 // frames dropped by the stack, such as malformed ones
 	RxRefused                    uint64 // out-of-order segments dropped because a binding had few pages left
 	NICDrops                     uint64 // packets that the NIC dropped for this port, mostly for lack of a buffer
 }

@@ -48,8 +48,8 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 }
 
 // Diagnose explains why the payload of a connection arrives in host memory although its user wants it
-// in device memory: no flow rule, or a rule to a queue without a binding. It is for programs that
-// received bytes without frags from RecvDevmem. It returns "" if the implementation finds no reason.
+// in device memory, such as no flow rule, or a rule to a queue without a binding. It is for programs
+// that received bytes without frags from RecvDevmem. It returns "" if c finds no reason.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

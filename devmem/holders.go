@@ -12,8 +12,7 @@ type Holder struct {
 }
 
 // Holders lists the connections that hold tokens of a device's bindings, in any order; known is
-// false if the implementation has no such list. Its cost is proportional to the number of held
-// tokens.
+// false if the implementation has no such list.
 func Holders(d Device) (list []Holder, known bool) {
 	h, known := d.(interface{ Holders() []Holder })
 	if known {

@@ -14,7 +14,7 @@ import (
 //
 // All offsets are from the start of the buffer, which any [Device] over the same memory may have
 // registered. Operations on two buffers need both on one GPU (EXDEV). A method returns when it no
-// longer accesses the memory, also if ctx ends; then the error is the cause of ctx. Several
+// longer accesses the memory, also if ctx ends; then the error wraps the cause of ctx. Several
 // goroutines may call methods; concurrent operations on overlapping memory have any order. An
 // operation sees the data that a [Conn] has received before, and a later SendDevmem sends the bytes
 // that the operation has written.

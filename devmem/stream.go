@@ -20,10 +20,10 @@ const (
 // reads the few bytes of a protocol's headers in place, gathers the rest to its destination, and
 // returns tokens. Its user need not know how the stream is cut into fragments, whether a header
 // crosses two of them, or whether bytes arrived in device memory at all: for a connection that no
-// rule steers, the Stream copies all bytes from host memory.
+// rule steers, the Stream copies from host memory.
 //
-// Data that the Stream has received, and its user has not taken, holds pages of the binding. For data
-// in device memory Take and Skip only record moves and tokens; Flush makes the moves, in one call of
+// Data in device memory that the Stream has received, and its user has not taken, holds pages of the
+// binding. For such data Take and Skip record moves and tokens; Flush makes the moves, in one call of
 // [Memory.Gather], and returns the tokens. Before the Stream waits for bytes, it calls Flush, so that
 // no sender waits for pages whose data was taken.
 //
@@ -39,7 +39,7 @@ type Stream struct {
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // buffer for bytes that arrive in host memory; nil: lent has it
+	linear []byte // buffer for bytes that arrive in host memory; nil: none yet, or lent has it
 	lent   []byte // the same buffer while pieces may be in it
 
 	pieces []piece // pieces[first:] are not taken yet
@@ -225,7 +225,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 }
 
 // Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned.
-// Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory.
+// Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory and of Flush.
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
 		return err
@@ -289,7 +289,7 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 }
 
 // Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst.
-// It returns the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends earlier.
+// It returns the errors of Fill, Take and Flush; io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {

@@ -176,7 +176,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Headers at a fixed distance are read in one call, wherever they are.
+// LookEach reads headers at a fixed distance, wherever they are.
 func TestStreamLooksAtEachHead(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	g := testkit.Must(plain.NewGPU(256 * devmem.PageSize))(t)
@@ -280,7 +280,7 @@ type binding struct{ devmem.Binding }
 
 func (binding) ID() uint32 { return 4 }
 
-// zeros is memory that contains only zeros.
+// zeros is memory whose Get leaves its destination unchanged.
 type zeros struct{ devmem.Memory }
 
 func (zeros) Get(context.Context, []byte, devmem.Buffer, uint64) error { return nil }

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// Tokens collects tokens that are no longer needed, adjacent ones as one range, to return them in
-// as few calls as the limits of [Conn.DontNeed] allow. The zero Tokens is empty and ready for use;
-// one goroutine at a time uses it.
+// Tokens collects tokens that are no longer needed, successive numbers as one range, to return them
+// in few calls of [Conn.DontNeed]. The zero Tokens is empty and ready for use; one goroutine at a
+// time uses it.
 type Tokens struct {
 	ranges []TokenRange
 	n      int

@@ -38,7 +38,8 @@ type Hit struct {
 // auditChunk is the number of bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
-// Audit finds every piece of the streams in ram, at any alignment in both, in the order of ram.
+// Audit finds every piece of the streams in ram that is long enough, at any alignment in both, in the
+// order of ram.
 //
 // It is exact: a hit has at least AuditWindow bytes, compared with the stream byte by byte, and no
 // window is missed. Unrelated bytes make a false hit only if they equal a window by chance: for

@@ -214,7 +214,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// TestAuditWithTheZeroWord has a window, between zeros, in which one word of the stream is zero.
+// TestAuditWithTheZeroWord has windows, between zeros, at and beside a word of the stream that is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}
@@ -234,7 +234,7 @@ func TestAuditWithTheZeroWord(t *testing.T) {
 }
 
 func TestAuditOfSparseFile(t *testing.T) {
-	const size = 1 << 33 // reading all of it would take seconds, and allocate it
+	const size = 1 << 33 // reading all of it would take seconds
 	f := testkit.Memfd(t, size)
 	buf := pattern(300, auditStreams[1].Seed, 99)
 	var want []Hit

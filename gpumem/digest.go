@@ -21,7 +21,7 @@ const DigestPiece = 1 << 20
 // groupLen is the number of bytes that a worker hashes at a time: a piece for each lane of sha256x16.
 const groupLen = sha256x16.Lanes * DigestPiece
 
-// inLanes is set if workers hash groups in the lanes of sha256x16.
+// inLanes is set if workers hash contiguous groups in the lanes of sha256x16.
 var inLanes = sha256x16.Available
 
 // Extent is [Off, Off+Size) of a GPU's memory.
@@ -33,16 +33,16 @@ type Extent struct{ Off, Size uint64 }
 //
 // Digest is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
 // jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters the
-// address space and the registry for each step. It needs 32 bytes of memory per piece. It returns the
-// cause of ctx if ctx ends, or ECANCELED after CancelAll or Reset; when it returns, all its goroutines
+// address space and the registry for each step. It needs 32 bytes of memory per piece. Its error wraps
+// the cause of ctx if ctx ends, or ECANCELED after CancelAll or Reset; when it returns, all its workers
 // have ended.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest, but until hurry is closed it uses a single thread, which the kernel runs only
-// when a processor is idle (SCHED_IDLE), so that it does not slow down other work. A removal of a
-// mapping or buffer may have to wait until that thread has finished its step of 1 MiB.
+// DigestIdle is Digest, but until hurry, if it is not nil, is closed it uses a single thread of policy
+// SCHED_IDLE, so that it hardly slows down other work, or waits if that policy is not permitted. A
+// removal of a mapping or buffer may have to wait until that thread has finished its step of 1 MiB.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)

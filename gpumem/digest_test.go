@@ -147,7 +147,7 @@ func TestDigestIsRefused(t *testing.T) {
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// Two adjacent buffers leave no hole, although no group of lanes crosses from one to the other.
+	// Adjacent buffers leave no hole, although no group of lanes crosses from one to another.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte

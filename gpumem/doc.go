@@ -4,7 +4,7 @@
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
 // never by a guest's address. A port has a Registry of the buffers that its guest registered in
 // that memory, and an Engine whose jobs copy and hash bytes of these buffers, so that a guest's CPU
-// never touches payload.
+// need not touch payload.
 //
 // In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive: it gives them
 // to the NIC's queues, and counts the references to the payload that the NIC wrote there. Tokens
@@ -16,8 +16,7 @@
 // windows that do not occur by chance, and Audit finds each of them in memory where it should not
 // be.
 //
-// The package is independent of rings, packets, frames and TCP.
-//
+
 // The package is not API (README, Stability).
 package gpumem
 

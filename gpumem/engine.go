@@ -38,14 +38,14 @@ type EngineOptions struct {
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many jobs of an Engine may work on their pieces at the same time.
+// maxInHand is how many pieces, of an Engine's jobs and digests, may be in progress at the same time.
 const maxInHand = 2
 
 // Engine runs the jobs of one port (a guest's NIC). Its methods may be called from any goroutine.
 //
 // A job has its own goroutine and works in pieces of at most 1 MiB. For each piece it enters the
-// guest's address space and the registry again. So if a mapping or a buffer is removed in between,
-// the job fails with EFAULT, and the removal waits for at most one piece.
+// guest's address space and the registry again. So a job that still needs a mapping or buffer when it
+// is removed fails with EFAULT, and the removal waits only for the pieces in progress.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
@@ -74,7 +74,7 @@ type running struct {
 	gone      chan struct{} // closed at the end of the job's goroutine
 }
 
-// EngineStats counts what jobs did, in bytes except Jobs and Failed.
+// EngineStats counts what jobs did, and in Hashed digests too, in bytes except Jobs and Failed.
 type EngineStats struct {
 	Jobs, Failed                 uint64 // jobs that have ended; of these, the jobs with an error
 	Gathered, ToGuest, FromGuest uint64
@@ -90,9 +90,9 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	}
 }
 
-// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries), ENODEV
-// (no such GPU for this port), EAGAIN (MaxJobs jobs have not ended). The job itself checks, at each
-// piece, that the memory belongs to the port.
+// Submit starts a job and returns its id. Errors: EINVAL (no such operation or type of elements, too
+// many entries), ENODEV (no such GPU for this port), EAGAIN (MaxJobs jobs have not ended). The job
+// itself checks, at each piece, that the memory belongs to the port.
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
@@ -168,7 +168,7 @@ func (r *running) status() Status {
 
 func (e *Engine) release() { <-e.inHand }
 
-// Poll returns a job's status, or ENOENT if there was no such job or it ended too long ago.
+// Poll returns a job's status, or ENOENT if there was no such job or its status is no longer kept.
 func (e *Engine) Poll(id uint64) (Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

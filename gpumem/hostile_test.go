@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHostileJobs: whatever a job contains, no byte outside the port's memory is touched, and the
+// TestHostileJobs: each of these jobs fails, writes no byte of RAM or outside the port's buffer, and the
 // engine goes on.
 //
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
@@ -145,7 +145,7 @@ func TestTruncatedRAM(t *testing.T) {
 	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works too
 }
 
-// FuzzEngine runs any job with any table: no byte outside the port's buffer and RAM is touched.
+// FuzzEngine runs any job with any table: no byte of the GPU outside the port's buffer is written.
 //
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func FuzzEngine(f *testing.F) {

@@ -6,15 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a goroutine's thread that the kernel runs only when a processor is idle
-// (SCHED_IDLE), until hurry is closed. The thread ends with its goroutine.
+// idleThread is a goroutine's thread that has the policy SCHED_IDLE until hurry is closed. The thread
+// ends with its goroutine.
 type idleThread struct {
 	hurry <-chan struct{} // nil: an ordinary thread
 	idle  bool
 }
 
-// begin makes the calling goroutine's thread idle. If that is not permitted, begin waits for hurry
-// or stop instead.
+// begin gives the calling goroutine's thread the policy SCHED_IDLE. If that is not permitted, begin
+// waits for hurry or stop instead.
 func (t *idleThread) begin(stop <-chan struct{}) {
 	runtime.LockOSThread() // never unlocked: the thread is not used again
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {

@@ -37,9 +37,8 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// The kernel treats the thread as idle until hurry is closed; the thread keeps its nice value. A
-// user other than root may leave SCHED_IDLE only if RLIMIT_NICE covers the nice value (sched(7)):
-// otherwise the thread stays idle.
+// The thread has the policy SCHED_IDLE until hurry is closed. A user other than root may leave
+// SCHED_IDLE only if RLIMIT_NICE covers the nice value (sched(7)): otherwise the thread keeps that policy.
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))

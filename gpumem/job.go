@@ -190,7 +190,7 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 }
 
 // count adds the first n bytes of a batch to the counters of the NUMA nodes whose guest memory has
-// them, and returns the node of the first byte.
+// them, and returns the node of the first byte whose node is known, or -1.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -214,7 +214,8 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 // cancelled.
 const longestSleep = 10 * time.Millisecond
 
-// cross reserves the links for n copied bytes, and sleeps until the reserved time is over.
+// cross reserves the links for n copied bytes, and sleeps until the reserved time is over or the job is
+// cancelled.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -249,7 +250,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch copies at most pieceLen bytes of the entries that were read and are not done.
+// batch copies, or for Reduce adds, at most pieceLen bytes of the entries that were read and are not done.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)

@@ -40,13 +40,13 @@ type page struct {
 //
 // A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of
 // the stack, which has queued a frame, and of tokens, which a user has. When the last reference is
-// dropped, the page is free again. When the pool has no free page, the NIC finds no buffer, and drops
+// dropped, the page is free again. When no page is free or posted, the NIC finds no buffer, and drops
 // and counts whole frames.
 type Pool struct {
 	gpu int
 	off uint64 // offset of page 0 in the GPU's memory
 	// reserve is how many pages must be free or posted when the stack keeps out-of-order data, so
-	// that the missing segment always finds a buffer.
+	// that the missing segment finds a buffer.
 	reserve int
 	refill  func(queue int)
 	ended   func()
@@ -61,9 +61,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill when
-// it has a page for a queue that got too few, and ended once, when it is closed and has all its pages
-// back. It calls both without holding its lock.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for
+// a queue that got too few pages when pages become free other than by ReturnPages, and ended once, when
+// it is closed and has all its pages back. It calls both without holding its lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -266,7 +266,7 @@ func (p *Pool) unlockAndNotify() {
 
 // Close ends the pool: it gives out no more pages. If stopped is set, the device has stopped using
 // its queues, and posted pages become free. Otherwise the device may still write to them: they stay
-// posted until they are returned, received, or until Close is called with stopped set.
+// posted until they are returned, discarded or received, or until Close is called with stopped set.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true

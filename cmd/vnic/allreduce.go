@@ -119,7 +119,7 @@ func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// parseOp parses an operation, or nccl-tests' name of the reduction.
+// parseOp translates nccl-tests' sum, refuses its other reductions, and returns any other word unchanged.
 func parseOp(s string) (string, error) {
 	switch s {
 	case "sum":

@@ -20,8 +20,7 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// exitStatus is the exit status of a program that ran in a guest, which becomes the command's status without a
-// message.
+// exitStatus is a status that becomes the command's without a message, such as that of a program in a guest.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }

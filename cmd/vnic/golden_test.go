@@ -87,9 +87,8 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams returns the parameters that run the scripts in dir, in an environment that is the
-// same on every machine. limit is the longest time for a command, and for a background command's
-// output that "begin" awaits.
+// goldenParams returns the parameters that run the scripts in dir, in an environment of their own.
+// limit is the longest time for a command, and for a background command's output that "begin" awaits.
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
@@ -115,7 +114,7 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
 				assets.EnvMirror: "http://127.0.0.1:9/none", // unreachable, so that nothing can be downloaded
-				// Scripts may set these variables; no other variable of this process reaches a command.
+				// empty at first, for scripts to set
 				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)

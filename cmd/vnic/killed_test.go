@@ -59,8 +59,8 @@ func ends(t *testing.T, pidfd int) bool {
 	}
 }
 
-// If a vnic is killed, in its sandbox too, the processes that it has started end: the broker, and
-// QEMUs. (Landlock's scope of signals would keep the kernel from ending them.) If its broker is
+// If a vnic in its sandbox is killed, the processes that it has started end: the broker, and QEMUs.
+// (Landlock's scope of signals would keep the kernel from ending them.) If its broker is
 // killed, the vnic ends by itself, with all processes that it has started, and says so.
 //
 // Invariant: sandbox: A killed vnic leaves no broker and no QEMU.

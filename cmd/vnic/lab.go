@@ -152,7 +152,7 @@ func sow(l *labfile.Lab, seed uint64) {
 }
 
 // seedLinks draws a seed for the links of lab file l, or, without one, for the impairment im, unless the file or
-// --seed gives it. It notes the seed if links do anything by chance.
+// --seed gives it. It notes a seed that it has drawn if links do anything by chance.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")

@@ -228,8 +228,7 @@ func readerGone(err error) bool {
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// The most lines of an error, and bytes of a line, that complain prints. The first lines describe the error; the rest
-// is output of guests.
+// The most lines of an error, and bytes of a line, that complain prints. Later lines may be output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000

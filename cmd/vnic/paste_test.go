@@ -56,7 +56,7 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 
 // The test runs the commands that vnic serve prints, with an image that vnic image has written, in
 // an environment without QEMU in PATH: the command for one port, and that for all ports in one
-// guest, in which all NICs are up. The program must not be a session leader: when a session leader
+// guest, in which the kernel's NICs are up. The program must not be a session leader: when a session leader
 // ends, the unsent output of a serial line is lost (guest-images/internal/console).
 //
 // Invariant: vnic serve: Printed flags can be pasted into a shell.

@@ -81,7 +81,7 @@ func statOf(c *cobra.Command, args []string) (*stat.Snapshot, error) {
 	return nil, usagef(c, "%d are running: say which%s", len(found), list.String())
 }
 
-// metricsFlag adds --metrics, which every command with ports has.
+// metricsFlag adds --metrics.
 func metricsFlag(f *pflag.FlagSet, o *stat.Options) {
 	f.StringVar(&o.Metrics, "metrics", "", "serve Prometheus metrics at this HOST:PORT while it runs")
 }

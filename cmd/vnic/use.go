@@ -111,7 +111,7 @@ func (u *use) takeLab(c *cobra.Command) error {
 		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
-	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // no flag --guests: only the first guest
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // without the flag, the command's own number stays
 		u.opt.Guests = 0
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Receiving does not allocate, however often it waits.
+// RecvDevmem of data in host memory does not allocate, also when it waits.
 func TestReceiveAllocatesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	c, h := pair(t, td)

@@ -23,7 +23,7 @@ const (
 	completeRoom = 256 // enough for the control messages of one completion: sock_extended_err and an address
 )
 
-// nextCmsg splits the first control message off b: its length field gives the length of data, and
+// nextCmsg splits the first control message off b: its length field counts its header and data, and
 // the rest begins at the next multiple of 8.
 func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	if len(b) < cmsgHdrLen {

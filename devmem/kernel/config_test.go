@@ -54,7 +54,7 @@ func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	return b.(*binding)
 }
 
-// isDone reports whether a binding's memory is out of use.
+// isDone reports whether a binding is done.
 func isDone(b devmem.Binding) bool {
 	select {
 	case <-b.Done():
@@ -68,7 +68,7 @@ func flowTo(port uint16) devmem.Flow {
 	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
 }
 
-// useAll changes everything that a device can change.
+// useAll makes a change of each kind that Close undoes.
 func useAll(t *testing.T, td *testDevice) {
 	t.Helper()
 	td.bindRX(t, 1, 3)

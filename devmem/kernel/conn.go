@@ -79,7 +79,7 @@ func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt calls f until it returns something other than EAGAIN, and waits for sig in between.
+// attempt calls f, and again after a signal from sig, while f returns EAGAIN and wait returns no error.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -94,8 +94,8 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails returns err, and records it if the connection itself has failed with it: Linux reports such an
-// error only to one call, and later receives and ReadCompletion return the recorded one.
+// fails returns err, and records it if it is an error with which a connection fails: Linux reports such
+// an error only to one call, and later receives and ReadCompletion return the recorded one.
 func (c *Conn) fails(err error) error {
 	if err == nil { // checked before the declaration of e, which would allocate
 		return nil

@@ -122,7 +122,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues, or an error if Close was called. Under mu.
+// queues returns the number of receive queues, or an error if it is unknown or Close was called. Under mu.
 func (d *Device) queues() (int, error) {
 	if err := d.use(); err != nil {
 		return 0, err
@@ -137,7 +137,7 @@ func (d *Device) queues() (int, error) {
 	return len(qs), nil
 }
 
-// Queues returns the number of receive queues; 0 if the kernel does not report it.
+// Queues returns the number of receive queues; 0 if it is unknown, as while the interface is down.
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -223,7 +223,8 @@ func (d *Device) abort() {
 	}
 }
 
-// restore restores the settings of the interface in undo, each before the settings that it depends on.
+// restore deletes the device's flow rules, and restores the settings of the interface in undo, each
+// before the settings that it depends on.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -244,7 +245,7 @@ func (d *Device) restore() error {
 }
 
 // restoreRings makes the driver decide about header split. If the driver then reports another split
-// than was.split, restoreRings sets that split.
+// than was.split, restoreRings sets was.split.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes the kernel sends to an idle peer within a stall limit: they show
-// whether the peer is gone.
+// keepalives is how many probes at least the kernel sends to an idle peer within a stall limit of 4 s or
+// more: they show whether the peer is gone.
 const keepalives = 4
 
 // SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle
@@ -28,7 +28,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // so many that probes never end the connection
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // so many that the stall limit passes first
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }

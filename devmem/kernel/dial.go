@@ -50,8 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket for the IP version of an address, bound to the device (SO_BINDTODEVICE): a
-// send from a binding works only on such a socket (net/core/datagram.c).
+// socket makes a socket for the IP version of an address, bound to the device (SO_BINDTODEVICE), so
+// that its route uses the interface, as a send from a binding needs.
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -116,7 +116,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-// connected waits until a non-blocking connect has succeeded or failed.
+// connected waits until a non-blocking connect has succeeded or failed, or ctx ends.
 func (s *sock) connected(ctx context.Context) error {
 	for {
 		err := s.on(func(fd int) error {

@@ -19,14 +19,14 @@ import (
 //
 // The kernel runs a discipline, which sends its earlier packets, when a packet is sent through it. So
 // the Device sends small packets to the interface's own address, but only while packets wait. The
-// kernel chooses a packet's queue by the sending CPU (XPS), and by a hash of the packet's addresses
+// kernel chooses a packet's queue by the sending CPU (XPS), or by a hash of the packet's addresses
 // and ports with a secret key: so the Device sends on all CPUs, from many ports.
 
 // maxCPUs is CPU_SETSIZE: one more than the highest CPU number in a [unix.CPUSet].
 const maxCPUs = 1024
 
 // kickRounds is the most rounds of packets that a kick sends: a round with as many packets as queues
-// misses a given queue with a probability of 1/e.
+// misses a given queue with a probability of about 1/e.
 const kickRounds = 16
 
 // kick makes the queueing disciplines of an interface send packets that wait although their queue is
@@ -54,8 +54,9 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of queues, until each discipline where packets waited has sent
-// bytes or is empty, at most kickRounds times. It returns how many of these disciplines have done so.
+// runQueued calls send, with the number of disciplines that hold packets themselves, until each one
+// where packets waited has sent bytes or is empty, at most kickRounds times, or until an error. It
+// returns how many of these disciplines have done so.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
@@ -119,7 +120,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends one packet for each of the queues, and at least one on each CPU.
+// send sends at least as many packets as queues, and at least one on each CPU that it may use.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()

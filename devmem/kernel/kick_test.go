@@ -96,7 +96,8 @@ func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 	wantErr(t, "the first list", err, syscall.EINTR)
 }
 
-// A probe goes from the interface to itself, no host accepts it, and only its port changes.
+// A probe goes from the interface's station to itself, its IP header has a correct checksum, and setPort
+// changes only its source port.
 func TestProbe(t *testing.T) {
 	mac := [6]byte{2, 4, 6, 8, 10, 12}
 	b := probe(mac)
@@ -176,8 +177,8 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A probe is a complete IPv4 packet whose source is no host's address: switches drop, and log,
-// packets from an address that belongs to another port or to none.
+// A probe's IPv4 header has a correct checksum, and a source that is no host's address: a switch may drop
+// packets from an address that belongs to another port.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

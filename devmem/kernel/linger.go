@@ -12,9 +12,9 @@ import (
 // shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger),
 // because sends are in progress. If Close closed the descriptor, the kernel would continue the
 // sends, but nothing could abort them, and their memory would be in use for minutes if the peer is
-// gone. Close does not wait in either case. If there is unread data, shouldLinger returns false:
-// the close then resets the connection, as it should. It also returns false if the
-// user has set a time by SetLinger, which the kernel then obeys.
+// gone. If there is unread data, shouldLinger returns false: the close then resets the connection,
+// as it should. It also returns false if the user has set a time by SetLinger, which the kernel
+// then obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -27,7 +27,8 @@ func (c *Conn) shouldLinger(fd int) bool {
 }
 
 // startLinger ends a connection for its user, and starts a goroutine that keeps its socket until
-// its sends are complete or the device is closed. It returns false if the device is closed already.
+// its sends are complete or the device is closed; after an error there is no goroutine. It returns
+// false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()

@@ -31,7 +31,7 @@ type segments struct{ in, out, retrans uint64 }
 // nicCounters are the interface's counters.
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since returns the increase of the interface's counters since Open.
+// since returns the largest increase of each of the interface's counters since Open that it has seen.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (d *Device) nicCounters() nicCounters {
 	return n
 }
 
-// From include/uapi/linux/ethtool.h.
+// From include/uapi/linux/ethtool.h, except maxDriverCounters, the most counters that driverDrops reads.
 const (
 	ethtoolGSTRINGS   = 0x1b
 	ethtoolGSTATS     = 0x1d
@@ -157,7 +157,8 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments returns the sum over all connections, and reads their available completions.
+// segments returns the sum over the open and the ended connections; one that lingers is counted when
+// it ends. It also reads the open ones' available completions.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()

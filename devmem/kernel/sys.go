@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make: their vectors hold no pointers, or the package
-// drops their results.
+// System calls that golang.org/x/sys/unix cannot make: such as those whose vectors hold no pointers,
+// or whose results the package drops.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -21,7 +21,7 @@ const (
 	soDevmemDontNeed = 80        // SO_DEVMEM_DONTNEED
 )
 
-// iovec is struct iovec with an address that is not Go's: an offset in a dma-buf.
+// iovec is struct iovec with an address that is not Go's, such as an offset in a dma-buf.
 type iovec struct{ base, len uint64 }
 
 // The kernel's iovec has two words on every 64-bit architecture; no other is supported.

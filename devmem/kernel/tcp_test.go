@@ -59,7 +59,7 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback reports whether a case needs no payload in device memory.
+// onLoopback reports whether a case is run over the loopback, which receives nothing in device memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -89,7 +89,7 @@ func TestConformanceOverLoopback(t *testing.T) {
 	}
 }
 
-// listen listens on a port of the loopback.
+// listen listens on any free port of an address.
 func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, netip.AddrPort) {
 	t.Helper()
 	l := testkit.Must(d.Listen(netip.AddrPortFrom(addr, 0)))(t)

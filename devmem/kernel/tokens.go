@@ -17,7 +17,7 @@ type tokens struct {
 // foreignBinding stands for bindings of other programs.
 var foreignBinding = &binding{}
 
-// maxTrack bounds the slice: no binding has as many pages.
+// maxTrack bounds the slice: tokens from maxTrack on are not recorded.
 const maxTrack = 1 << 26
 
 func (t *tokens) issued(d *Device, frags []devmem.Frag) {

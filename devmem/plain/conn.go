@@ -364,7 +364,7 @@ func (c *conn) free(i int) {
 	t.b.unhold(t.page)
 }
 
-// Close implements net.Conn. Written data is still sent.
+// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

@@ -28,7 +28,7 @@ const (
 // Options of New.
 type Options struct {
 	GPUs   []*GPU // GPU i is GPUs[i]; the caller still owns them
-	Queues int    // receive queues, 0 included: 2 to 256; 0 means 16
+	Queues int    // number of receive queues, queue 0 among them: 2 to 256; none given (0): 16
 }
 
 // Device is a devmem.Device over the operating system's TCP.

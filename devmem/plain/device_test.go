@@ -162,8 +162,8 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A read deadline that has passed can be moved into the future, and one that is moved to the present
-// ends a waiting call.
+// A read deadline that has passed can be moved into the future. A waiting call ends when its deadline is
+// moved to the present, or its peer closes.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

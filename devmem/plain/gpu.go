@@ -34,7 +34,7 @@ func NewGPU(size uint64) (*GPU, error) {
 // Bytes returns the memory, valid until Close.
 func (g *GPU) Bytes() []byte { return g.mem }
 
-// Size returns its length in bytes.
+// Size returns the size of the memory in bytes.
 func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
 // Close releases the memory. Devices that use it must be closed before, and Memories no longer

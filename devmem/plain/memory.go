@@ -12,7 +12,7 @@ import (
 )
 
 // Memory is a devmem.Memory in which the CPU does the work, on memory that it can access. An
-// operation costs a pass over the moved bytes, and checks its context once per MiB.
+// operation costs a pass over the moved bytes, and checks its context at least once per MiB.
 type Memory struct{ devmem.Memory }
 
 var _ devmem.Memory = (*Memory)(nil)
@@ -44,7 +44,7 @@ func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }
 
-// step is how many bytes are processed between two checks of the context: whole elements of any
+// step is the most bytes that are processed between two checks of the context: whole elements of any
 // type.
 const step = 1 << 20
 

@@ -120,7 +120,7 @@ func (c *conn) unacknowledged() (n int) {
 }
 
 // reset returns an error if the connection has failed. It asks the socket, because the goroutine read
-// has ended at the peer's FIN and sees no later error.
+// may have ended at the peer's FIN, and then sees no later error.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {

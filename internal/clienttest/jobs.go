@@ -30,8 +30,8 @@ type Report struct {
 
 	Received  uint64 `json:"received,omitempty"` // bytes of payload
 	Sent      uint64 `json:"sent,omitempty"`
-	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received: arrived in host memory on steered connections
-	SHA256    string `json:"sha256,omitempty"`     // digest of the received bytes in GPU memory
+	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received: arrived in host memory
+	SHA256    string `json:"sha256,omitempty"`     // digest of the received bytes, or of a ring's sums
 	Written   string `json:"written,omitempty"`    // SHA-256 of the bytes written to a block device
 
 	Memory devmem.MemoryStats `json:"memory"`

@@ -50,7 +50,7 @@ type Stall struct {
 	Progress func() uint64 // a number that changes with each byte received and each byte acknowledged
 	// Stalled returns the error of a call when Limit is over; idle is the time since the last progress.
 	Stalled func(idle time.Duration) error
-	// Begin and each Check call Tick, if it is not nil, with the time since the last progress.
+	// Tick may be nil. If Limit is set, Begin and each Check call it with the time since the last progress.
 	Tick func(idle time.Duration)
 
 	last  uint64

@@ -14,7 +14,7 @@ type Result struct {
 	Name    string   `json:"name"`
 	Failed  bool     `json:"failed"`
 	Skipped bool     `json:"skipped"`
-	Log     []string `json:"log,omitempty"` // texts of the errors
+	Log     []string `json:"log,omitempty"` // texts of the errors, and why the case was skipped
 }
 
 // Check runs a case outside of `go test`. The case and newWorld may call Fatal, which ends the case.

@@ -59,7 +59,7 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 })
 
 // MemoryCases returns the suite of devmem.Memory. Its cases check that each method changes exactly
-// the bytes that its documentation names, and counts them.
+// the bytes that its documentation names; most also check that it counts them.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},

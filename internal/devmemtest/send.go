@@ -242,7 +242,7 @@ var closeCases = []testCase{
 		host.Close()
 		frags, linear := make([]devmem.Frag, 8), make([]byte, 1000)
 		var err error
-		for range 4 { // Read may first return data that arrived before
+		for range 4 { // RecvDevmem may first return data that arrived before
 			if _, _, _, err = c.RecvDevmem(frags, linear, 0); err != nil {
 				break
 			}

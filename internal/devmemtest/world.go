@@ -105,7 +105,7 @@ const (
 	patience = time.Minute
 )
 
-// env is a World with helpers that end the test on errors that the case does not expect.
+// env is a World with helpers that report errors that the case does not expect.
 type env struct {
 	T
 	*World
@@ -378,7 +378,7 @@ func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.T
 	}
 }
 
-// unused checks that no page of a binding holds data, and no token is held.
+// unused checks, if Pages is set, that no page of a binding holds data, and no token is held.
 func (e *env) unused(b devmem.Binding) {
 	e.Helper()
 	if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {

@@ -45,7 +45,7 @@ func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn,
 	}
 }
 
-// notYet reports whether an error means that no program listens yet.
+// notYet reports whether an error may mean that no program listens yet.
 func notYet(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
 		syscall.EHOSTDOWN,

@@ -50,7 +50,7 @@ type Request struct {
 // Opener opens a device.
 type Opener func(ctx context.Context, r Request) (*Device, error)
 
-// Stdio has the streams of the tool: it writes payload to Out, all other output to Err.
+// Stdio has the streams of the tool: it writes payload, help and the success of -v to Out, all else to Err.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer

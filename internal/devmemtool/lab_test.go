@@ -111,7 +111,7 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.buf.Write(b)
 }
 
-// recv runs the receiver in guest 1, and returns when it waits for a connection.
+// recv runs the receiver in guest 1, and returns when it waits for a connection, or has ended.
 func (w *world) recv(ctx context.Context, args string) <-chan run {
 	done, waiting := w.start(ctx, 1, "", "recv "+args)
 	<-waiting

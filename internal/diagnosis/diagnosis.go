@@ -3,8 +3,8 @@
 // The table in mistakes.go lists the usual mistakes of devmem programs, and docs/mistakes.md is
 // written from it. The package judges only facts that the implementation has collected.
 //
-// It runs when a call fails, never for a packet. Its cost is bounded by the device's open objects:
-// bindings, rules, and at most maxHolders connections that it names.
+// It runs when a call fails or a program asks, never for a packet. Its cost depends on the device's
+// open objects: bindings, rules and connections.
 package diagnosis
 
 import (
@@ -24,12 +24,12 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	Idle          time.Duration // time since the last progress
 	Received      uint64        // bytes received, in host and device memory
-	Queue         int           // the queue that its last payload came through; -1: unknown, or none came
+	Queue         int           // the queue through which it receives; -1: unknown
 
 	Unacked    uint64 // bytes that were sent and not acknowledged
 	Sends      int    // calls of SendDevmem that are not complete
 	Window     int64  // the peer's receive window, in bytes; -1: not known
-	Unanswered int    // retransmissions and probes since the stall began
+	Unanswered int    // successive retransmissions or probes without an answer
 	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
 	Alive      bool   // a packet came in the second half of the stall; one from the first half does not set Alive
 	Asked      bool   // our end sent probes or data in the second half of the stall

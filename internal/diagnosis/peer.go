@@ -29,7 +29,7 @@ var dialing = []struct {
 		"%[3]v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent"},
 }
 
-// Dial adds an explanation and advice to the error of a connect.
+// Dial adds an explanation and advice to the error of a connect, if dialing lists the error.
 func Dial(err error, remote netip.AddrPort) error {
 	if peer, _, _ := why(err, remote); peer != "" {
 		return fmt.Errorf("%w: %s", err, peer)

@@ -114,7 +114,8 @@ func (s *Server) End() (first bool) {
 	return first
 }
 
-// Close ends the server. It waits at most patience for requests that are being answered. It may be called again.
+// Close ends the server. It waits at most patience for requests that are being answered, then closes all connections,
+// and waits for the handlers. It may be called again.
 func (s *Server) Close(patience time.Duration) {
 	s.End()
 	gone := make(chan struct{})

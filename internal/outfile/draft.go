@@ -15,7 +15,7 @@ import (
 // stays unchanged.
 type Draft struct {
 	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
-	Name string // absolute; the target if the given name is a link that our user or root has made
+	Name string // of NewDraft: absolute, and the target if the given name is a link that our user or root owns
 
 	// Rename gives the draft its name, and Remove removes Temp. A process that may no longer rename or
 	// remove files can replace these functions.

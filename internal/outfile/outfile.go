@@ -1,10 +1,10 @@
 // Package outfile makes the files that a command writes while it runs: captures, consoles. A second
 // command with the same name is refused before it harms the first one's output.
 //
-// Only their user can access the files, mode 0600: they contain data of guests. A symbolic link at
-// the end of a name is followed only if our user or root made it, so that nobody else chooses which
-// file is emptied. (Links in directories of the path are up to the users who may write there;
-// sysctl fs.protected_symlinks protects /tmp.)
+// Only their user can access the files, mode 0600, because they contain data of guests; Replace makes
+// files for all. A symbolic link at the end of a name is followed only if our user or root owns it, so
+// that nobody else chooses which file is emptied. (Links in directories of the path are up to the
+// users who may write there; sysctl fs.protected_symlinks protects /tmp.)
 package outfile
 
 import (
@@ -29,7 +29,7 @@ var ErrLink = errors.New("a symbolic link that another user has made")
 // longer can.
 const mode = 0o600
 
-// Create opens a file for writing, and empties it. Until it is closed, another Create of it fails.
+// Create opens a file for writing, and empties it. Until a regular file is closed, another Create of it fails.
 // A FIFO must already have a reader: without one the open would block, and no signal would end it.
 // Errors name the file and advise what to do.
 func Create(name string) (*os.File, error) {
@@ -81,7 +81,7 @@ func open(name string) (*os.File, error) {
 	return nil, unix.ELOOP
 }
 
-// ours reports whether our user, or root, has made a file.
+// ours reports whether our user, or root, owns a file.
 func ours(st fs.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Geteuid())

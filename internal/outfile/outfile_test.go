@@ -61,7 +61,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	_ = f.Close()
 }
 
-// Only the user can read the created files, whatever the umask and the file's earlier mode.
+// Only the user can read the created files, whatever the file's earlier mode.
 func TestFilesAreTheirUsersAlone(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")

@@ -121,7 +121,7 @@ func (c *Column[T]) cell(x *T) string {
 	return Number(*c.Count(x))
 }
 
-// Encoder returns an encoder that writes JSON as all reports are written: indented by two spaces.
+// Encoder returns an encoder that writes JSON as commands' reports are written: indented by two spaces.
 func Encoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

@@ -29,8 +29,8 @@ type Actions struct {
 	Lost  func() // once, when more than MaxKeys typed bytes wait to be read
 }
 
-// Keys reads a terminal from NewKeys on, and keeps the typed bytes until Read returns them: so an escape works even
-// while no call of Read takes bytes, as when a guest boots or hangs, and bytes typed meanwhile are not lost.
+// Keys reads a terminal from NewKeys on, and keeps typed bytes, at most MaxKeys, until Read returns them: so an escape
+// works even while no call of Read takes bytes, as when a guest boots or hangs.
 type Keys struct {
 	in      io.ReadCloser
 	actions Actions

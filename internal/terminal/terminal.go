@@ -35,8 +35,9 @@ type Terminal struct {
 }
 
 // Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is the
-// terminal too, the program gets all keys as they are typed; otherwise it gets lines. Until Start the terminal echoes
-// nothing, and its keys for signals still cause signals. The caller closes the Terminal.
+// terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. If Take can set the
+// terminal's mode, the terminal echoes nothing until Start, and its keys for signals still cause signals. The caller
+// closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -171,8 +172,8 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	}
 }
 
-// Start gives the terminal to the program, which gets all keys except escapes. Other lines that are written to the
-// terminal until Close must end in CR LF.
+// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and other lines
+// that are written to the terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {
 		t.set(t.program)

@@ -23,8 +23,8 @@ const (
 
 // Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot
 // prints for several guests, belong to guest N; each guest's lines are read separately. If a
-// guest's first line is in the format of `go test -json`, Convert reads all of the guest's lines in that
-// format, else as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
+// guest's first line that is not empty is in the format of `go test -json`, Convert reads all further lines in
+// that format, else as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
 // and status its exit status: if status is not 0 and the output shows no failure, Convert adds a
 // failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
@@ -71,7 +71,7 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// whole returns the one case of a program whose output has no results.
+// whole returns a case that stands for a whole program, with its exit status.
 func whole(name string, status int, output string) Case {
 	c := Case{Name: name, Class: name, SystemOut: output}
 	if status != 0 {

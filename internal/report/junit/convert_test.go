@@ -81,7 +81,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// Convert keeps no more than the package comment says, however much a program prints.
+// Convert bounds what it keeps, however much a program prints.
 func TestConvertIsBounded(t *testing.T) {
 	var b strings.Builder
 	for i := range 2 * MaxCases {

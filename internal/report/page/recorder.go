@@ -12,12 +12,12 @@ import (
 // liveEvery is the number of ticks of a Recorder in a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// Between two reads of the counters a Recorder waits at least pause times as long as the first one took:
-// so reading takes at most a tenth of a processor, however many flows guests make.
+// Between two reads of the counters a Recorder waits at least pause times as long as the first one took, but
+// not before its last read: so reading takes at most a tenth of a processor, however many flows guests make.
 const pause = 10
 
-// Recorder reads counters from Record on until Close: once a second, and four times a second while
-// a page is open, or less often if a read takes more than a tenth of that interval.
+// Recorder reads counters from Record on until Close: once a second, and up to four times a second
+// while a page is open, or less often if a read takes more than a tenth of that interval.
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time
@@ -57,7 +57,7 @@ func newRecorder(read func() *stat.Page) *Recorder {
 	return r
 }
 
-// Watch makes the Recorder read more often, because a page is open, until closed is called.
+// Watch lets the Recorder read more often, because a page is open, until closed is called.
 func (r *Recorder) Watch() (closed func()) {
 	add := func(n int) {
 		r.mu.Lock()

@@ -76,7 +76,7 @@ func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 	return bufio.NewReader(resp.Body)
 }
 
-// A page receives the history, then a state each second, and an event at the end.
+// A page receives the history, then each new state, and an event at the end.
 //
 // Invariant: page: A page is sent the history, then the current states, and gets an event when vnic
 // ends.

@@ -20,7 +20,7 @@ import (
 // Options are the flags. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
-	Payload int    // bytes of payload that the file gets of each packet
+	Payload int    // the most bytes of payload that the file gets of each packet
 	Ends    bool   // the file has a frame between two ports twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }

@@ -221,7 +221,8 @@ func (l *layout) names(p *Panel, x, top float64) {
 	}
 }
 
-// digits formats a number with three significant digits.
+// digits formats a number with three significant digits, or all digits before the point if there are more;
+// one that is not positive is "0".
 func digits(v float64) string {
 	if v <= 0 {
 		return "0"

@@ -99,7 +99,7 @@ func IsTerminal(w io.Writer) bool {
 // colored reports whether to write colours to w (https://no-color.org).
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
-// Red returns s in red, one of the eight basic colours, which every terminal has, if w shows colours.
+// Red returns s in red, one of the eight basic colours, if w shows colours.
 func Red(w io.Writer, s string) string { return Paint(w, "31", s) }
 
 // Green returns s in green, if w shows colours.

@@ -70,8 +70,8 @@ func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	return snap, nil
 }
 
-// Change sends a change of the lab to a vnic. ErrNone means that there is no such vnic; another error is the vnic's
-// reason to refuse.
+// Change sends a change of the lab to a vnic. ErrNone means that there is no such vnic; another error may be the
+// vnic's reason to refuse.
 func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
 }

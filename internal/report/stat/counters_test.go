@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// undeclared sets each field of v and returns the names of fields that no counter of the list reads.
+// undeclared returns the names of the fields of a T that no counter of the list reads.
 func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	t.Helper()
 	var v T

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of events. A guest can cause any number of events, but they displace only events of its
+// Bounds of events. A guest can cause any number of events, but they displace only kept events of its
 // own port.
 const (
 	portEvents  = 256 // kept events of each port

@@ -26,7 +26,7 @@ type Flows struct {
 // and protocol.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; only the address if the protocol has no port; "": not IP
+	From  string     `json:"from"`  // address and port; only the address if no port is known; "": not IP
 	To    string     `json:"to"`
 	TX    []FlowSide `json:"tx,omitempty"` // counters of the NIC that sent it; empty if no guest's NIC sent it
 	RX    []FlowSide `json:"rx,omitempty"` // counters of the NICs that received it
@@ -53,7 +53,7 @@ type FlowSide struct {
 	Last     time.Time         `json:"last"`
 
 	// Held is how many tokens of payload in GPU memory the connection has not returned, as the guest's stack or agent
-	// reports; nil: the guest has not answered.
+	// reports; nil: unknown.
 	Held *int `json:"tokens_held,omitempty"`
 
 	// Only at the sender of a TCP flow: payload bytes that the receiver has not acknowledged, and the window in the

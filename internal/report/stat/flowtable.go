@@ -150,7 +150,7 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// tokensHeld returns how many tokens the flow's receiver holds; nil: no guest has answered.
+// tokensHeld returns how many tokens the flow's receiver holds; nil: unknown.
 func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {

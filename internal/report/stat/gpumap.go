@@ -41,8 +41,7 @@ type bitmap [mostUnits / 64]uint64
 func (b *bitmap) set(i uint64)      { b[i/64] |= 1 << (i % 64) }
 func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// forget deletes the record of a queue that is being set up anew; queue -1: the records of all
-// queues of the port.
+// forget deletes the record of a queue; queue -1: the records of all queues of the port.
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,7 +207,7 @@ func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap
 	}
 }
 
-// bindingOf returns the ID of the last binding of a receive queue, or 0 if no command has made one.
+// bindingOf returns the ID of the newest binding of a receive queue in s; 0 if there is none.
 func bindingOf(s *control.State, queue int) (id uint32) {
 	for _, b := range s.Bindings { // sorted by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {

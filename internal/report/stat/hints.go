@@ -9,15 +9,15 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// hints reports payload in host memory from worthAHint bytes on, or from worthBeside bytes on at a port that has also
-// received payload in GPU memory.
+// hints reports no payload in host memory below worthAHint bytes; nor below worthBeside bytes for a flow that has none
+// in GPU memory, at a port that has received other payload there.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
 	mostHints   = 8
 )
 
-// hints returns sentences about flows that may have a problem, in the order of list.
+// hints returns at most mostHints sentences about flows that may have a problem, in the order of list.
 func hints(list []Flow) (out []string) {
 	inGPU := map[string]bool{} // ports that have received payload in GPU memory
 	for i := range list {

@@ -41,7 +41,7 @@ type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Hol
 // for a guest.
 type answers struct {
 	mu     sync.Mutex
-	last   map[string][]devmem.Holder // under mu; nil: no guest was asked
+	last   map[string][]devmem.Holder // under mu; nil: no request has ended
 	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request is under way
 }
 
@@ -76,7 +76,8 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held sets FlowSide.Held: how many tokens the flow's receiver holds, at each port whose guest has answered.
+// held sets FlowSide.Held of a TCP flow: how many tokens the flow's receiver holds, at each port that has received
+// payload in device memory and whose guest has answered.
 func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]

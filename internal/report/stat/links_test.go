@@ -72,7 +72,7 @@ func described() lab.Description {
 	return d
 }
 
-// Counters of links never decrease, whatever is read while packets pass.
+// read returns no smaller counters of a link than it has returned before.
 func TestLinksNeverGoBack(t *testing.T) {
 	l := testkit.Must(lab.Open(described(), lab.Options{}))(t)
 	defer l.Close()

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// observed is a nic.Observer: it adds an event for each thing that a port's driver sets up or removes.
+// observed is a nic.Observer: it adds events for what a port's driver sets up or removes.
 type observed struct {
 	port   string
 	events *events

@@ -83,13 +83,13 @@ type Event struct {
 	Seq  uint64    `json:"seq"` // from 1 on
 	Time time.Time `json:"time"`
 	Port string    `json:"port,omitempty"` // the port or link that the event is about
-	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "link", "fault"
+	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "fault"
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
 // Page reads all that the web page shows, with the 200 flows that moved most. It waits for no guest: the token counts
-// are the guests' answers to the previous Page. Any goroutine may call it until Close. After the lab has ended it
-// returns the last Page, with the current events.
+// are the guests' latest answers. Any goroutine may call it until Close. After the lab has ended it returns the last
+// Page, with the current events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last

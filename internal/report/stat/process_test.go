@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The metrics of the process equal the values that package procfs reads.
+// The metrics of the process agree with the values that package procfs reads.
 func TestProcessIsThatOfProcfs(t *testing.T) {
 	p := testkit.Must(procfs.Self())(t)
 	before := testkit.Must(p.Stat())(t)

@@ -30,7 +30,7 @@ const maxClients = 32
 
 // Options of a Server.
 type Options struct {
-	Command string       // this process's command: "run", "boot" or "serve"
+	Command string       // this process's command, such as "run", "boot" or "serve"
 	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
 	Log     *slog.Logger // nil: no log
 
@@ -141,7 +141,8 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends the server, its goroutines and its socket. When it returns, no function of SetPorts is running.
+// Close ends the server, its socket, and the goroutines that serve clients. When it returns, they call no function of
+// SetPorts any more.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)

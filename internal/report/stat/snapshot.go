@@ -1,7 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports at each request, and only then; the datapath does no work for it. Its socket
-// is named after the process, in a directory that only this user can access. A client sends one request, for a
+// A Server reads the counters of its ports at each request, and for each Page. Its socket is named after the process,
+// in a directory that only this user can access. A client sends one request, for a
 // Snapshot or for a change of the lab; the server answers (package jsonlines) and closes the connection: a client
 // that never reads costs a goroutine for some seconds. A Server that starts removes the sockets of processes that
 // were killed.
@@ -42,7 +42,7 @@ type Port struct {
 type Snapshot struct {
 	Schema  int            `json:"schema"`
 	PID     int            `json:"pid"`
-	Command string         `json:"command"` // "run", "boot", "serve"
+	Command string         `json:"command"` // such as "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
 	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
@@ -77,7 +77,7 @@ type PortCounters struct {
 	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
 	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: the NIC had no fault (vnic lab set)
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault of the NIC (vnic lab set) has been counted
 	Rules       int                `json:"rules"`            // number of flow rules
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place makes a directory for sockets that no other test uses.
+// place sets the directory of sockets to one that no other test uses, and that does not exist yet.
 func place(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -127,7 +127,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 }
 
-// Read and Find return an error for any nonsense that a foreign server sends.
+// Read returns an error for nonsense that a foreign server sends.
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
@@ -436,8 +436,8 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// The number of calls that a sandbox has refused is in the JSON, the metrics and the table, and
-// none of them mention a sandbox for a process without one.
+// The number of calls that a sandbox has refused is in the JSON, the metrics and, if it is not 0, the
+// table; none of them mention a sandbox for a process without one.
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {

@@ -96,7 +96,8 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate formats n bits per second with three digits and an SI prefix: "0 bit/s", "16.8 Mbit/s".
+// bitRate formats n bits per second with three digits and an SI prefix, or as a whole number without a prefix:
+// "16.8 Mbit/s", "0 bit/s".
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
