@@ -23,7 +23,7 @@ const NumReasons = 22
 
 // Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // packets as the guest received or sent them, without dropped ones; with those lost on the sender's link
+	Packets  uint64 // packets as the guest received or sent them, without dropped ones; losses of the sender's link count
 	Segments uint64 // the same packets, cut to wire size
 	Header   uint64 // bytes of the packets' headers
 	Device   uint64 // payload in GPU memory, in bytes

@@ -232,8 +232,8 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 }
 
 // holdFlows checks that a queue merges 64 flows at a time, and that the 65th ends the oldest merge.
-// Merges ended by PSH arrive in the order in which they end. The same holds for long frames, of
-// which 64 flows just fill the queue's memory for held payload.
+// Merges ended by PSH arrive in the order in which they end. The same holds for long frames:
+// 64 flows of them just fill the queue's memory for held payload.
 //
 // Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
 // of a queue do.
