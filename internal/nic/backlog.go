@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// maxBacklog bounds the frames of the control channel that wait for buffers; it is more than the
-// requests that vnic's drivers have pending at a time.
+// maxBacklog bounds the frames of the control channel that wait for buffers.
 const maxBacklog = 32
 
 // replyBacklog holds frames of the control channel that found no buffer on receive queue 0. When
@@ -62,8 +61,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until the backlog is empty, or until there is no buffer; then
-// Wake starts the next flush.
+// flush puts frames into the queue until the backlog is empty, or until there is no buffer: in that
+// case Wake starts the next flush.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {

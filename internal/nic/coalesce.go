@@ -19,8 +19,8 @@ const (
 )
 
 // merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
-// queue. The goroutine that uses a merger holds the queue's lock. A merger puts all merged frames
-// into the queue before fill returns, unless merges may outlive their batch (hold.go).
+// queue. The goroutine that uses a merger holds the queue's lock. No merge is open when fill
+// returns, unless merges may outlive their batch (hold.go).
 type merger struct {
 	limits wire.Limits // the driver's limits, as merging found them
 	holds  bool        // merges outlive their batch
@@ -139,7 +139,7 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 
 // followed reports whether the next packet of a packet's flow may be among the packets behind it.
 // The result is true for each TCP packet with payload whose successor in sequence is among these
-// packets; otherwise it is nearly always false, because only sequence numbers are compared.
+// packets. It may be true for another packet by chance, because only sequence numbers are compared.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -201,8 +201,7 @@ func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) boo
 	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
 }
 
-// vouched reports whether a frame's checksum is good, or partial (the sender left it to the device
-// to complete).
+// vouched calls coalesce.Vouched for a frame; false also if the payload cannot be read.
 func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
 	if coalesce.NeedsSum(m) {
@@ -224,8 +223,8 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 }
 
 // end ends merge k: it puts the merge's frames into the queue as one packet, or one by one if one
-// packet is not possible. It returns false if held frames found no buffers: these frames stay held,
-// and the merge's frames of this batch become Busy.
+// packet is not possible. Frames of this batch that find no buffers become Busy. It returns false
+// if held frames found no buffers: these frames stay held.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)
@@ -239,7 +238,7 @@ func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool
 	return true
 }
 
-// apart puts a merge's frames of this batch into the queue one by one.
+// apart calls one for each of a merge's frames of this batch.
 func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) {
 	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
 		rq.one(d, batch[i], &g.route)

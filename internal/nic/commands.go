@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// The methods in this file carry out commands. Most of them change a copy of control.State, which
-// checks the command and returns its errno. The transmit workers of the port's guest call them for
-// the control channel.
+// Most methods in this file carry out commands of the control channel; device models call some of
+// them too. Most commands that change state change a copy of control.State, which checks the
+// command and returns its errno.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
@@ -35,7 +35,7 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 is never split: it gets the frames that cannot be
+// SetSplit implements control.Handler. It never splits queue 0, which gets the frames that cannot be
 // split and the answers to commands. When a command turns split off, SetSplit returns posted
 // buffers, unused, to the driver before steering changes: the queue must not put a whole frame into
 // buffers that the driver laid out for split frames.
@@ -148,7 +148,7 @@ func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 	})
 }
 
-// UnregisterBuffer implements control.Handler. It waits at most for one step of an engine's job.
+// UnregisterBuffer implements control.Handler. It may wait for one step of an engine's job.
 func (p *Port) UnregisterBuffer(id uint32) error {
 	if p.rdma.usesBuffer(id) {
 		return fmt.Errorf("buffer %d: a memory region uses it: %w", id, syscall.EBUSY)
@@ -232,5 +232,5 @@ func (p *Port) PortCounters() (c control.PortCounters, err error) {
 	return c, nil
 }
 
-// State returns a copy of all state that commands have set up.
+// State returns a copy of the port's control.State.
 func (p *Port) State() *control.State { return p.state().Clone() }

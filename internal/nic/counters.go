@@ -8,8 +8,7 @@ import (
 )
 
 // Counters count a transmit queue's packets, or one direction of a flow counter. One goroutine at a
-// time adds to them: the queue's worker, or the holder of the flow counter's lock. Any goroutine
-// may read them.
+// time adds to them. Any goroutine may read them.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
@@ -83,8 +82,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 }
 
 // gpuBytes counts n bytes of segment s for the GPU whose memory they lie in. If a frame lies in the
-// memory of more than two GPUs, bytes of a third GPU count for the second; vnic's own drivers use
-// at most two.
+// memory of more than two GPUs, bytes of a third GPU count for the second.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
@@ -160,8 +158,8 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is the sum of the counts of a batch. An atomic store costs as much as a small copy, so the
-// port adds to Counters once a batch and not once a packet.
+// delta is the sum of the counts of a batch. The port adds it to the counters once a batch, not once
+// a packet, which saves time.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
 	device, gpuFile, host, bounced, buffers   uint64

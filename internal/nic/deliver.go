@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// rxQueue is a receive queue with the port's state for it. The user of that state holds q's lock.
+// rxQueue is a receive queue with the port's state for it. Most of that state is used under q's lock.
 type rxQueue struct {
 	q       RxQueue
 	wait    wire.Waitable // the model's queue, for which senders wait
 	mover   Mover
 	frame   Frame
-	merger  *merger      // made when the port first merges frames for the queue
+	merger  *merger      // made when first needed
 	holding atomic.Int32 // merges that are open between batches; written under q's lock
 	delta   delta        // of the current batch
 	way     *shape.Route // route of the last packet over links
@@ -32,9 +32,10 @@ type rxQueue struct {
 	exhaustion exhaustion
 }
 
-// blockedQueues are the queues that lacked buffers during a batch. Later packets of the batch for
-// these queues wait, so that no packet overtakes another one of its flow: neither on the same
-// queue, nor on the queue for frames that cannot be split.
+// blockedQueues are the queues for which a packet of the batch has to wait: for buffers, or for
+// another port's turn. Later packets of the batch for these queues wait too, so that no packet
+// overtakes another one of its flow: neither on the same queue, nor on the queue for frames that
+// cannot be split.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {
@@ -130,9 +131,9 @@ type delivery struct {
 }
 
 // fill puts the packets at the start of batch that go to queue r.q into that queue, under its lock,
-// and returns how many they were. It stops early at a packet that may overtake a merge on another
-// queue. r is the route of the first packet; when fill returns, r is the route of the packet behind
-// the ones that it has put.
+// or makes them Busy, and returns how many they were. It stops early at a packet that may overtake a
+// merge on another queue. r is the route of the first packet; when fill returns, r is the route of
+// the packet behind these n, if there is one. If call is true, the caller must call q.Call.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -185,7 +186,8 @@ func (rq *rxQueue) counters() control.DirCounters {
 	return rq.in
 }
 
-// one puts one packet into the queue, or makes it Busy if an earlier packet of its flow waits.
+// one puts one packet into the queue, or makes it Busy if an earlier packet waits or there is no
+// buffer.
 func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 	if wait := d.blocked.waitFor(r); wait != nil {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
@@ -277,16 +279,15 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of the control channel into receive queue 0. It never waits: if there is no
-// buffer, the backlog puts the frame when there is one. If the backlog is full, the frame is lost.
+// putOwn puts a frame of the control channel into receive queue 0. It does not wait for buffers: if
+// there is none, the backlog keeps the frame. If the backlog is full or closed, the frame is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
 	}
 }
 
-// lost counts a frame of the control channel if receive queue 0 did not take it (res). vnic's
-// drivers repeat a request whose answer is lost.
+// lost counts a frame of the control channel if receive queue 0 did not take it (res).
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)

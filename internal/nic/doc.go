@@ -53,7 +53,7 @@
 // A port misbehaves on request. It drops an interrupt (LoseInterrupt; the device model calls
 // InterruptLost before it interrupts its driver), delays transmit completions (DelayCompletions;
 // the Sender keeps the tokens with which it completes the frames later), or takes no receive
-// buffers (Exhaust; Deliver makes all packets Busy without looking at a queue). One word of the
+// buffers (Exhaust; Deliver makes packets for receive queues Busy without looking there). One word of the
 // port has a bit for each of the last two faults and one for the lost carrier; Deliver reads the
 // word once for a batch.
 //
@@ -69,8 +69,8 @@
 // is one round of a Sender: its held frames, and new ones up to its Batch. A Sender that is awake
 // sends without a turn while there are buffers, and these frames count for its port. When a port is
 // more than 128 frames ahead of a port that has a turn, its frames wait until that turn has ended
-// (RxBase.Admit). A turn ends when the Sender has tried to send, whatever the result, so no Sender
-// sleeps while there are buffers. Shares are equal in frames, not in bytes. All Senders of a port
+// (RxBase.Admit). A turn ends when the Sender has tried to send, whatever the result. Shares are
+// equal in frames, not in bytes. All Senders of a port
 // count as that port: the Senders of its transmit queues, of RDMA, of the gateway or of an uplink.
 // A port that has waited during the last 64 posts keeps a credit of up to 256 frames, which it gets
 // first when it waits again. A guest with two NICs has two shares. A turn costs a look at the list
@@ -152,8 +152,8 @@
 // a merge only if the frame could not be split or if its flow is unknown. A merge also ends when
 // Hold has passed since its first frame was held; when it is the oldest, and a 65th flow needs a
 // slot or the queue's memory is used up; at SetCoalescing(false), a change of rules, RSS or split;
-// and before its queue stops (FlushRx). If the queue has stopped, the port drops its held frames
-// when their time is up, with the reason stopped or disabled.
+// and before its queue stops (FlushRx). If the queue has stopped, the port drops its held frames,
+// at the latest when their time is up, with the reason stopped or disabled.
 //
 // If the queue lacks buffers when a merge ends, the port puts its frames one by one as far as
 // buffers last, and the other frames wait. Meanwhile the next frames of the flow are Busy and wait

@@ -31,7 +31,7 @@ func booksOf(a, b *toy) (k books) {
 	return k
 }
 
-// Each way to lose a frame counts one drop at the sender's queue (unless the link lost it), one
+// Each of these lost frames counts one drop at the sender's queue (unless the link lost it), one
 // reason at a link, and one drop at the receiver's queue if that queue refused the frame.
 //
 // Invariant: nic: Each frame that a queue drops is counted in the link's drops, by reason.

@@ -131,7 +131,7 @@ func (fds *EventFDs) Park() bool {
 	return true
 }
 
-// busy reports whether writers are inside.
+// busy reports whether writers are inside, or an ended EventFD has not been closed yet.
 func (fds *EventFDs) busy() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()

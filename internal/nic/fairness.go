@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Parameters by which a Sender finds slow receivers.
+// Parameters by which a Sender finds slow receivers, and the bound of the receivers that it keeps.
 const (
 	// slowWait is how long frames to a receiver must have waited, in the last second, before the
 	// Sender may find that receiver slow.

@@ -80,8 +80,8 @@ func (p *Port) DelayCompletions(d time.Duration) {
 func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
 
 // Exhaust makes the port take no receive buffers for d, at most MaxExhaustion, as if no driver had
-// posted any: frames are Busy and wait until d is over. A new call replaces the previous one; d = 0
-// ends the exhaustion.
+// posted any: frames are Busy until d is over. A new call replaces the previous one; d = 0 ends the
+// exhaustion.
 func (p *Port) Exhaust(d time.Duration) {
 	f := &p.faults
 	f.mu.Lock()
@@ -119,8 +119,8 @@ func (f *faults) stopTimer() {
 	f.timer = nil
 }
 
-// endExhaustion lets the port take buffers again, and wakes all waiters at once: a sender that then
-// finds no buffers waits for its port's turn. The caller holds mu; endExhaustion releases it.
+// endExhaustion lets the port take buffers again, and wakes all waiters. The caller holds mu;
+// endExhaustion releases it.
 func (p *Port) endExhaustion() {
 	f := &p.faults
 	p.set(noBuffers, false)
@@ -155,8 +155,7 @@ func (p *Port) set(what uint32, on bool) {
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
 // exhaustion is the Waitable for which senders to a receive queue wait while noBuffers is set. They
-// do not wait for the queue: the queue would wake them when its driver posts buffers, and might
-// keep them waiting until it has more buffers than when it last lacked some.
+// do not wait for the queue, because it would not wake them when the exhaustion ends.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -186,9 +185,8 @@ func (e *exhaustion) Disarm(w wire.Waker) {
 	}
 }
 
-// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy, which lasts
-// until the port clears noBuffers, and returns how many they were. Like fill, it leaves in r the
-// route of the packet behind them.
+// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy, and returns
+// how many they were. Like fill, it leaves in r the route of the packet behind them.
 func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	for q := r.q; r.q == q; {
 		batch[n].Verdict = wire.Verdict{Kind: wire.Busy, Queue: &rq.exhaustion}
@@ -210,8 +208,8 @@ type LateTxQueue interface {
 	DoneLate(token uint32) error
 }
 
-// maxLate bounds the frames whose completion lateFrames delays at a time; an honest driver has
-// fewer in flight. Beyond maxLate, put completes the oldest ones early.
+// maxLate bounds the frames whose completion lateFrames delays at a time. Beyond maxLate, put
+// completes the oldest ones early.
 const maxLate = 1 << 15
 
 // lateFrames are done frames that wait for their delayed completion, in their order.
@@ -227,7 +225,8 @@ type lateFrame struct {
 	token uint32
 }
 
-// end completes all frames. The Sender calls it when the queue stops.
+// end completes all frames, or those before an error, and empties the list. The Sender calls it
+// when the queue stops.
 func (l *lateFrames) end() {
 	_ = l.show(true) // ignores the error, as the queue stops anyway
 	l.list, l.next = l.list[:0], 0

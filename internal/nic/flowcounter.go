@@ -13,9 +13,8 @@ type flowCounter struct {
 	rx, tx direction
 }
 
-// direction is one direction of a flow counter's connection. A flow stays on one queue, so the lock
-// is contended only while a rule moves the flow. The lock is a leaf lock: a goroutine holds it for
-// a few additions, and takes it only for packets of counted flows.
+// direction is one direction of a flow counter's connection. Its lock is a leaf lock: a goroutine
+// holds it for a few additions, and takes it only for packets of counted flows.
 type direction struct {
 	flow splitter.Flow
 
@@ -24,8 +23,8 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes, and counts how many of these bytes an earlier packet has
-// carried already.
+// count adds a packet of n payload bytes, and for TCP counts how many of these bytes an earlier
+// packet has carried already.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,12 +71,12 @@ const maxRanges = 256
 
 // seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that
 // is sent again from a byte that comes late, after a loss or reordering before the flow counter.
-// The set compares numbers by their distance to edge, so they may wrap; a flow's window is far
-// smaller than half of the sequence space.
+// The set compares numbers by their distance to edge, so they may wrap; a flow's window, at most
+// 1 GiB, is smaller than half of the sequence space.
 type seen struct {
 	begun  bool
-	start  uint32 // first sequence number of the connection; of the first packet if no SYN was seen
-	edge   uint32 // all numbers below have passed
+	start  uint32 // sequence number of the byte behind SYN; if no SYN was seen, of the first payload
+	edge   uint32 // all numbers below count as passed
 	n      int
 	ranges [maxRanges]seqRange // numbers above edge that have passed: sorted, with gaps before and between them
 }

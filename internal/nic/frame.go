@@ -20,7 +20,7 @@ const MaxFrame = 65535 + splitter.EthLen + 8
 // packets are shorter.
 const firstLook = 128
 
-// ErrBadFrame is the error for a malformed frame from a guest: too short or too long.
+// ErrBadFrame is the error for a frame from a guest whose length is not possible.
 var ErrBadFrame = errors.New("bad frame")
 
 // Errors that a guest can cause with each frame, so they are allocated only once.
@@ -36,8 +36,8 @@ var (
 // frame's headers to it. The payload stays in segs. ParseFrame sets Meta.Headers; the caller sets
 // the rest of Meta, and then calls p.Prepare. ParseFrame reuses the storage of p.Payload.
 //
-// ParseFrame reads bytes behind the first segment only if the headers go on there. So if a driver
-// keeps headers and payload in different segments, ParseFrame never reads payload as headers.
+// ParseFrame reads bytes behind the first segment only if the headers are not complete there. So if
+// a driver keeps all headers in a segment of their own, ParseFrame never reads payload as headers.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen

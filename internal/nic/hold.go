@@ -17,7 +17,7 @@ const (
 	// maxHeld bounds the open merges on a queue if merges outlive their batch.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload: two chunks for the first
-	// frame of each flow, at an MTU of 9000. When all chunks are in use, the oldest merge ends.
+	// frame of each flow, at an MTU of 9000. When a merge needs more, the oldest merge ends.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
 	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge, or of a frame
@@ -439,8 +439,8 @@ func (rq *rxQueue) settle() {
 	}
 }
 
-// flushDue ends merges whose time is up, on all queues, and returns when the next one is due;
-// MaxInt64: none.
+// flushDue ends merges whose time is up, on all queues, and returns when to call it again; MaxInt64:
+// not before Wake.
 func (p *Port) flushDue(now int64) (next int64) {
 	next = math.MaxInt64
 	for _, rq := range p.queues {
@@ -480,7 +480,7 @@ func (p *Port) FlushRx(queue int) {
 	}
 }
 
-// flushRx ends the queue's merges that are due by now, and returns when the next one is due.
+// flushRx ends the queue's merges that are due by now, and returns when to call it again.
 func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)

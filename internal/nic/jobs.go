@@ -46,8 +46,7 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the notice that a job has ended. A lost notice does no harm: vnic's driver polls as
-// well.
+// jobDone sends the notice that a job has ended. The notice may be lost.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)
 	if s.Err != nil {

@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// This is the smallest possible device model: its rings are slices, its registers are methods. The
-// rest of the NIC is package nic (see its doc).
+// This is a small device model: its rings are slices, its registers are methods. The rest of the NIC
+// is package nic (see its doc).
 
 const toyBatch = 8
 
@@ -572,8 +572,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// The sender looks up the memory of held frames again only when mappings have changed. It drops a
-// frame whose memory is gone, and sends the others.
+// The sender makes the queue translate the memory of held frames anew only when mappings have
+// changed. It drops a frame whose memory is gone, and sends the others.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {

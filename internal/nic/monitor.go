@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// stuckAfter is how long a write may block before the monitor frees the writer; the monitor does so
-// after at most twice that time.
+// stuckAfter is the interval at which the monitor looks for writers that block.
 const stuckAfter = limits.StuckWrite
 
 // Monitor is a goroutine that does a device's work outside its queues: it frees writers that block
@@ -70,8 +69,8 @@ func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) 
 	return m, nil
 }
 
-// Watch makes the Monitor call Kicked with tag, which is not negative, for each signal of an
-// eventfd. The epoll entry is edge triggered, because a signal that nobody consumes must not make
+// Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd.
+// The epoll entry is edge triggered, because a signal that nobody consumes must not make
 // the monitor spin. Each write to an eventfd is an edge; adding a readable eventfd is one too.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}

@@ -78,8 +78,8 @@ func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 }
 
 // Payload fills dst with the first bytes of src, which has at least as many. If the NIC cannot
-// reach the GPU memory in dst peer to peer, the Mover writes the bytes to host memory, and the
-// GPU's copy engine copies them from there.
+// reach the GPU memory in dst peer to peer, the Mover copies the bytes to host memory, and from
+// there to dst, as a GPU's copy engine would.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err

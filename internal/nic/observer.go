@@ -9,10 +9,10 @@ import (
 )
 
 // Observer gets notifications about changes that drivers make to a port. The port calls its methods
-// on a driver's or a device's goroutine, under locks of the port: they must return at once and call
-// no method of the port.
+// on the goroutine that makes the change, perhaps under locks of the port: they must return at once
+// and call no method of the port.
 type Observer interface {
-	// Changed gets the State before and after a command. Both belong to the port; the Observer must
+	// Changed gets the State before and after a change. Both belong to the port; the Observer must
 	// not change them. A new Generation means a device reset, or another driver.
 	Changed(was, now *control.State)
 	// The port calls DeviceQueue when a receive queue gets its first buffers in GPU memory (on), and
@@ -71,8 +71,8 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	}
 }
 
-// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since
-// NewPort.
+// DeviceQueues returns, sorted, the receive queues that have been bound to GPU memory, or have had
+// buffers there, since NewPort.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
 // Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of

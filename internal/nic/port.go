@@ -49,7 +49,7 @@ type Config struct {
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock: nanoseconds, above 0; nil: shape.Now. Tests set it
 	Flows    int          // rows in the account of flows (FlowAccount), at most flows.MaxRows; 0: no account
-	Pollers  *Pollers     // threads that poll the transmit rings, if the model supports it; nil: a thread for each queue
+	Pollers  *Pollers     // threads that poll the transmit rings, if the model supports it; nil: a worker for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger // nil: none
 }
@@ -90,7 +90,7 @@ type Port struct {
 	backlog      replyBacklog
 	faults       faults
 	rdma         roce
-	deviceQueues queueSet                 // receive queues that have had buffers in GPU memory
+	deviceQueues queueSet                 // result of DeviceQueues
 	deviceNow    queueSet                 // receive queues that have such buffers now (NoteDeviceQueue)
 	observer     atomic.Pointer[Observer] // nil: none
 	lostReplies  atomic.Uint64            // control frames that receive queue 0 did not take
@@ -218,9 +218,8 @@ func (p *Port) Restarted() {
 	}
 }
 
-// DriverChanged drops all state that the previous driver's commands set up. The device model calls
-// it when another driver has taken over without a device reset, because a new guest replaced the
-// old one.
+// DriverChanged drops the state that the previous driver's commands set up. The device model calls
+// it when another driver has taken over without a device reset.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
@@ -272,7 +271,7 @@ func (p *Port) SetP2P(on bool) {
 	p.p2p.Store(mask)
 }
 
-// SetMTU sets the MTU that the control channel reports to the guest.
+// SetMTU sets the MTU that the control channel reports to the guest, and that RDMA uses.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
 // Space returns the guest's address space.

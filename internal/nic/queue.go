@@ -63,7 +63,7 @@ const (
 	PutStopped         // stopped by an error of the driver or its memory
 	PutTooBig          // longer than the queue's buffers could ever hold
 	PutUnsplit         // the frame is to be split, but the buffers do not allow it
-	PutFault           // the sender's memory went away; nothing was published
+	PutFault           // the sender's memory went away, or a receive buffer cannot be used: the frame is dropped
 )
 
 var reasons = [...]wire.DropReason{

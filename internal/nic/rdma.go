@@ -157,8 +157,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive passes a packet to the Engine as soon as the links to its memory are free. The port does
-// not know the packet's memory yet, so it uses the links of the last packet.
+// receive passes a packet to the Engine. If the port has a Shape, the packet passes links first: the
+// links of the last packet, because the port does not know this packet's memory yet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)
@@ -262,7 +262,7 @@ func (r *roce) Pending() bool { return r.engine.Load().Pending() }
 // Backlog implements TxQueue: no driver waits for space.
 func (r *roce) Backlog() (frames int, full bool) { return 0, false }
 
-// EnableKick implements TxQueue: the Engine wakes the Sender for each frame.
+// EnableKick implements TxQueue: the Engine wakes the Sender when it has frames.
 func (r *roce) EnableKick() (more bool) { return r.Pending() }
 
 // DisableKick implements TxQueue.

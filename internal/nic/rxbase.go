@@ -20,7 +20,8 @@ import (
 //
 // A port needs no turn to send: a sender that is awake sends without one. But while another port
 // has a turn, a port that is more than mostLead frames ahead of it gets no turn, and Admit refuses
-// its frames. Its senders wait in the list meanwhile, even if there are free buffers.
+// its frames unless it has a turn already. Its senders wait in the list meanwhile, even if there are
+// free buffers.
 //
 // Shares are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a
 // frame hardly depends on its length. A port that sends longer frames moves more bytes.
@@ -48,7 +49,7 @@ const (
 	keepTurns   = 64  // calls of WakeNext after which RxBase forgets a port without waiters
 )
 
-// portTurns is RxBase's record of a port with waiting senders.
+// portTurns is RxBase's record of a sending port.
 type portTurns struct {
 	serial  uint32     // wire.Link.Serial of the port
 	waiters []waiter   // in the order of waking
@@ -56,7 +57,7 @@ type portTurns struct {
 	before  int        // the value of took at the start of the turn
 	vain    wire.Waker // the waker of the last turn, if it sent nothing: it returns to the front of waiters
 	took    int        // frames of the port that the queue took, plus a start value from served
-	posts   uint64     // RxBase.posts when one of its waiters last began to wait
+	posts   uint64     // RxBase.posts when one of its waiters last began to wait, or Admit added the port
 }
 
 type waiter struct {
@@ -107,8 +108,8 @@ func (b *RxBase) Unlock() {
 	}
 }
 
-// Arm implements wire.Waitable. A sender has to wait in spite of free buffers if other senders of
-// its port wait, or if Admit refuses its port.
+// Arm implements wire.Waitable. A sender has to wait in spite of free buffers if another sender of
+// its port waits or has a turn, or if Admit refuses its port.
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()

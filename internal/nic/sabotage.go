@@ -7,8 +7,7 @@ import (
 
 // Sabotage is a deliberate fault of a NIC, with which a user shows that tests detect it (package
 // sabotage lists the faults). It replaces parts of the NIC when the port makes them, or when the
-// port compiles a State, so a NIC without a fault has no branch for one. Nil or zero fields change
-// nothing.
+// port compiles a State. Nil or zero fields change nothing.
 type Sabotage struct {
 	Name  string
 	Every uint32 // the fault hits one of Every occasions of a queue; 0: each
@@ -80,8 +79,8 @@ func (s *Sabotage) out(o Outlet) Outlet {
 	return s.Out(o)
 }
 
-// compile makes the steering of a State. With a fault it never reuses the old compiled tables: they
-// were compiled from a State that the fault had changed, not from old.state.
+// compile makes the steering of a State. With a fault of the steering it never reuses the old
+// compiled tables: they were compiled from a State that the fault had changed, not from old.state.
 func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	fault := p.conf.Sabotage
 	if fault == nil || fault.Steering == nil {

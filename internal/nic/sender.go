@@ -21,8 +21,8 @@ type TxFrame struct {
 }
 
 // TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's
-// worker calls all methods; it calls Gather, Reload, Done and Publish inside the epoch of the
-// queue's address space. None of them may wait.
+// worker calls all methods; it calls Gather, Reload and Done inside the epoch of the queue's address
+// space. None of them may wait.
 type TxQueue interface {
 	// Gather takes at most len(free) new frames from the ring, and describes the frames that the
 	// Sender has to send in free[:filled], in their order (ParseFrame, Meta, Prepare). taken also
@@ -35,8 +35,7 @@ type TxQueue interface {
 	// Reload, so translations are void. ok is false if the frame's memory is gone: then the Sender
 	// drops the frame. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
-	// Done returns frames to the driver, in this order; each has its Verdict. An error stops the
-	// queue.
+	// Done returns frames to the driver, in this order. An error stops the queue.
 	Done(fs []*TxFrame) error
 	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest
 	// frame. Abandon returns true if the frame is back in the ring for the next start; otherwise
@@ -86,7 +85,7 @@ type SenderOptions struct {
 // Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames
 // to the driver, and holds frames that meet a busy receiver. When the receiver has buffers, the
 // worker sends its held frames again, before all new frames and in order, until patience ends. The
-// worker sleeps until a receiver, the driver or Stop wakes it.
+// worker sleeps until a receiver, the driver or Stop wakes it, or a time is up.
 //
 // One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of
 // steps that depend on no stack or thread: Round does not wait, and the worker waits for a Sleeper,
@@ -302,8 +301,8 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch of SenderOptions.Space. After an error it
-// has sent all frames before the faulty one.
+// exchange sends held and new frames, inside the epoch of SenderOptions.Space. After an error of
+// Gather it has sent all frames before the faulty one.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {

@@ -63,8 +63,7 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 
 // gate lets packets of a batch into links, in their order. A packet that finds its links in use
 // reserves them for a later time; up to turn bytes of a batch may wait with a reservation, and all
-// packets behind them wait without a reservation. So queues that share a link use it in turn, each
-// for the same number of bytes.
+// packets behind them wait without a reservation. So queues that share a link use it in turn.
 type gate struct {
 	shape *Shape
 	now   int64  // time by shape.Now; 0: gate has not read the clock

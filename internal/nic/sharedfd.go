@@ -113,7 +113,7 @@ func (e *event) open() error {
 	return nil
 }
 
-// Wake implements wire.Waker. It makes a system call only if the owner sleeps. It may be called
+// Wake implements wire.Waker. It makes a system call only between Park and Unpark. It may be called
 // after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper lets a transmit worker with a locked thread sleep in ppoll, until Wake is called, its
-// driver kicks, or time is up. It does not use Go's netpoller, so the worker wakes sooner. The
-// protocol is Park, look for work, Sleep or Unpark (see event).
+// Sleeper lets a goroutine, such as a transmit worker, sleep in ppoll, until Wake is called, a
+// driver kicks, or time is up. It does not use Go's netpoller. The protocol is Park, look for work,
+// Sleep or Unpark (see event).
 type Sleeper struct {
 	event
 	port    uint32 // wire.Link.Serial of the Sender's port; 0: no port

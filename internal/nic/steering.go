@@ -166,7 +166,7 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	r.split, r.hlen = true, n
 }
 
-// hashTypes are the types of packets that RSS can hash: TCP and UDP by 4-tuple, other IP packets by
+// hashTypes are the types of packets that RSS can hash: TCP and UDP by 4-tuple, and all IP packets by
 // 2-tuple.
 const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
 	control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
@@ -190,7 +190,7 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 }
 
 // change carries out a command: f changes a copy of the State, and change compiles this copy and
-// makes it the port's State. On an error nothing changes.
+// makes it the port's State. On an error the State stays the same.
 func (p *Port) change(f func(s *control.State) error) error {
 	defer p.flushHeld() // flows may now move to other queues: no frame must overtake a held one of its flow
 	p.mu.Lock()
@@ -256,8 +256,8 @@ func (p *Port) applyDefaultRSS() {
 	p.flushSoon() // not flushHeld: the caller holds mu, and may be the Monitor, which must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use: the driver has enabled them and posted buffers. The
-// port spreads flows over these queues until a driver sets RSS or sends Hello.
+// SetDefaultRSS sets the receive queues in use, from which the port makes the default RSS table
+// (defaultRSS). A table that a driver has set stays.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

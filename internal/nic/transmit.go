@@ -124,9 +124,9 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost copies a packet's GPU payload to host memory by the copy engine, for a NIC that cannot
-// read the GPU's memory. used is the number of slots of bounce that earlier packets of the batch
-// take; toHost returns the number with this packet's.
+// toHost copies a packet's GPU payload to host memory, as the GPU's copy engine would, for a NIC
+// that cannot read the GPU's memory. used is the number of slots of bounce that earlier packets of
+// the batch take; toHost returns the number with this packet's.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -194,7 +194,7 @@ func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 }
 
 // Discard counts a frame that the device model returned to its driver without making a packet of
-// it: it is malformed, or its queue is stopped.
+// it, by reason.
 func (t *Transmitter) Discard(r wire.DropReason) {
 	t.discard(0, r)
 	t.delta.flush(&t.out)

@@ -35,7 +35,6 @@
 // (RFC 3168, 6.1.2).
 //
 // A Merge has at most MaxFrames frames and 64 KiB. The cost of a frame does not depend on the
-// number of frames before it: one comparison of headers, and the sums of two headers. A Merge
-// allocates nothing, and no header makes it panic: a Merge works on private copies of headers that
-// splitter.Parse has checked.
+// number of frames before it. A Merge allocates nothing, and no header makes it panic: a Merge
+// works on private copies of headers that splitter.Parse has checked.
 package coalesce

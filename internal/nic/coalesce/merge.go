@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// MaxFrames bounds the frames of a Merge: 64 KiB of the smallest segments worth merging.
+// MaxFrames bounds the frames of a Merge: 64 KiB in segments of 256 bytes.
 const MaxFrames = 256
 
 // maxIP is the length of the longest IP packet, header included, that Linux's GRO makes by default,
@@ -15,7 +15,8 @@ const MaxFrames = 256
 // possible IPv4 packet.
 const maxIP = 65535
 
-// Offsets in the IP and TCP headers (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1).
+// Offsets in the IP and TCP headers, the headers' lengths, and the flag DF (RFC 791, 3.1; RFC 8200,
+// 3; RFC 9293, 3.1).
 const (
 	ipv4Len     = 20
 	ipv4Total   = 2
@@ -37,17 +38,16 @@ const (
 )
 
 // Possible reports whether a frame could be part of a Merge, as its first or a later frame,
-// according to its parsed headers. It is cheap, and returns false for most frames that cannot be
-// merged.
+// according to its parsed headers. Begin and Continues may still refuse the frame.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
-// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or
-// partial (the sender left it to the device). sum is the sum of the payload (splitter.Sum); Vouched
-// uses it only if NeedsSum returns true.
+// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or it is
+// partial (the sender left it to the device) with the value that a segmenter would write. sum is
+// the sum of the payload (splitter.Sum); Vouched uses it only if NeedsSum returns true.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
@@ -66,8 +66,8 @@ func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
 
 // Merge is a sequence of frames of one flow that a receiver gets as one GSO packet. The zero value
-// has no frame. It refers to the first frame's header and Meta, which must not change until the
-// caller has called Header.
+// has no frame. It refers to the first frame's header and Meta, which must not change while the
+// caller uses the Merge, unless it has called Keep.
 type Merge struct {
 	hdr     []byte
 	meta    *splitter.Meta
@@ -80,10 +80,9 @@ type Merge struct {
 	ended   bool
 }
 
-// Begin makes g the Merge of one frame, for which Possible is true. If no other frame joins, the
-// receiver gets this frame unchanged. max is the length of the longest GSO packet that the receiver
-// takes, headers included. Begin returns false, and makes g empty, if the frame is longer than
-// that, if no frame may follow it, or if a segmenter would not write the same header.
+// Begin makes g the Merge of one frame, for which Possible is true. max is the length of the
+// longest GSO packet that the receiver takes, headers included. Begin returns false, and makes g
+// empty, if no Merge can begin with the frame: for example, it is longer than max, or has PSH.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers

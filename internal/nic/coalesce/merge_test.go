@@ -226,8 +226,8 @@ func TestFramesOfAFlowAreMerged(t *testing.T) {
 	}
 }
 
-// Each difference at which Linux's GRO ends a merge ends one here, and so do the stricter rules of
-// Merge.
+// Differences at which Linux's GRO ends a merge end one here, and so do differences by the stricter
+// rules of Merge.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestDifferencesEndAMerge(t *testing.T) {
@@ -335,8 +335,8 @@ func ones(f *frame) {
 	be.PutUint16(field, 0xffff)
 }
 
-// Only the last frame may be shorter, no frame is empty, and a merged packet is no longer than
-// allowed.
+// Only the last frame may be shorter, an empty frame joins no merge, and a merged packet is no
+// longer than allowed.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestLengthsOfAMerge(t *testing.T) {

@@ -25,7 +25,7 @@ type Acc struct {
 	Counts
 }
 
-// Fresh reports whether the Acc has no packet of this batch yet.
+// Fresh reports whether the Acc has counted no packet and no dropped payload yet.
 func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
 
 // At returns the Acc of a flow. Only the Shard's owner calls At and Flush.
@@ -50,7 +50,7 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 }
 
 // Acked records the acknowledgment number and the unscaled window of a TCP packet, which describe
-// the other direction of the connection.
+// the other direction of the connection, unless the Acc has a later acknowledgment.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}

@@ -23,7 +23,7 @@ const NumReasons = 22
 
 // Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // packets as the guest received or sent them, without dropped ones
+	Packets  uint64 // packets as the guest received or sent them, without dropped ones; losses of the sender's link count
 	Segments uint64 // the same packets, cut to wire size
 	Header   uint64 // bytes of the packets' headers
 	Device   uint64 // payload in GPU memory, in bytes
@@ -79,7 +79,7 @@ type Row struct {
 	Begun bool          // Top is set
 	Top   uint32        // sequence number of the byte after the highest byte of payload
 	Peer
-	First time.Time // time of the first batch with packets of the flow
+	First time.Time // time of the first batch since the flow got its row
 	Last  time.Time
 	Counts
 }
@@ -219,8 +219,8 @@ func (s *Shard) add(block uint16) {
 }
 
 // take takes a block from the shard that has most blocks, if this shard has less than its equal
-// part. false: this shard has its part, or another goroutine holds the other shard's lock. Sooner
-// or later each busy shard has its part, and blocks no longer move.
+// part. false: this shard has its part, no other shard has more, or another goroutine holds the
+// other shard's lock.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {

@@ -143,7 +143,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// The sizes stated in doc.go hold.
+// A row has at most the size in doc.go, and a Shard not much more.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)

@@ -8,7 +8,7 @@ import (
 	"math/bits"
 )
 
-// Commands of the admin queue (gve_adminq.h, enum gve_adminq_opcodes).
+// Commands of the admin queue (gve_adminq.h, enum gve_adminq_opcodes), and the layout of its slots.
 const (
 	opDescribeDevice     = 0x1
 	opConfigureResources = 0x2
@@ -51,7 +51,7 @@ type adminQueue struct {
 	running bool
 	base    uint64
 	slots   uint32 // a power of two
-	done    uint32 // commands done since the last reset, free running
+	done    uint32 // commands done since the queue started, free running
 }
 
 // run starts the admin queue at the address that the driver has written to the registers.
@@ -73,7 +73,7 @@ func (d *Device) run() {
 }
 
 // writeDoorbell carries out the commands that the driver has posted since the last write; count is
-// the number of commands that it has posted since the last reset.
+// the number of commands that it has posted since the queue started, free running.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -93,8 +93,8 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue stops the queue until the driver resets the device: the device cannot trust later
-// commands.
+// stopAdminQueue stops the queue until a reset, or until the driver starts it again: the device
+// cannot trust later commands.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)

@@ -9,7 +9,7 @@ import (
 )
 
 // The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`), split and
-// not. From then on frames lie in buffers of that size, and a merge takes no more frames than fit.
+// not. From then on frames lie in buffers of that size, and the limit for GSO packets follows it.
 //
 // Invariant: nic/gve: Packet buffers have the size that the driver named last.
 func TestBufferSizeChanges(t *testing.T) {

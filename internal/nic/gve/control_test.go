@@ -372,8 +372,8 @@ func TestRegisterAccess(t *testing.T) {
 }
 
 // Register adminq_pfn reads as the admin queue's page while the queue runs, whether the driver
-// writes it, as iPXE does, or not, like Linux; otherwise as 0. A driver that writes 0 resets the
-// device.
+// writes it, as iPXE does, or not, like Linux. It reads as 0 after a reset, and while the device
+// asks for one. A driver that writes 0 resets the device.
 func TestPageOfTheAdminQueue(t *testing.T) {
 	c := newCtl(t, queues(2))
 	page := uint32(c.ring / 4096)

@@ -42,7 +42,7 @@ type rxCompl struct {
 	stamp     uint32 // the low half of the time, in nanoseconds
 }
 
-// Bits of the completion's fields.
+// Bits, values and bounds of the completion's fields.
 const (
 	rxMaxLen = 1<<14 - 1 // packet_len has 14 bits
 	rxMaxHdr = 1<<10 - 1 // header_len has 10 bits

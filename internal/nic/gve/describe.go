@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// DESCRIBE_DEVICE and VERIFY_DRIVER_COMPATIBILITY.
+// DESCRIBE_DEVICE, VERIFY_DRIVER_COMPATIBILITY and GET_PTYPE_MAP.
 
 const (
 	descriptorLen     = 40 // struct gve_device_descriptor
@@ -55,7 +55,7 @@ const (
 )
 
 // verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64. It logs the
-// driver's name and version.
+// driver's operating system, versions and capabilities.
 func (d *Device) verifyDriver(b *body) error {
 	n, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	if n != driverInfoLen {

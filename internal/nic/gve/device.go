@@ -48,8 +48,8 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity and layout (docs/specs/gve.md, 1). For a revision below 1 the driver uses an older
-// admin queue interface.
+// PCI identity, layout and vectors (docs/specs/gve.md, 1). For a revision below 1 the driver uses an
+// older admin queue interface.
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042
@@ -258,7 +258,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 }
 
 // reset is device reset: when it returns, all DMA for the driver has ended, and reset has cleared
-// all state that the driver and commands have set up.
+// the state that the driver and commands have set up, except for the PCI configuration space.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()

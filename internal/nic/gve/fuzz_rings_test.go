@@ -28,8 +28,8 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 }
 
 // FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for
-// each doorbell up to 0xff, then descriptors. The device writes only the completion ring, completes
-// each packet at most once, and the queue works when it is started again.
+// each doorbell up to 0xff, then descriptors. The device writes nothing behind the completion ring
+// and at most two completions for a descriptor, and the queue works when it is started again.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzTransmitRing(f *testing.F) {

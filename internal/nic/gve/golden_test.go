@@ -54,7 +54,7 @@ func (r *recorder) registers(when string) {
 	r.dump(0, b)
 }
 
-// reply allocates memory for a reply, filled with bytes that no reply has.
+// reply allocates memory for a reply, filled with the byte 0xee.
 func (r *recorder) reply(n int) uint64 {
 	addr := r.alloc(n)
 	copy(r.bytes(addr, n), bytes.Repeat([]byte{0xee}, n))

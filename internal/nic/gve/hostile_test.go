@@ -366,7 +366,8 @@ func TestBadFramesAreDropped(t *testing.T) {
 }
 
 // The device uses a buffer in as many pages as one may touch, and refuses a buffer in more regions,
-// which cannot be pages. In both cases the queue's segment lists stay within maxPieces a buffer.
+// which cannot be pages. In both cases the queue's segment lists have room for at most twice
+// maxPieces a buffer.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

@@ -165,8 +165,7 @@ func TestQueueWithoutEventFD(t *testing.T) {
 	w.Moves(t)
 }
 
-// The memory of the stats report may be unmapped at any time, or become a ROM; without memory there
-// is no report.
+// The memory of the stats report may be unmapped at any time, or become a ROM: no queue fails.
 func TestStatsReportLosesItsMemory(t *testing.T) {
 	c := newUp(t, 2, 0)
 	c.oddMaps()

@@ -1,7 +1,6 @@
 package gve
 
-// linkSpeed is the default of Options.LinkSpeed, in Mbit/s: about the rate at which a machine can
-// copy memory.
+// linkSpeed is the default of Options.LinkSpeed, in Mbit/s.
 const linkSpeed = 100_000
 
 // reportLinkSpeed carries out REPORT_LINK_SPEED: it writes the speed to the address of a u64.

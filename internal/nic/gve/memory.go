@@ -21,8 +21,8 @@ var (
 // the frontend maps, and the queue may keep their memory.
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory reads and writes guest memory for one goroutine of the control plane. It translates
-// addresses anew for each copy.
+// memory reads and writes guest memory for one goroutine. It translates addresses anew for each
+// copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier

@@ -39,8 +39,8 @@ const (
 	headerLimit = 256
 
 	minRing = 64 // descriptors
-	// minTxRing is the minimum that the device reports: a shorter ring holds too few packets of many
-	// buffers (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE).
+	// minTxRing is the minimum that the device reports, unless Options.TxRing is less: a shorter ring
+	// holds too few packets of many buffers (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE).
 	minTxRing = 256
 	maxRing   = 4096 // far less than the number of 16-bit buffer ids
 )

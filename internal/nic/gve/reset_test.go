@@ -90,8 +90,8 @@ func TestRunTwice(t *testing.T) {
 	c.configure(4)
 }
 
-// A queue that has stopped on an error asks the driver for a reset, and exists until the driver
-// destroys it.
+// When a queue has stopped on an error, the device asks the driver for a reset; the driver can still
+// destroy the queue.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestFailedQueue(t *testing.T) {

@@ -80,8 +80,8 @@ func TestOddBufferSizes(t *testing.T) {
 	}
 }
 
-// A receive queue that is stopped under traffic writes no memory after stop has returned, and other
-// queues of the same traffic lose nothing. Binding memory to a queue does this to a NIC.
+// A receive queue that is stopped under traffic writes no memory after stop has returned, and
+// another queue loses nothing meanwhile.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -126,7 +126,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 				t.Fatalf("%+v", c)
 			}
 		}
-		// In between, traffic of the same sender to another queue.
+		// In between, traffic of another sender to another queue.
 		b.Next = 6 << 20
 		f := nictest.Make(b.mac, w.Bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
 		b.Post(1, 1)
@@ -182,7 +182,7 @@ func TestStopWhileFramesWait(t *testing.T) {
 	w.Moves(t)
 }
 
-// waits waits until a transmit queue sleeps because its frames wait for a receiver.
+// waits waits until a transmit queue sleeps, or is about to, because its frames wait for a receiver.
 func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }

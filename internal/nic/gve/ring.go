@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ringLimit is the length of the longest ring: transmit completions have 16 bits for an index.
+// ringLimit bounds the length of a ring.
 const ringLimit = 1 << 15
 
 // errBadRing means that the parameters or the memory of a ring are invalid.

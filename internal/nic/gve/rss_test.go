@@ -110,7 +110,7 @@ func TestRSS(t *testing.T) {
 	c.pass(opDestroyRx, uint32(0))
 	c.pass(opCreateRx, c.rxCreate(0, 0))
 	check()
-	// A shorter table set over the control channel is reported to the driver.
+	// If the control channel has set a shorter table, QUERY_RSS returns that table, repeated to 128 entries.
 	r, err := c.dev.port.RSS()
 	c.OK(err)
 	r.Table = []uint16{3, 2, 1, 3}

@@ -25,8 +25,8 @@ func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFr
 // and stops it.
 //
 // The control goroutine calls start, stop, doorbell and unmapping. A goroutine that uses the fields
-// below RxBase holds RxBase's lock; only the control goroutine may read without it the fields that
-// start and stop set.
+// below RxBase, except seen and count, holds RxBase's lock; only the control goroutine may read
+// without it the fields that start and stop set.
 type rxQueue struct {
 	*shared
 	id     int
@@ -39,14 +39,14 @@ type rxQueue struct {
 	seen    bool // doorbell has looked at the first buffer. Used by the control goroutine
 	rings        // buffers and completions
 	head    uint32
-	shown   uint32   // completions below it are published; head counts the staged ones (and used buffers) since the start
+	shown   uint32   // completions published since the start; head counts used buffers, and so staged completions
 	words   []uint32 // the words that publish completions, by index in the ring
 	short   uint32   // number of buffers that were too few when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
 	time    int64        // arrival time of this batch; 0: the queue has not read the clock yet, or has none
 	scratch [maxOwn]byte // a frame's headers
-	// Frames that were lost or had a bad checksum, since New.
+	// Calls of Put that did not take a frame, and frames with a bad checksum, since New.
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
@@ -127,9 +127,8 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. Then all
-// other buffers do too: a driver binds whole queues to GPU memory, and restarts a queue when it
-// binds it.
+// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. It stands
+// for all buffers: a driver binds whole queues to GPU memory, and restarts a queue when it binds it.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -204,8 +203,8 @@ func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 // avail returns the number of posted buffers.
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel. It need not ask for a notification, because the driver rings
-// the doorbell for each post.
+// AwaitBuffers implements nic.RxModel. It need not ask for a notification, because the device gets
+// each doorbell.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.

@@ -147,8 +147,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 }
 
 // write fills the memory that locate found, and determines the checksum fields of c. The ring
-// format has no partial checksums on receive, so write completes them; it verifies checksums that
-// are not known to be good.
+// format has no partial checksums on receive, so write completes them; it verifies checksums of TCP
+// and UDP that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]

@@ -18,7 +18,8 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that marks the first buffer of a frame as the last one.
+// earlyEnd is a receive queue that marks the first of a frame's buffers as the last one, when an
+// occasion is due.
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
@@ -45,8 +46,8 @@ func (q *earlyEnd) end(i uint32) {
 	q.out.entryAt(i)[8] |= rxEOP
 }
 
-// oldGeneration is a receive queue that publishes completions with the generation bit of the
-// previous lap.
+// oldGeneration is a receive queue that publishes a completion with the generation bit of the
+// previous lap, when an occasion is due.
 type oldGeneration struct {
 	*rxQueue
 	occasions nic.Occasions

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Counters of the stats report (gve_adminq.h, enum gve_stat_names) that the device writes.
+// The stats report: the counters that the device writes (gve_adminq.h, enum gve_stat_names), lengths
+// and bounds.
 const (
 	statDrops = 65 // RX_QUEUE_DROP_CNT; then RX_NO_BUFFERS_POSTED, RX_DROPS_PACKET_OVER_MRU, RX_DROPS_INVALID_CHECKSUM
 

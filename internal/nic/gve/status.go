@@ -6,8 +6,7 @@ import (
 	"syscall"
 )
 
-// status is the result of a command (gve_adminq.h, enum gve_adminq_statuses). Errors implement
-// error.
+// status is the result of a command (gve_adminq.h, enum gve_adminq_statuses).
 type status uint32
 
 const (

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// The suite uses registers, admin queue, doorbells and interrupts only.
+// TestNIC runs the suite of package nictest.
 func TestNIC(t *testing.T) {
 	traits := nictest.Traits{OwnUnsplit: true, Completes: true, SplitStops: true}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {

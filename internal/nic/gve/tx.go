@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// txBatch bounds the packets of a queue in flight, held ones included.
+// txBatch bounds the packets that a queue's Sender has at a time, held ones included.
 const txBatch = 32
 
 // txQueue is a transmit queue, an nic.TxQueue. While the queue is started, its Sender's worker owns

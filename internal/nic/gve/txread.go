@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// maxTxBufs bounds the buffers of a packet (GVE_TX_MAX_DATA_DESCS), and of each segment of a GSO
-	// packet. The fragments of a whole skb, cut to the length that a descriptor can describe, are far
-	// fewer than maxTSOBufs.
+	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS), and
+	// maxTSOBufs the buffers of a packet with one.
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).

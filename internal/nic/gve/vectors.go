@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// vectors are the MSI-X vectors of a device. A vector fires once, which masks it, and its doorbell
-// re-arms it. If an interrupt is due while the vector is masked, the device latches it and raises
+// vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it, and its
+// doorbell re-arms it. If an interrupt is due while the vector is masked, the device latches it and raises
 // it when the driver re-arms the vector, because the driver does not look for work again after that
 // (gve_napi_poll_dqo). Any goroutine may fire and arm them.
 type vectors struct {
@@ -59,7 +59,8 @@ func (vs *vectors) get(i int) *vector {
 	return &vs.v[i]
 }
 
-// fire raises vector i, or latches the interrupt if the vector is masked or has no eventfd.
+// fire raises vector i, or latches the interrupt if the vector is masked, has no eventfd, or fired
+// too short a time ago (moderation).
 func (vs *vectors) fire(i int) {
 	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
@@ -87,7 +88,7 @@ func (vs *vectors) setManagement(i int) {
 }
 
 // change calls to, which changes the vector's state, and then writes the vector's eventfd if an
-// interrupt is due and not too early.
+// interrupt is due and not too early, and the vector is not masked.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()

@@ -316,7 +316,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops", c.Rx.Drops, 0)
 }
 
-// mergeModel sends random frames of several flows together; some end a merge or belong to no flow.
+// mergeModel sends random frames of several flows together; some end a merge or join none.
 // It checks that cutting the received packets returns the frames of each flow, in order, with
 // coalescing and without.
 //

@@ -55,8 +55,8 @@ func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// late checks that transmit completions come no earlier than the delay, however many there are, and
-// at once when the delay is removed.
+// late checks that with delayed completions a send takes at least the delay, that frames arrive
+// before their completions, and that a send completes after the delay has been removed.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func late(t *testing.T, lab Lab, _ Traits) {

@@ -21,7 +21,7 @@ import (
 )
 
 // holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. While a port
-// holds frames, it looks at that clock once in this interval of real time.
+// holds frames that are not due, it looks at that clock about once in this interval of real time.
 const holdFor = time.Millisecond
 
 // steps is a clock that the test advances.
@@ -30,9 +30,9 @@ type steps struct{ now atomic.Int64 }
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which merges stay open until the test advances the clock. It sets RSS
-// tables of queue 0 alone: a default table would change soon after, with the queues in use, and a
-// change of RSS ends open merges.
+// holding makes a lab in which time ends no merge until the test advances the clock. It sets RSS
+// tables of queue 0 alone: a default table may change with the queues in use, and a change of RSS
+// ends open merges.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -90,7 +90,7 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 
 // holds checks that frames of a flow that come in separate batches reach the guest as one GSO
 // packet, split once, with its payload in one piece. Counters, flow counters and taps see each
-// frame once, and its place. Without Hold each frame comes by itself.
+// frame once, and taps also its place. Without Hold each frame comes by itself.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
@@ -232,8 +232,8 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 }
 
 // holdFlows checks that a queue merges 64 flows at a time, and that the 65th ends the oldest merge.
-// Merges ended by PSH arrive in the order in which they end. Long frames, which use up the queue's
-// memory for held payload, end the oldest merge too.
+// Merges ended by PSH arrive in the order in which they end. The same holds for long frames:
+// 64 flows of them just fill the queue's memory for held payload.
 //
 // Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
 // of a queue do.
@@ -254,7 +254,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, first[:32]...)
 		oneByOne(a, first[32:])
 		got := givesAgain(t, b, 0, first[:1])
-		oneByOne(a, second) // frame by frame: first and second together would not fit into the sender's batch
+		oneByOne(a, second) // each in a batch of its own: a sender's batch has room for 32 frames, and there are 65
 		got = append(got, givesAgain(t, b, 0, append(slices.Clone(first[1:]), second...))...)
 		for i, f := range got {
 			want, port := 2*mss, 1500+i-1
@@ -356,7 +356,7 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 		if posted > 0 {
 			givesAgain(t, b, 1, fs[:posted])
 		}
-		b.Post(1, n+1) // one buffer at a time: the queue may try the frames one by one
+		b.Post(1, n+1) // a buffer for each frame, and one for rest: the queue may put a merge's frames one by one
 		a.Sent(0)
 		givesAgain(t, b, 1, fs[posted:])
 		rest := []Frame{s.frame(mss, 0)} // the same test for a merge that ends when its time is up
@@ -498,14 +498,14 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	for b.Port().Link().Counters().Busy == was {
 		runtime.Gosched()
 	}
-	b.Post(0, 4) // see holdShortage
+	b.Post(0, 4) // a buffer for each frame: the queue may put them one by one
 	a.Sent(0)
 	clock.turn(holdFor)
 	if n := len(givesAgain(t, b, 0, fs)); n < 3 {
 		t.Errorf("%d packets", n)
 	}
 
-	// The same with a fragment on the flow's queue.
+	// A fragment for the flow's queue, with buffers there, ends the merge and comes after it.
 	frag := firstFragment(t, a, b, mss)
 	fs = []Frame{s.frame(mss, 0), s.frame(mss, 0)}
 	b.Post(0, 2)
@@ -514,8 +514,8 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes of the fragment", len(b.Receive(0).Header), len(frag.Bytes()))
 }
 
-// holdModel sends random frames of several flows in random batches; some end a merge or belong to
-// no flow. It also advances the clock, and switches coalescing on and off. It checks that cutting
+// holdModel sends random frames of several flows in random batches; some end a merge or join none.
+// It also advances the clock, and switches coalescing on and off. It checks that cutting
 // the received packets returns the frames of each flow, in order, and that the port counts each
 // frame once.
 //

@@ -23,11 +23,11 @@ type segment struct {
 	frag   bool
 	tos    byte // IPv4's TOS, or IPv6's traffic class
 	ttl    byte // added to the TTL
-	badIP  bool // the frame has wrong checksums
-	badTCP bool
+	badIP  bool // the IPv4 header's checksum is wrong
+	badTCP bool // TCP's checksum is wrong
 }
 
-// frame makes the frame, with a complete checksum.
+// frame makes the frame, with a complete checksum unless it is a fragment.
 func (s segment) frame(a, b Guest) Frame {
 	be := binary.BigEndian
 	spec := Spec{V6: s.v6, Opts: len(s.opts), Payload: s.n, Seq: uint32(s.seq), Flags: s.flags | splitter.ACK, Port: 8000}

@@ -113,8 +113,7 @@ type Spec struct {
 	Seq     uint32
 }
 
-// Make makes a TCP (or UDP) frame with a partial checksum. The payload bytes count up from the low
-// byte of Seq.
+// Make makes a TCP (or UDP) frame with a partial checksum. The payload's bytes depend on Seq.
 func Make(dst, src wire.MAC, s Spec) Frame {
 	be := binary.BigEndian
 	var b []byte

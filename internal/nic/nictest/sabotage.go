@@ -25,8 +25,7 @@ const (
 	caseTimeout = 2 * time.Minute
 	// faultWait is how long a guest in such a process waits for its NIC before the case fails.
 	faultWait = 3 * time.Second
-	// faultSeed is the seed of the faults. With it, a fault that hits one frame in three or more
-	// spares the first frame of each queue, from which the switch learns a guest's address.
+	// faultSeed is the seed of the faults.
 	faultSeed = 2
 )
 

@@ -53,9 +53,8 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream measures the same as BenchmarkPath without pauses: it keeps both rings full, so
-// that no thread sleeps. The result is the worker's time for a frame, unless the test's drivers are
-// slower.
+// BenchmarkStream measures the same as BenchmarkPath without pauses: it keeps the transmit ring
+// full. The result is the worker's time for a frame, unless the test's drivers are slower.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))

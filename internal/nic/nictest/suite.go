@@ -83,7 +83,7 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// SplitTo splits queue q of a guest, and steers all frames for a port to it.
+// SplitTo splits queue q of a guest, and steers all TCP frames for a port to it.
 func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
@@ -518,8 +518,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// When a command turns a queue's split off, the queue's driver gets the buffers back unused, or the
-// queue stops and no longer uses them.
+// When a queue's split is turned off, the queue's driver gets the buffers back unused, or the queue
+// stops and no longer uses them.
 //
 // Invariant: nic: When header split is switched off, a queue's buffers are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {

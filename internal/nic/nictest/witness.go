@@ -2,8 +2,8 @@ package nictest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Witness is a port of a switch that drops all packets, and records the link of each other port
-// whose guest restarts (wire.RestartObserver).
+// Witness is a port of a switch that takes no packets, and records the links for which the switch
+// calls PortRestarted (wire.RestartObserver).
 type Witness struct {
 	Restarts chan *wire.Link // made by the caller, with enough capacity
 }

@@ -17,7 +17,7 @@ type cq struct {
 	ring     []control.WC
 	first, n int
 	reserved int  // slots reserved for posted work requests and used by completions
-	armed    bool // no poll yet, or the last one left the queue empty: the driver gets a notice at the next completion
+	armed    bool // the next completion makes a notice to the driver: at first, and after a poll left the queue empty
 }
 
 // reserve reserves n slots for posted work requests; false: too few slots are free.

@@ -18,21 +18,21 @@
 //
 // # Memory regions
 //
-// For each packet, the Engine checks the protection domain, range and access of its key, by
-// subtraction, so that no sum wraps; at the first packet of a WRITE it checks the range of the
-// whole message. A packet that fails this check writes nothing, and puts the queue pairs on both
-// ends, and no others, into the error state. DelMR waits until no goroutine uses the memory any
+// For each packet that moves payload, the Engine checks the protection domain, range and access of
+// its key, by subtraction, so that no sum wraps; at the first packet of a WRITE it checks the range
+// of the whole message. A new request that fails this check writes nothing, and puts the queue pairs
+// on both ends, and no others, into the error state. DelMR waits until no goroutine uses the memory any
 // more. 22 bits of a key are random, so that a peer cannot guess the keys of other regions of its
 // protection domain. The first queue pair's number is random; the others count up from it.
 //
 // # Bounds
 //
 // A port has at most MaxQPs queue pairs, MaxMRs memory regions with at most MaxRanges ranges in
-// all, MaxCQs completion queues, and MaxPlaces slots of 200 bytes for work requests and
-// completions. A posted work request reserves its slot in the completion queue, so the completion
+// all, MaxCQs completion queues, and MaxPlaces slots for work requests and completions. A posted
+// work request reserves its slot in the completion queue, so the completion
 // queue never overflows: if no slot is free, PostSend and PostRecv return an error. A packet costs
 // a look-up, a copy of at most 4096 bytes and their CRC, under the lock of its queue pair; a queue
-// pair sends 16 packets before the next one's turn. A packet causes no allocation, except one that
+// pair sends at most 16 packets in its turn. A packet causes no allocation, except one that
 // waits for a page (parkedBytes). The Engine counts invalid packets of a hostile peer, and logs
 // none.
 //

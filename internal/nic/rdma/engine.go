@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of a port's tables.
+// Bounds of a port's tables, and of its queue pairs and their messages.
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
@@ -27,7 +27,7 @@ const (
 	MaxDepth  = 4096    // completions in a completion queue
 	MaxWRs    = 1024    // work requests posted to a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
-	MaxReads  = 16      // READs of a queue pair, in progress in either direction
+	MaxReads  = 16      // READs of a queue pair in progress, for each direction
 	MaxLength = 1 << 30 // bytes of a message
 	Window    = 128     // packets without an answer at which a queue pair sends no more requests
 	readPiece = Window / 4
@@ -306,5 +306,5 @@ func (e *Engine) tick() {
 	}
 }
 
-// tickStep is the shortest interval between two scans of all queue pairs.
+// tickStep is the shortest time after which tick makes the timer fire again.
 const tickStep = 200 * time.Microsecond

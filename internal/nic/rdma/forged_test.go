@@ -109,8 +109,8 @@ func TestForgedAnswers(t *testing.T) {
 	})
 }
 
-// Each NAK fails the work request that it is for; earlier work requests complete, and the NIC
-// flushes later ones (10.7.3.1, table 97).
+// A NAK of an error fails the work request that it is for; earlier work requests complete, and the
+// NIC flushes later ones (10.7.3.1, table 97).
 func TestStatusOfNAKs(t *testing.T) {
 	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
 		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {

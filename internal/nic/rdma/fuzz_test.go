@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Pieces of the victim's memory in FuzzReceive; the peer must not change the rest.
+// Pieces of the victim's memory in FuzzReceive. The peer must not change fuzzRead, or memory outside
+// these pieces.
 const (
 	fuzzWrite = 10_000 // the peer may write [, +2000)
 	fuzzRead  = 20_000 // the peer may read

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// In this file a peer sends wrong requests. For each kind there is a right one, which is carried
-// out, as negative control of the others, which differ from it in one thing.
+// In this file a peer sends wrong requests. The right requests among them, which are carried out,
+// are the negative control.
 
 // hostileKeys are MRs of the victim around one piece of its memory.
 type hostileKeys struct {

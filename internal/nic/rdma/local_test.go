@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// In this file memory that a work request needs is missing on its own side, or goes away on either
-// side.
+// In the first tests of this file, memory that a work request needs is missing on its own side, or
+// goes away on either side.
 
 // ended checks the statuses of a's completions, in the order of posting from ID 1 on, and of b's.
 func (p *pair) ended(a, b []control.WCStatus) {
@@ -46,7 +46,7 @@ func (p *pair) states(a, b control.WCStatus) {
 	}
 }
 
-// quick sets short timeouts.
+// quick sets a small MTU and few retries.
 func quick(p *control.QPPath) { p.MTU, p.Retries, p.RNR = 256, 2, 2 }
 
 // recvs posts receives with these SGEs.

@@ -157,8 +157,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from b, the start of a datagram's payload; false: this package does not
-// support the header.
+// parse reads a header from b, the start of a datagram's payload; false: the header is incomplete,
+// or this package does not support it.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/mailbox"
 )
 
-// Bounds of regions on demand.
+// Bounds and times of regions on demand.
 const (
 	maxPaged    = 16                     // regions on demand of a port
 	maxPages    = 1 << 18                // pages in all of these regions: 1 GiB
@@ -46,7 +46,7 @@ type paging struct {
 
 	mu       sync.Mutex
 	regions  []*paged
-	requests []*request // requests without an answer, by id
+	requests []*request // requests without an answer
 	lastID   uint32
 	toAsk    []control.PageRequest // requests for the worker to send
 	starved  []*qp                 // queue pairs that wait to send a request, because there were maxRequests already
@@ -208,8 +208,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	return dst, found
 }
 
-// there reports whether places would find all pages, and requests missing pages. It changes no
-// counters.
+// there reports whether places would find all pages, and requests missing pages. It counts no bytes.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()

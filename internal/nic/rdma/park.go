@@ -51,8 +51,8 @@ type parkedPacket struct {
 	mem *dma.Region
 }
 
-// park keeps a packet, whose payload is n bytes of q.src, until its page is there. If there is no
-// memory, the peer gets an RNR NAK (as NICs answer a page fault).
+// park keeps a packet, whose payload is n bytes of q.src, until its page is there. If it cannot keep
+// the packet, the peer gets an RNR NAK (as NICs answer a page fault).
 func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true

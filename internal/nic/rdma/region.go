@@ -16,7 +16,8 @@ const (
 	qpnBits = 24
 )
 
-// region is a memory region (MR). It does not change once whole is set.
+// region is a memory region (MR). It does not change once it is in the Engine's table and whole is
+// set.
 type region struct {
 	control.MR
 	whole  atomic.Bool // the driver has sent all ranges
@@ -60,7 +61,7 @@ func newSlots[T any](bits uint) *slots[T] {
 }
 
 // free returns a number of at most limit bits for a new entry; 0: the table is full. The caller
-// adds the entry by set. free counts up, so it does not return a number again soon.
+// adds the entry by set. free takes the indices in turn.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.slots {
 		i := s.next

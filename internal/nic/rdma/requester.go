@@ -116,7 +116,8 @@ func (q *qp) checkWR(w *control.WR) error {
 // packets returns the number of packets of a message.
 func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
 
-// emitRequest makes the next packet of a request; false: the queue pair must not send one now.
+// emitRequest makes the next packet of a request; false: there is none, or the queue pair must not
+// send it now.
 func (q *qp) emitRequest(f frame) bool {
 	r := &q.req
 	t := q.e.now()
@@ -200,8 +201,8 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// probe checks that there is memory for the answer to a READ of [off, off+size), and requests
-// missing pages.
+// probe checks that the work request's memory allows the answer to a READ of [off, off+size), and
+// requests missing pages.
 func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
@@ -286,7 +287,7 @@ func (q *qp) stuck(o outcome) {
 		return
 	}
 	if r.cur > 0 {
-		return // earlier work requests may still get answers; if they get none, their timeout calls stuck again
+		return // earlier work requests may still get answers
 	}
 	q.endHead(o.status())
 }

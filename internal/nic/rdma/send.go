@@ -192,8 +192,8 @@ func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[index].segs, e.slots[index].bounced
 }
 
-// emit makes a packet of a queue pair; false: it has none to send now. ACKs and NAKs go before
-// requests, so that a peer that waits for them goes on.
+// emit makes a packet of a queue pair; false: it has none to send now. An ACK or a NAK that is the
+// next answer goes before requests, so that a peer that waits for it goes on.
 func (q *qp) emit(f frame) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package sabotage lists deliberate faults for NICs of both device models (nic.Sabotage), at least
-// one for each class of things that a NIC can do wrong. A test suite that passes on vnic proves
-// something only if it fails on a vnic with such a fault. So each fault names the case of
+// Package sabotage lists deliberate faults for NICs of both device models (nic.Sabotage), by class.
+// A test suite that passes on vnic proves something only if it fails on a vnic with such a fault. So
+// each fault names the case of
 // internal/nic/nictest that detects it, and a case of the kernel's own driver tests if one detects
 // it. Tests of the device models check the case of nictest (nictest.SeesSabotage).
 //

@@ -15,7 +15,7 @@ const (
 type Fault struct {
 	Name  string // one or two words joined by a hyphen
 	Class string // the class of the fault
-	What  string // what the NIC does wrong, one clause
+	What  string // what the NIC does wrong
 	Only  string // the only device model with the fault; "": both have it
 	Every uint32 // default number of occasions for each hit
 	Case  string // case of internal/nic/nictest's suite that fails with it

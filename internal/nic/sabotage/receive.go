@@ -40,8 +40,8 @@ func onReceive(w damage) func(*nic.Sabotage) {
 	}
 }
 
-// Put implements nic.RxQueue. If the queue does not take a frame, the port puts it again later;
-// both calls count as one occasion.
+// Put implements nic.RxQueue. A call in which the queue does not take the frame counts as no
+// occasion, because the port may put the frame again later.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -65,8 +65,8 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. Faults do
-// not damage other frames: otherwise ARP would fail, and no test could reach the fault.
+// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. A fault that
+// damaged other frames would make ARP fail, and no test could reach the fault.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)

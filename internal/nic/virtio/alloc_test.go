@@ -82,8 +82,7 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The datapath with merged frames allocates nothing. The payload of the merged frames of one batch
-// lies in the GPU in one piece.
+// The datapath with merged frames allocates nothing.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestMergedPathAllocatesNothing(t *testing.T) { mergedAllocateNothing(t, rawOptions{}) }

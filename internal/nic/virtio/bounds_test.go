@@ -121,7 +121,7 @@ func short(t *testing.T, what string, room ...int) {
 }
 
 // A chain of as many descriptors as possible, each across 500 regions, stops its queue at the limit
-// of segments, and leaves no memory in use.
+// of segments, and the queue keeps no long lists.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -232,8 +232,8 @@ func TestLookAtLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// Returning all posted chains when header split ends costs the same for each chain, whatever its
-// length: here each is too long, 2^29 descriptors in all. Between pieces the lock is free.
+// When header split ends, the device returns all posted chains without reading them: here each is
+// too long, 2^29 descriptors in all.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

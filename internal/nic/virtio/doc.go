@@ -18,14 +18,14 @@
 //
 // The cost of a driver's ring for others is bounded for each chain (package virtq) and for each
 // frame. A frame takes as many chains as it needs, until these have 4096 segments and empty
-// buffers, where a chain counts for at least 4: at most 1025 chains, about 130 us of the sender's
-// processor for the worst chains (BenchmarkRefused, BenchmarkManyChains). If the chains are not
+// buffers, where a chain counts for at least 4: at most 1025 chains (BenchmarkRefused and
+// BenchmarkManyChains measure the cost). If the chains are not
 // enough, the device walks them once: it refuses a frame that needs more room than they have
 // without another walk, until the driver adds chains, the device returns some, or memory changes.
 // If the chains that a frame may take are too small for it, the device returns them unused (with
 // MRG_RXBUF; without it the single chain stays). When split goes off, the device returns chains
-// unread, 8 ns each. A queue frees long segment lists when it sleeps, stops, or takes a frame that
-// does not need them.
+// unread. A queue frees long segment lists when it sleeps, stops, or takes a frame that does not
+// need them.
 //
 // The device returns a chain whose memory it cannot reach (virtq.Chain.Fault): a frame to send is
 // lost; a frame to receive is lost, and the device returns all its chains unused. The monitor logs
@@ -35,5 +35,5 @@
 // suppressed lines.
 //
 // Header split (layout after virtio-spec issue 144): on a split queue, a chain is one header
-// buffer, of at least 12 + 256 bytes, and payload buffers.
+// buffer, for virtio_net_hdr and at least 256 bytes, and payload buffers.
 package virtio

@@ -13,7 +13,7 @@ import (
 // takes it away.
 type call struct {
 	eventFDs *nic.EventFDs               // the eventfds of the device
-	fd       atomic.Pointer[nic.EventFD] // nil: the frontend gave none, so the driver polls
+	fd       atomic.Pointer[nic.EventFD] // nil: none
 }
 
 // fire writes the eventfd. It ignores errors: if the eventfd is broken, only its driver suffers.
@@ -75,8 +75,8 @@ func (v *vring) unreached(err error) {
 
 // shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. If it drops
 // an interrupt, it sets owed, and Flush or Publish then wants the next interrupt whatever the
-// driver's event index is: the ring has passed that index, so otherwise the driver would never get
-// another interrupt.
+// driver's event index is: the ring has passed that index, so otherwise the driver might get no
+// other interrupt.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false

@@ -5,8 +5,8 @@ import "vnic.dev/vnic/dma"
 // Counts returns what the worker of transmit queue i has copied for its frames, at both ends.
 func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Counts() }
 
-// Park calls Wait for transmit queue i, whose worker has been ended. A Wake before it ends the Wait
-// at once.
+// Park calls Wait for transmit queue i. It returns at once, because the queue's worker has been
+// ended.
 func (d *Device) Park(i int) error {
 	d.tx[i].sender.Wake()
 	return d.tx[i].sender.Wait()

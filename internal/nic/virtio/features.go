@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// offered are the features of each device. The control queue is missing: QEMU implements it.
+// offered are the features of a device with several queue pairs; one with a single pair does not
+// offer VIRTIO_NET_F_MQ. The control queue is missing: QEMU implements it.
 // VIRTIO_F_RING_RESET (40) is missing: QEMU 11.1 answers it itself, and leaves the backend on the
 // old ring.
 const offered = virtionet.Implemented | vhostuser.FeatureIndirect | vhostuser.FeatureEventIdx |

@@ -97,7 +97,7 @@ func (f *flooder) end() {
 	f.wg.Wait()
 }
 
-// floodIP makes an IPv4 packet with a body, with complete checksums.
+// floodIP makes an IPv4 packet with a body, with a complete IPv4 checksum, and TCP's if it is TCP.
 func floodIP(mac, to wire.MAC, src, dst netip.Addr, proto byte, body []byte) []byte {
 	be := binary.BigEndian
 	b := append(append(append([]byte{}, to[:]...), mac[:]...), 8, 0, 0x45, 0)
@@ -207,8 +207,8 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// TestFloods: the gateway answers each first request of a guest, while other ports flood the
-// gateway, the network, or their own NIC with full queues.
+// TestFloods: the gateway answers each request of a guest the first time, while other ports flood
+// the gateway, the network, or their own NIC with full queues.
 //
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.

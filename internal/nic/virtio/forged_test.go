@@ -74,7 +74,8 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 }
 
 // Frames that Linux sends with a partial checksum in inner headers, which a NIC does not find by
-// the outer headers, arrive with a good checksum, at a driver with offloads and at one without.
+// the outer headers, arrive with a good checksum, at a driver with offloads and at one without;
+// but QinQ arrives with a partial one at a driver with offloads.
 func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 	for name, drop := range map[string]uint64{"offloads": 0, "none": fOffloads} {
 		t.Run(name, func(t *testing.T) {

@@ -236,7 +236,7 @@ func newFuzzWorld(f *testing.F) *fuzzWorld {
 	return w
 }
 
-// check checks that the peers still reach each other, and that their memory is unchanged.
+// check checks that the peers still reach each other, and that their GPUs' memory is unchanged.
 func (w *fuzzWorld) check(t *testing.T) {
 	t.Helper()
 	for i, p := range w.peers {

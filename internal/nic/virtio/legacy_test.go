@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers maps the kinds of drivers whose virtio_net_hdr differs to the features that each lacks.
+// headers maps kinds of drivers to the features that each lacks. Only legacy has the shorter
+// virtio_net_hdr.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 

@@ -17,7 +17,7 @@ var _ nic.Monitored = (*monitored)(nil)
 // Kicked implements nic.Monitored: the tag of a receive queue is the index of its vring.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it sets the default RSS, and logs why queues stopped, which queues
+// Tend implements nic.Monitored: it sets the default RSS, and logs errors of queues, which queues
 // must not do under their locks.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)

@@ -287,7 +287,7 @@ func TestPauseWhileFramesWait(t *testing.T) {
 	w.Moves(t)
 }
 
-// The NIC of a stopped guest receives and sends no RDMA packets: its memory does not change.
+// The NIC of a stopped guest drops the RDMA packets that come for it.
 func TestPauseSuspendsRDMA(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 2, mtu: 9000, p2p: true, patience: patient})
 	w.B.setUp()

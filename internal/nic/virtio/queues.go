@@ -143,7 +143,7 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 	return base, nil
 }
 
-// shut stops the queue and closes all descriptors that the frontend gave for it.
+// shut stops the queue. If it had a ring, shut closes all descriptors that the frontend gave for it.
 func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {

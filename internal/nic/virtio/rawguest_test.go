@@ -79,7 +79,7 @@ const (
 	rawGPU     = nictest.GPUBase
 	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
-	rawBehind  = 4096           // bytes of the file behind the shared ones, which nobody writes
+	rawBehind  = 4096           // bytes of the file behind the RAM
 	rawUser    = 0x7f0000000000 // user address of guest-physical 0
 	rawRing    = 256
 	poison     = 0xee

@@ -258,8 +258,8 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// If the most chains that a frame may use are too small for it, the queue returns them, and has
-// walked over each only once. The limit is 4096 segments and empty buffers.
+// If the most chains that a frame may use are too small for it, the queue returns them. The limit
+// is 4096 segments and empty buffers.
 //
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
@@ -388,7 +388,7 @@ func BenchmarkManyChains(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused measures a frame that finds the worst possible chains.
+// BenchmarkRefused measures a frame that finds costly chains.
 func BenchmarkRefused(b *testing.B) {
 	for _, c := range []struct {
 		name    string

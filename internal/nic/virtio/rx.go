@@ -208,7 +208,7 @@ func (q *rxQueue) suppressKicks() {
 	}
 }
 
-// used reports whether the driver uses the queue: it is started, enabled and has had buffers.
+// used reports whether the driver uses the queue: it has a ring, is enabled and has had buffers.
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()

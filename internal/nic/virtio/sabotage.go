@@ -14,8 +14,8 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that claims one buffer for a frame in several: num_buffers is 1
-// (virtio 1.3, 5.1.6.4).
+// earlyEnd is a receive queue that, when an occasion is due, claims one buffer for a frame in
+// several: num_buffers is 1 (virtio 1.3, 5.1.6.4).
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions

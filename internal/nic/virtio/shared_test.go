@@ -103,7 +103,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				w.A.Post(0, 1)
 				f = tcp(g, w.A, 900)
 				g.Send(0, f)
-				if c.reached { // otherwise the lost frames left the buffer unused
+				if c.reached { // otherwise frames were lost, see above
 					testkit.Equal(t, "frames lost", g.lost(), before)
 				}
 				nictest.Arrives(t, w.A, 0, &f)
@@ -130,7 +130,8 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that the frontend does not share does not start, and the reply has the reason.
+// A ring in memory that the frontend does not share does not start: SET_VRING_KICK is refused, and
+// the log has the reason.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -242,8 +242,7 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// A queue keeps its lists of very many chains for 64 frames that do not need them, so long and
-// short frames in turn make no garbage.
+// A queue keeps its lists of very many chains for 64 frames that do not need them.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)
@@ -274,7 +273,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 }
 
 // BenchmarkLongAndShortFrames measures a long and a short frame to a driver with buffers of 64
-// bytes: the long one takes 1019.
+// bytes: the long one takes 1017.
 func BenchmarkLongAndShortFrames(b *testing.B) {
 	files, sw := nictest.Switch(b)
 	from := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The wire segments a GSO packet whose payload is longer than its gso_size, and checks the
-// segments' lengths. With a shorter payload it is one frame, whatever gso_size says. A gso_size
-// that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
+// For a receiver without TSO the wire segments a GSO packet whose payload is longer than its
+// gso_size, and checks the segments' lengths. With a shorter payload it is one frame, whatever
+// gso_size says. A gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {

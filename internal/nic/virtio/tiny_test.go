@@ -83,9 +83,8 @@ func TestTinyRingsWake(t *testing.T) {
 	})
 }
 
-// Header and payload of a frame may be several descriptors of a ring that has so many, or an
-// indirect table of any length: Linux makes tables that are longer than the ring, though 2.7.5.3.1
-// forbids it, and QEMU reads them.
+// Header and payload of a frame may be an indirect table that is longer than the ring: Linux makes
+// such tables, though 2.7.5.3.1 forbids it, and QEMU reads them.
 func TestTinyRingsReadTables(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// txBatch bounds the frames of a queue in flight, held ones included.
+// txBatch bounds the frames that a queue's Sender has at a time, held ones included.
 const txBatch = 32
 
 // txQueue is a transmit virtqueue, an nic.TxQueue. Its Sender's worker uses all fields, except
