@@ -30,9 +30,9 @@ const (
 	TransferGuest = Limit(time.Hour)
 	// QEMUVersion is how long a QEMU may take to report its abilities.
 	QEMUVersion = Limit(20 * time.Second)
-	// Monitor is how long QEMU may take to accept a command of its monitor.
+	// Monitor is how long QEMU may take for a command of its monitor if the caller sets no limit.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
+	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after that or after
 	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
 	// GuestEnd is how long this process may take to notice the end of a connection to a QEMU or a
@@ -56,7 +56,8 @@ const (
 	SessionOutput = Limit(500 * time.Millisecond)
 	// AgentStop is how long an ending agent waits for operations that it has stopped.
 	AgentStop = Limit(5 * time.Second)
-	// AgentCancel is how long an agent may take to receive the message that cancels an operation.
+	// AgentCancel is how long the other end, such as an agent, may take to receive the message that cancels an
+	// operation.
 	AgentCancel = Limit(time.Second)
 	// Disk is how long a disk or a namespace may take to appear.
 	Disk = Limit(30 * time.Second)
@@ -140,7 +141,7 @@ const (
 	// Broker is how long the process outside of the sandbox may take for a request, except for a
 	// connection.
 	Broker = Limit(5 * time.Second)
-	// LocalServer is how long a local server may send nothing, and LocalClient how long a client
+	// LocalServer is how long a local server may take to answer, and LocalClient how long a client
 	// may take to read the answer.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)

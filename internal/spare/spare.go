@@ -28,7 +28,7 @@ type Spare struct {
 // spareEnv is the environment variable with the descriptor of a spare's end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
-// standby is this process's spare; nil: there is none, or the job has begun.
+// standby is this process's spare; nil: there is none, or Take has returned it.
 var standby atomic.Pointer[Spare]
 
 // isVNIC is set by Await, which only vnic's main calls: a test's process has no arguments of vnic.

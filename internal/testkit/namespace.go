@@ -73,7 +73,7 @@ func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		tid = unix.Gettid()
 		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 		ready <- err

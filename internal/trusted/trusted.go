@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Err is the cause of errors for a directory or file that other users could have changed.
+// Err is the cause of errors for a directory or file that does not meet a Rule.
 var Err = errors.New("not to be trusted")
 
 // Rule is a requirement for a directory or a file.
@@ -25,9 +25,9 @@ type Rule struct {
 }
 
 var (
-	// Private requires that other users have no access.
+	// Private requires that this user is the owner, and that the mode gives others no access.
 	Private = Rule{Forbidden: 0o077}
-	// ReadOnly requires that only this user or root can have written; others may read.
+	// ReadOnly requires that this user or root is the owner, and that the mode lets others not write.
 	ReadOnly = Rule{Forbidden: 0o022, Roots: true}
 )
 
