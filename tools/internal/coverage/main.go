@@ -229,7 +229,7 @@ func compareFiles(oldFile, newFile, mapping string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// group has old and new packages between which code has moved.
+// group has old packages, and the packages that have their code now.
 type group struct{ old, now []string }
 
 // groups puts old packages that have a common heir into one group.
