@@ -128,7 +128,7 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is the number of times that a row may exceed its bounds, each time with a new server,
+// attempts is how often a row that exceeds its bounds runs, from the second time on with a new server,
 // before it fails: other work of the machine, and the time of the last garbage collection, can only
 // add to its cost.
 const attempts = 3

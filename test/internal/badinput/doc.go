@@ -7,8 +7,8 @@
 // in the same state as before: memory, descriptors, processor time and log lines are measured from
 // outside (proc(5)) and compared with the row's bounds. The longest time of an innocent frame is
 // compared with the longest time without a row. Classes and layers are the same as in docs/threat-model.md. The
-// rows are data: table_test.go has the rows of vhost-user, its rings and frames; guesttable_test.go
-// has the control channel and the gateway; gvetable_test.go has vfio-user, the gVNIC's registers,
+// rows are data: table_test.go has vhost-user, its rings, frames and broadcasts to the gateway; guesttable_test.go
+// has the control channel and more of the gateway; gvetable_test.go has vfio-user, the gVNIC's registers,
 // admin queue and rings; files_test.go has files that need their own mounts. For a class without a
 // row at a layer norow_test.go has the reason. Rows of gVNICs have a server and innocent guests of
 // that model. A row measures the cost of a class at a layer. The packages vhostuser, vfiouser, virtq,

@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// life is how long a guest of a lab may live. The lab's subtests usually take a tenth of that.
+// life is how long a guest of a lab may live.
 const life = 8 * time.Minute
 
 // step is how long a subtest may take.

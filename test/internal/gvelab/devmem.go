@@ -43,7 +43,7 @@ type dut struct {
 	refused atomic.Pointer[refusal] // of the last send; nil: it was not refused
 }
 
-// refusal is an error of sends, and how many sends in a row have failed with it.
+// refusal is the error of the last send, and how many sends in a row have failed.
 type refusal struct {
 	err   error
 	times int

@@ -39,7 +39,7 @@ const (
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // all that ethtool and ip set of a gVNIC, and back; the NIC has timestamps
+	OpSetters = "lab.setters" // settings of ethtool and ip, and back; the NIC has timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )
@@ -87,7 +87,7 @@ func say(ctx context.Context, format string, args ...any) {
 	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// links brings up both interfaces after the module has been loaded.
+// links moves the peer's interface to its namespace, and brings both interfaces up.
 func (g *guest) links() error {
 	if err := g.peer.take(peerName); err != nil {
 		return err
@@ -122,7 +122,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// traffic waits until a.Bytes more bytes of each stream have arrived; 0: flowing.
+// traffic waits until a.Bytes more bytes of each stream that must flow now have arrived; 0: flowing.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {

@@ -88,7 +88,7 @@ func TestStalledReceiver(t *testing.T) {
 	b.shoots("page-stall.png", 1280)
 }
 
-// A fault that a user injects during the run is an event on the page, and the page shows its effect on the flow.
+// A fault that a user injects during the run is an event on the page.
 func TestFault(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at",
 		"transfer")
@@ -135,7 +135,7 @@ func TestKeyboardAlone(t *testing.T) {
 	tabTo(b, `document.activeElement.matches(".events")`)
 }
 
-// tabTo presses Tab until an expression holds.
+// tabTo presses Tab, up to 40 times, until an expression holds.
 func tabTo(b *tab, expression string) {
 	b.t.Helper()
 	for range 40 {
