@@ -15,8 +15,9 @@ const (
 	ProbeSilence = Limit(2 * time.Second)
 	// Probe is how long the guest of a KVM probe may take to boot while it prints.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is how long other guests with KVM may print nothing, if the user has not requested
-	// KVM. Their kernels print little, so it covers the whole boot.
+	// GuestSilence is how long other guests with KVM may print nothing before their init reports, if the
+	// user has requested neither KVM nor a longer boot. Their kernels print little, so it covers the whole
+	// boot.
 	GuestSilence = Limit(time.Minute)
 	// Boot is how long a guest may take until its init reports. A boot takes seconds, but the machine
 	// may be small and busy.
@@ -217,7 +218,7 @@ const (
 	// Disturbed is how long a transfer may take to fail after a disturbance; the kernel of a guest
 	// that loses a device waits for five seconds first.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long after a round has failed the expected failure may take to show.
+	// Failed is how long after a round has failed the fault that was to make it fail may take to be complete.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

@@ -1,4 +1,5 @@
-// Package trusted opens directories in which only this user, or root, can have put files.
+// Package trusted opens directories whose owner and mode meet a Rule, such as that only this user or root can have put
+// files there.
 //
 // It checks the owner and the mode of the opened directory, and not of the directories above: whoever may rename
 // there can put another directory in its place afterwards. It ignores access control lists, which are the owner's
