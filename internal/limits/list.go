@@ -218,7 +218,7 @@ const (
 	// Disturbed is how long a transfer may take to fail after a disturbance; the kernel of a guest
 	// that loses a device waits for five seconds first.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long after a round has failed the fault that was to make it fail may take to be complete.
+	// Failed is how long an injected fault may take to be complete after a round has failed.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

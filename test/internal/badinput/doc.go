@@ -3,8 +3,8 @@
 //
 // Each row is run against a real `vnic serve`, in a separate process, by a client that controls every byte that it
 // sends. Meanwhile two innocent guests on other ports of the same switch send each other one frame after another. After
-// the row they must still do so, and the process must be in the same state as before: memory, descriptors, processor
-// time and log lines are measured from outside (proc(5)) and compared with the row's bounds. The longest time of an
+// the row they must still do so. What the row has cost the process in memory, descriptors, processor time and log lines
+// is measured from outside (proc(5)) and compared with the row's bounds. The longest time of an
 // innocent frame is compared with the longest time without a row. The rows are data: table_test.go has vhost-user, its
 // rings, frames and broadcasts to the gateway; guesttable_test.go has the control channel and more of the gateway;
 // gvetable_test.go has vfio-user, the gVNIC's registers, admin queue and rings; files_test.go has files that need their
