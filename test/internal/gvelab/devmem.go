@@ -18,7 +18,7 @@ import (
 const (
 	devmemPort = 7002 // the peer's port; the interface under test uses the numbers after it
 	// rxSize has room for two rings of buffers, and the pages whose tokens are held: a queue with fewer
-	// than 32 free pages never receives (devmem.md, section 3).
+	// than 32 free pages never receives (docs/specs/gve.md, 11).
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
