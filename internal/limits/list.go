@@ -9,7 +9,7 @@ const knownBoot = 12 * time.Second
 // knownStart is the longest time that a QEMU takes, on such a machine, to print its version.
 const knownStart = 150 * time.Millisecond
 
-// How long QEMU and guests may take to start and to end.
+// Limits of QEMU and of guests as a whole.
 const (
 	// ProbeSilence is how long the guest of a KVM probe may print nothing before the probe fails.
 	ProbeSilence = Limit(2 * time.Second)
@@ -45,7 +45,7 @@ const (
 	Unplug = Limit(2 * time.Minute)
 )
 
-// Limits of a guest's init, its agent and its kernel's devices.
+// Limits of guests' inits, agents, devices and programs.
 const (
 	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU reports
 	// both after the driver has started.
@@ -81,7 +81,7 @@ const (
 	Interpreter = Limit(20 * time.Second)
 )
 
-// Limits of vnic's drivers, and of the programs that control the kernel's drivers.
+// Limits of devices and their drivers.
 const (
 	// DeviceReset is how long a virtio device may take to be reset.
 	DeviceReset = Limit(5 * time.Second)

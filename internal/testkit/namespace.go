@@ -115,8 +115,8 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process use
-// them.
+// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process of
+// the same PID namespace use them.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
 	addr := func(last int) netip.Addr {
