@@ -30,7 +30,7 @@ const life = 8 * time.Minute
 const step = 2 * time.Minute
 
 // guestLab is two guests that live as long as the test, and a third guest in this process. Subtests use them one
-// after the other, and each restores their state.
+// after the other.
 type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // indexed by the constants below

@@ -20,7 +20,7 @@ import (
 // module is the name of the driver's kernel module.
 const module = "gve"
 
-// Operations of the guest. After OpSetup the streams run during each operation.
+// Operations of the guest. After OpSetup the ordinary streams run during each operation.
 const (
 	OpSetup       = "lab.setup"       // bring the links up, and start the streams
 	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
@@ -260,7 +260,7 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 }
 
 // reload unloads the driver under traffic, which removes all NICs, and loads it again. Ordinary
-// connections survive. Every other time queues are bound for receive during the unload. None is bound for
+// connections survive. Every other time a queue is bound for receive during the unload. None is bound for
 // transmit: Linux 7.2 does not remove the interface from such a binding, and uses it when the
 // binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {

@@ -77,7 +77,7 @@ func TestStalledReceiver(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--hold-tokens",
 		"100000")
 	v.waits("stage: transfer")
-	// After 3 seconds without data the run returns the tokens that it holds. From here on each token comes 10 seconds late.
+	// After 3 seconds without data the run returns the tokens that it holds. From here on each token is 10 seconds late.
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
