@@ -48,8 +48,8 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs, in one of its attempts, no more than its row says, and the innocent guests still move bytes. The
-// rows' inputs check the answers.
+// Every bad input costs, in one of its attempts, no more than its row says, and the innocent guests still move bytes.
+// The rows' inputs check the answers.
 //
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
