@@ -4,8 +4,8 @@
 // of a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy
 // would move the program's socket buffers as well.
 //
-// GPU: where ncdevmem creates a dma-buf by /dev/udmabuf, it gets a dma-buf of this device instead, which is one of
-// vnicgpu.ko.
+// GPU, the path of a device of vnicgpu.ko: where ncdevmem creates a dma-buf by /dev/udmabuf, it gets a dma-buf of this
+// device instead.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/udmabuf.h>

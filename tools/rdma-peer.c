@@ -4,9 +4,9 @@
 //   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT; when it listens, it
 //                                                prints "listening" on stdout
 //
-// It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer: the one in the
-// second column, or "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M number queue pairs
-// and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
+// It makes the rxe device (by default rxe0 on eth0) if there is none. A request is a line, and so is its answer: the
+// one in the second column, or "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M number
+// queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
 //
 //   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one
 //   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits 5 s for one
@@ -55,7 +55,7 @@
 #define VERSION 1
 #define MANY 64
 #define DEPTH 256            // requests of a queue
-#define LONGEST 60000        // ms that a request waits
+#define LONGEST 60000        // ms that poll and async wait at most
 #define GID_WAIT 5000        // ms; a work queue of the kernel adds the GIDs
 #define ACCEPT 600000        // ms to wait for the TCP connection
 #define LARGEST (1UL << 32)  // bytes of a region
@@ -76,7 +76,7 @@ static struct queue {
 static struct region {
 	unsigned char *mem;
 	size_t size;
-	struct ibv_mr *mr; // NULL: deregistered
+	struct ibv_mr *mr; // NULL: not registered
 } regions[MANY];
 
 // A request's words, and whether one of them was no number.
@@ -195,7 +195,8 @@ static void open_device(void)
 	ibv_free_device_list(list);
 }
 
-// find_gid waits up to GID_WAIT for a GID of a family, not a link-local one, and returns its index; -1: there is none.
+// find_gid waits up to GID_WAIT for a GID of a family, for IPv6 not a link-local one, stores it in g, and returns its
+// index; -1: there is none.
 static int find_gid(int family, union ibv_gid *g)
 {
 	static const unsigned char mapped[12] = { [10] = 0xff, 0xff };
@@ -579,7 +580,7 @@ static void completion(struct queue *q)
 	}
 	if (n < 0)
 		return fault("ibv_poll_cq", EIO);
-	if (wc.status) // the other fields are then undefined
+	if (wc.status) // opcode, byte_len and imm_data are then undefined
 		return say("wc %" PRIu64 " %d -1 0 -1 %s", wc.wr_id, wc.status, ibv_wc_status_str(wc.status));
 	say("wc %" PRIu64 " 0 %d %u %" PRId64 " %s", wc.wr_id, wc.opcode, wc.byte_len,
 	    wc.wc_flags & IBV_WC_WITH_IMM ? (int64_t)ntohl(wc.imm_data) : -1, ibv_wc_status_str(wc.status));

@@ -1,11 +1,12 @@
 // Package access decides who may use a socket of `vnic serve`.
 //
-// vnic's user and root may use it, and members of the group that owns the socket's file. When a process connects, the
-// kernel checks the mode and the group of that file (connect(2) needs the right to write; unix(7)), and knows all
-// groups of the process. The package does not check these groups again (SO_PEERGROUPS): the result would be the same.
-// For each peer that is neither vnic's user nor root, it checks that the file still has its group and a mode that
-// gives other users no right: if chmod or chgrp has changed this, nobody of the group may use the socket. An access
-// control list, on the file or as the default of its directory, admits the users that its writer names.
+// vnic's user and root may use it, and, with ForGroup, members of the group that owns the socket's file. When a process
+// connects, the kernel checks the mode and the group of that file (connect(2) needs the right to write; unix(7)), and
+// knows all groups of the process. The package does not check these groups again (SO_PEERGROUPS): the result would be
+// the same. For a peer that is neither vnic's user nor root, a Rule of ForGroup checks that the file still has its
+// group and a mode that gives other users no right: if chmod or chgrp has changed this, nobody of the group may use the
+// socket. An access control list, on the file or as the default of its directory, admits the users that its writer
+// names.
 //
 // A member may pass a connected socket on to other processes.
 //
@@ -59,7 +60,7 @@ func (r Rule) Close() error {
 	return r.file.Close()
 }
 
-// Check returns the peer, and why it may not use the socket; "": it may.
+// Check returns the peer, empty if the kernel does not report it, and why it may not use the socket; "": it may.
 func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	peer, err := scm.Peer(conn)
 	if err != nil {
@@ -101,8 +102,8 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed describes how the file now admits others than the group of the rule; "": it does not. A mode with fewer
-// rights than GroupMode is no change.
+// changed describes why the file is no socket, has another group, or has a mode with more rights than GroupMode, or why
+// this cannot be checked; "": none of these.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {

@@ -17,8 +17,8 @@ func TestWhoMayConnect(t *testing.T) {
 	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 }
 
-// ForGroup refuses a file that is no socket, or has another group or mode. The Rule checks the same file after a
-// rename.
+// ForGroup refuses a file that is no socket, or has another group or a mode with more rights. The Rule checks the same
+// file after a rename.
 // TestSocketGroup of internal/job/serve tests what other users may do with it.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)

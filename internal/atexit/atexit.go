@@ -1,5 +1,6 @@
-// Package atexit runs cleanup functions when the process exits without calling deferred functions, for example at a
-// second signal: they set a terminal back, or remove a socket's file. A process has one list of these functions.
+// Package atexit has a list of cleanup functions for an exit without deferred functions, for example at a second
+// signal: the caller of os.Exit calls Run first. The functions set a terminal back, or remove a socket's file. A
+// process has one list.
 package atexit
 
 import "sync"

@@ -37,8 +37,8 @@ func tracked(t *testing.T, patterns ...string) []string {
 }
 
 // Links and names of files in Markdown pages, except CHANGELOG.md, lead to existing files: a link relative to the
-// page's folder, a path in back-quotes relative to this folder, to the root or to internal/. A .go name without a
-// folder is the name of any Go file.
+// page's folder, a path in back-quotes relative to the page's folder, to the root or to internal/. A .go name without
+// a folder is the name of any Go file. The names in foreign need no file here.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

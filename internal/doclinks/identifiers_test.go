@@ -28,7 +28,7 @@ var (
 type index struct {
 	packages map[string]map[string]bool // top-level names of each package
 	types    map[string]map[string]bool // fields and methods of each type name, in all packages
-	names    map[string]bool            // all names of packages and types
+	names    map[string]bool            // all names of packages and types, and those in packages and types
 	embedded map[string]map[string]bool // types that each type embeds
 	imports  map[string]bool            // last elements of the import paths of other modules' packages
 }
@@ -165,8 +165,9 @@ func (x *index) member(typ, name string, above ...string) bool {
 }
 
 // Names of Go in back-quotes, in README, ARCHITECTURE, CONTRIBUTING and below docs, are names of the tree's code, tests
-// included: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`, `pkg.Type.Member`. The test
-// ignores words of small letters or with an underscore, because they may be names of a shell, JSON or C.
+// included, or of other projects: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`,
+// `pkg.Type.Member`. The test ignores words of small letters or with an underscore, because they may be names of a
+// shell, JSON or C.
 func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
 	x := readIndex(t)
 	names := 0

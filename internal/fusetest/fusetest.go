@@ -31,8 +31,8 @@ const role = "VNIC_TEST_FUSE"
 const Size = 64 << 10
 
 // Run runs test in another process, which may mount file systems, and may leave open descriptors
-// whose close would wait for a server. It skips the test, with the reason, if this machine does not
-// allow such a process.
+// whose close would wait for a server. It skips the test, with the reason, if /dev/fuse cannot be opened
+// or such a process cannot be started.
 func Run(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	switch os.Getenv(role) {
@@ -96,7 +96,7 @@ func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	return c
 }
 
-// FS is a mounted FUSE file system with one file. Its server answers requests until Silence.
+// FS is a mounted FUSE file system with one file. Its server answers requests until Silence or End.
 type FS struct {
 	Dir    string
 	t      *testing.T
@@ -170,8 +170,8 @@ func (f *FS) Overlay() (dir string) {
 	return dir
 }
 
-// Silence makes the server stop answering, and returns when it has stopped. The server still reads requests: a process
-// whose request it has read waits, and can neither be interrupted nor killed.
+// Silence makes the server leave all requests unanswered that come after Silence has returned. The server still reads
+// requests: a process whose request it has read waits until End, and can neither be interrupted nor killed.
 func (f *FS) Silence() {
 	f.t.Helper()
 	_ = f.talk.Close()

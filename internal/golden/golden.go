@@ -2,8 +2,8 @@
 // has stored.
 //
 // A test compares a whole directory of golden files, so it also fails for a file that no test makes
-// any more. The flag -update rewrites the directory. Golden files show output that users see: each
-// change of one is a separate commit, with a line in CHANGELOG.md.
+// any more. The flag -update rewrites the directory. Golden files show what users or other programs
+// see: each change of one is a separate commit, with a line in CHANGELOG.md.
 package golden
 
 import (

@@ -37,7 +37,7 @@ type page struct {
 }
 
 // AllocDMA allocates physically contiguous memory, and returns it with its physical address. It
-// rounds size up to whole small pages. A size of 0 or above PageSize is EINVAL. The memory remains until Free.
+// rounds size up to whole small pages. A size below 1 or above PageSize is EINVAL. The memory remains until Free.
 func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

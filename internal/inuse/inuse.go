@@ -1,9 +1,9 @@
-// Package inuse lets only one process at a time use a device. Another process gets an error that
-// names the first one.
+// Package inuse lets only one process at a time use a device. Another process gets an error, which
+// names the first one if the kernel reports it.
 //
-// A program that uses a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
-// name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
-// namespace, as interfaces do. With a kernel without Unix sockets any number of processes may use a device.
+// A program that uses a device listens at an abstract Unix socket named after the device (unix(7)): the kernel frees
+// the name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a
+// network namespace, as interfaces do. With a kernel without Unix sockets any number of processes may use a device.
 package inuse
 
 import (
@@ -26,7 +26,7 @@ import (
 const nameLen = 106
 
 // Claim reserves a device for this process until the caller closes the claim. If this or another
-// process has already claimed it, the error is EBUSY and names that process.
+// process has already claimed it, the error is EBUSY, and names that process if the kernel reports it.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {

@@ -97,7 +97,7 @@ func TestNamesOfAnyLength(t *testing.T) {
 	}
 }
 
-// A process may claim a device several times, but not share it with another process.
+// A process may share a device several times. Claim fails until all its shares are closed, and Share after Claim.
 func TestShare(t *testing.T) {
 	first, err := Share(t.Name())
 	if err != nil {
@@ -130,7 +130,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A claim for which the kernel makes no socket fails: another process could have the device.
+// Claim fails if the process has no descriptor left for the socket: another process could have the device.
 func TestClaimWithoutASocketFails(t *testing.T) {
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {

@@ -2,7 +2,7 @@
 // and which tests hold it. Its test fails when the document is not what the comments say; "go test
 // ./internal/invariants -update" writes it.
 //
-// An invariant is a part of a test's doc comment that begins with the mark:
+// An invariant is a part of the doc comment of a test, or of a case of package nictest, that begins with the mark:
 //
 //	// Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 //	func TestBadChainStopsItsQueue(t *testing.T) {

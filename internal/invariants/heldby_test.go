@@ -47,9 +47,9 @@ func easiest(list []invariant) string {
 // function is a function of a package.
 type function struct{ dir, name string }
 
-// leftOut finds the functions of tests, and of packages for tests, that skip a test, or call a function that does. The
-// called function is in the caller's package, or in a package with the name before the dot of the call. It leaves out
-// the functions of guests.
+// leftOut finds the functions of tests, and of packages for tests, that skip a test without VNIC_LONG, or call a
+// function that does. The called function is in the caller's package, or in a package with the name before the dot of
+// the call. It leaves out the functions of guests.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
 	packages := map[string][]string{} // directories by name

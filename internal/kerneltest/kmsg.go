@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog reads the records that the kernel logs after openKernelLog (Documentation/ABI/testing/dev-kmsg).
+// kernelLog reads the records of the kernel's log that come after openKernelLog (Documentation/ABI/testing/dev-kmsg).
 type kernelLog struct{ fd int }
 
 func openKernelLog() (*kernelLog, error) {
@@ -23,7 +23,8 @@ func openKernelLog() (*kernelLog, error) {
 	return &kernelLog{fd}, nil
 }
 
-// complaints returns the records, logged since the last call, with a word that the kernel uses for its faults.
+// complaints returns the records since openKernelLog or the last call that have a word that the kernel uses for its
+// faults. It leaves out records that were overwritten meanwhile.
 func (l *kernelLog) complaints() (lines []string) {
 	var b [8192]byte // no record is longer
 	for {

@@ -14,14 +14,16 @@ import (
 )
 
 // peer is an ordinary TCP host: an interface in a new network namespace, and a thread there that makes the sockets.
-// After close the namespace ends, and the kernel moves a physical interface back to the initial namespace.
+// After close the namespace ends with its last socket, and the kernel moves a physical interface back to the initial
+// namespace.
 type peer struct {
 	addr  netip.Addr
 	calls chan func() // functions that the thread in the namespace calls
 	done  chan struct{}
 }
 
-// newPeer moves an interface to a new namespace, and brings the interface up with addrs, whose first one Addr returns.
+// newPeer moves an interface to a new namespace, and brings the interface up with addrs. Addr returns the first of them
+// until the caller changes p.addr.
 func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error)
@@ -105,7 +107,7 @@ func (p *peer) do(f func()) {
 	<-ran
 }
 
-// close ends the thread, and with it the namespace.
+// close ends the thread. The namespace ends with its last socket.
 func (p *peer) close() {
 	close(p.calls)
 	<-p.done

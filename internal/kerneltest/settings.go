@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings has the settings of an interface that a device may change, by name. A value is the kernel's encoded
-// answer, which is only compared.
+// settings has an interface's settings, by the names in asked. A device may change them. A value is the kernel's
+// encoded answer, which is only compared.
 type settings map[string][]byte
 
 // asked has the commands of the family "ethtool" that read the settings
-// (include/uapi/linux/ethtool_netlink.h). The family has no command for flow rules; but the
-// features include ntuple, and turning ntuple off deletes the rules.
+// (include/uapi/linux/ethtool_netlink.h). The family has no command for flow rules.
 var asked = map[string]uint8{"features": 11, "rings": 15, "rss": 38}
 
 func settingsOf(name string) (settings, error) {

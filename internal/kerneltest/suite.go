@@ -42,7 +42,7 @@ type Result struct {
 // memSize is the size of the GPU memory that the suite needs, in bytes.
 const memSize = 4 << 20
 
-// Run runs the suite once for each of o.Addrs. A case fails too if the kernel logs a fault meanwhile.
+// Run runs the suite once for each of o.Addrs. A case also fails if the kernel logs a fault meanwhile (complaints).
 func Run(ctx context.Context, o Options) (r Result, err error) {
 	if len(o.Addrs) == 0 || len(o.Addrs) != len(o.PeerAddrs) {
 		return r, fmt.Errorf("%d addresses and %d of the peer: %w", len(o.Addrs), len(o.PeerAddrs), syscall.EINVAL)

@@ -60,8 +60,8 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign lists packages of this module that may not import packages of another module, whose path begins with not, so
-// that the API shows nothing of an implementation. Their tests may.
+// foreign lists packages of this module that may not import packages of another module, whose path begins with not.
+// Their tests may.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"internal/driver", "gvisor.dev/"},
 	{"guest", "gvisor.dev/"},
@@ -148,7 +148,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// broken finds imports of a higher layer or of a forbidden module, and any import of this module's packages by a
+// broken finds imports of a higher layer or of a forbidden module, and an import of one of this module's packages by a
 // package that the table does not list.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{

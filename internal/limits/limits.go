@@ -63,7 +63,7 @@ func Slow() float64 {
 	return max(1, math.Float64frombits(slow.Load()))
 }
 
-// Stretch makes Slow at least n.
+// Stretch makes Slow at least n, or Max if n is larger.
 func Stretch(n float64) {
 	fromEnv()
 	raise(min(n, Max))
@@ -78,7 +78,7 @@ func raise(n float64) {
 	}
 }
 
-// Booted records how long a guest took to boot: it makes Slow at least the ratio of d to knownBoot.
+// Booted records how long a guest took to boot: it makes Slow at least the ratio of d to knownBoot, up to Max.
 func Booted(d time.Duration) { Stretch(float64(d) / float64(knownBoot)) }
 
 // Doublings returns how often a time must be doubled to grow at least by the factor Slow, for a protocol

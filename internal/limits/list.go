@@ -9,14 +9,15 @@ const knownBoot = 12 * time.Second
 // knownStart is the longest time that a QEMU takes, on such a machine, to print its version.
 const knownStart = 150 * time.Millisecond
 
-// How long QEMU and guests may take to start and to end.
+// Limits of QEMU and of guests as a whole.
 const (
 	// ProbeSilence is how long the guest of a KVM probe may print nothing before the probe fails.
 	ProbeSilence = Limit(2 * time.Second)
 	// Probe is how long the guest of a KVM probe may take to boot while it prints.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is how long other guests with KVM may print nothing, if the user has not requested
-	// KVM. Their kernels print little, so it covers the whole boot.
+	// GuestSilence is how long other guests with KVM may print nothing before their init reports, if the
+	// user has requested neither KVM nor a longer boot. Their kernels print little, so it covers the whole
+	// boot.
 	GuestSilence = Limit(time.Minute)
 	// Boot is how long a guest may take until its init reports. A boot takes seconds, but the machine
 	// may be small and busy.
@@ -30,9 +31,9 @@ const (
 	TransferGuest = Limit(time.Hour)
 	// QEMUVersion is how long a QEMU may take to report its abilities.
 	QEMUVersion = Limit(20 * time.Second)
-	// Monitor is how long QEMU may take to accept a command of its monitor.
+	// Monitor is how long QEMU may take for a command of its monitor if the caller sets no limit.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
+	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after that or after
 	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
 	// GuestEnd is how long this process may take to notice the end of a connection to a QEMU or a
@@ -44,7 +45,7 @@ const (
 	Unplug = Limit(2 * time.Minute)
 )
 
-// Limits of a guest's init, its agent and its kernel's devices.
+// Limits of guests' inits, agents, devices and programs.
 const (
 	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU reports
 	// both after the driver has started.
@@ -56,7 +57,8 @@ const (
 	SessionOutput = Limit(500 * time.Millisecond)
 	// AgentStop is how long an ending agent waits for operations that it has stopped.
 	AgentStop = Limit(5 * time.Second)
-	// AgentCancel is how long an agent may take to receive the message that cancels an operation.
+	// AgentCancel is how long the other end, such as an agent, may take to receive the message that cancels an
+	// operation.
 	AgentCancel = Limit(time.Second)
 	// Disk is how long a disk or a namespace may take to appear.
 	Disk = Limit(30 * time.Second)
@@ -79,7 +81,7 @@ const (
 	Interpreter = Limit(20 * time.Second)
 )
 
-// Limits of vnic's drivers, and of the programs that control the kernel's drivers.
+// Limits of devices and their drivers.
 const (
 	// DeviceReset is how long a virtio device may take to be reset.
 	DeviceReset = Limit(5 * time.Second)
@@ -140,7 +142,7 @@ const (
 	// Broker is how long the process outside of the sandbox may take for a request, except for a
 	// connection.
 	Broker = Limit(5 * time.Second)
-	// LocalServer is how long a local server may send nothing, and LocalClient how long a client
+	// LocalServer is how long a local server may take to answer, and LocalClient how long a client
 	// may take to read the answer.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
@@ -216,7 +218,7 @@ const (
 	// Disturbed is how long a transfer may take to fail after a disturbance; the kernel of a guest
 	// that loses a device waits for five seconds first.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long after a round has failed the expected failure may take to show.
+	// Failed is how long an injected fault may take to be complete after a round has failed.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

@@ -21,7 +21,7 @@ const many = 135
 //go:embed testdata/exceptions.txt
 var exceptions string
 
-// waits are the folders, with all below, of packages that wait for guests, NICs, QEMU and peers.
+// waits are the folders, with all below them, in which TestNoTimeIsElsewhere looks for times.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/agent",
 	"internal/boot", "internal/control", "internal/devmemtool", "internal/dhcp", "internal/driver",
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
@@ -36,15 +36,15 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live",
 	"internal/manual"}
 
-// forTests are folders below waits that only tests use, or that wait for no guest.
+// forTests are folders that TestNoTimeIsElsewhere skips: only tests use them, or they wait for no guest.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest",
 	"internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "internal/gpudriver/gpudriver-test",
 	"internal/memory-conformance", "internal/vfiotest", "internal/wire/wiretest"}
 
-// TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in
-// list.go, or has a line "FILE NAME: TIME" in testdata/exceptions.txt, below a line with the
-// reason; "FILE NAME" covers all times of a table.
+// TestNoTimeIsElsewhere finds constant times in the folders of waits: each must move to list.go, or have
+// a line "FILE NAME: TIME" in testdata/exceptions.txt, below a line with the reason; "FILE NAME" covers
+// all times of a declaration.
 //
 // Invariant: limits: A time after which something is given up is in one list, and follows how slow
 // the machine is.
@@ -104,7 +104,7 @@ func TestNoTimeIsElsewhere(t *testing.T) {
 }
 
 // times returns a file's constant times, each as "NAME: TIME", where NAME is the declaration that
-// contains the time. A bare unit that converts a number or a time does not count.
+// contains the time. It leaves out times that only convert or round (converts).
 func times(tree *ast.File) (list []string) {
 	for _, d := range tree.Decls {
 		switch d := d.(type) {

@@ -35,7 +35,7 @@ func exitEntries(c *cobra.Command) []entry {
 	return append(list, entry{fmt.Sprint(128 + int(syscall.SIGPIPE)), "The reader of its standard output has gone."})
 }
 
-// environment lists the environment variables that commands read.
+// environment lists environment variables that commands read.
 var environment = []entry{
 	{assets.EnvCache, "The cache, as --cache says."},
 	{assets.EnvQEMU, "QEMU for guests, as --qemu says."},

@@ -48,8 +48,8 @@ func Available(root string) (avail uint64, where string) {
 // cgroup has the files of a control group's memory limit.
 type cgroup struct{ dir, limit, used, cache string }
 
-// cgroups returns this process's control groups of version 1 and 2, and the groups above them up to
-// the root.
+// cgroups returns this process's control groups of version 2 and of version 1's memory controller, and
+// the groups above them up to the root.
 func cgroups(root string) (all []cgroup) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {

@@ -4,7 +4,7 @@
 // An archive is a sequence of files, each a header, a name and the content, and ends with a
 // trailer. The same Files with the same contents give the same bytes. Write makes the directories of
 // a path that the archive does not have, because the kernel drops a file without its directory.
-// Write refuses files that the kernel would silently skip.
+// Write refuses files whose name or length the kernel would not accept.
 //
 // Checksums (magic 070702) are not supported, and hard links are treated as separate files.
 //
@@ -28,7 +28,7 @@ var ErrBadFile = errors.New("no file for an initramfs")
 
 // File is a file of an archive. It belongs to root, and has no time.
 type File struct {
-	Name   string // without the first slash
+	Name   string // slashes at its beginning are removed
 	Mode   uint32 // c_mode: type and permissions (inode(7))
 	RMajor uint32 // c_rmaj, c_rmin: the device of a device node
 	RMinor uint32
@@ -62,8 +62,8 @@ func CharDevice(name string, permissions, major, minor uint32) File {
 	return File{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor, Name: name}
 }
 
-// check returns an error for a file that init/initramfs.c would skip (do_header) or truncate, or that a header cannot
-// describe.
+// check returns an error for a name or a length that init/initramfs.c does not accept (do_header) or a header cannot
+// have, and for a name that leads out of the root.
 func (f *File) check() error {
 	switch {
 	case len(f.Name) >= unix.PathMax:
@@ -135,7 +135,7 @@ func (w *writer) directory(name string) error {
 	return w.file(&f, 0)
 }
 
-// file writes a header, the name and the content, each padded to 4 bytes.
+// file writes the header with the name, and then the content, each of the two padded to 4 bytes.
 func (w *writer) file(f *File, ino int) error {
 	b := []byte("070701") // c_magic
 	for _, n := range []int64{int64(ino), int64(f.Mode), 0, 0, 0, 0, f.Size, 0, 0, int64(f.RMajor), int64(f.RMinor),

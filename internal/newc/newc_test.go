@@ -44,7 +44,7 @@ func read(t testkit.T, b []byte) (list []*cpio.Header, content map[string]string
 	}
 }
 
-// sample has a file of each kind, and nodes with numbers of several digits.
+// sample has a file of each kind that the functions of this package make, and nodes with numbers of several digits.
 func sample() []File {
 	return []File{Dir("dev", 0o755), CharDevice("dev/console", 0o600, 5, 1), CharDevice("dev/big", 0o666, 0x123, 0xabcde),
 		Text("/init", "\x7fELF", 0o4755), Text("empty", "", 0o644), Text("a/b/c/five!", "12345", 0o600),
@@ -52,7 +52,7 @@ func sample() []File {
 }
 
 // Write makes the same bytes as pkg/cpio of u-root 0.16.0, which wrote testdata/u-root.cpio from the same files. So
-// images have the same bytes as the images that earlier versions of vnic made with u-root's package.
+// an archive of the same files has the same bytes as in earlier versions of vnic, which used u-root's package.
 func TestArchiveIsThatOfURoot(t *testing.T) {
 	want := testkit.Must(os.ReadFile("testdata/u-root.cpio"))(t)
 	if got := archived(t, sample()...); !bytes.Equal(got, want) {
@@ -109,7 +109,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 	})
 }
 
-// Write refuses files that the kernel would silently skip or that an archive cannot hold.
+// Write refuses names and lengths that the kernel or an archive does not accept, and a second file of a name.
 func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	long := strings.Repeat("x", unix.PathMax)
 	huge := Text("huge", "", 0)

@@ -1,5 +1,6 @@
 // Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs, listens
-// for its user: the page, metrics, gdb, uplinks. The gateway asks for them, because no guest may connect there.
+// for its user, for example for the page, gdb or uplinks. The gateway asks for them: a guest may connect there only if
+// the user names the port (gateway.Options.Own).
 package ownports
 
 import (

@@ -38,7 +38,7 @@ func (e *ToolError) Error() string {
 }
 
 // Words returns the tool's error message, on one line: the first line of standard error that begins with "E: " (apt),
-// or else the last line.
+// or else the last line that is not blank.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -54,7 +54,7 @@ func (e *ToolError) Unwrap() error { return e.Err }
 // stderrKept is how many bytes of a tool's standard error are kept: the last ones.
 const stderrKept = 8 << 10
 
-// Run runs a tool to its end and returns its standard output, or passes it line by line to
+// Run runs a tool to its end and returns its standard output, or passes the whole lines of it to
 // c.Stdout. When ctx ends, the tool's whole process group is killed.
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)

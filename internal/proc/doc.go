@@ -1,4 +1,4 @@
-// Package proc starts processes that do not outlive this one.
+// Package proc starts processes that do not outlive this one, apart from Sweep's.
 //
 // A Child runs until it ends or Child.End ends it: for example a QEMU. A Command is a tool that
 // runs to its end: apt-get, dpkg-deb. The kernel kills both when this process dies, for whatever

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Sweep removes a directory when this process ends, for whatever reason: a fetch that is killed
-// leaves nothing. It returns a function that removes the directory now.
+// Sweep removes a directory when this process ends, also by SIGKILL, unless /bin/sh cannot be started.
+// It returns a function that removes the directory now.
 //
 // A shell waits for the end of its input, which this process holds open. The shell has its own
 // process group, so that a signal to ours does not end it. It tries several times, because
@@ -22,7 +22,7 @@ func Sweep(dir string) (now func()) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil { // if this process is killed, the next fetch removes the directory (cache.clean)
+	if err != nil { // if this process is killed, the directory stays
 		return func() { _ = os.RemoveAll(dir) }
 	}
 	return func() {

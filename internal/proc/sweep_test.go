@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envSweeper names the variable that makes this test's program make a directory that a sweep removes, print a line,
-// and wait to be killed.
+// envSweeper names the variable that makes this test's program start the sweep of a directory, the variable's value,
+// print a line, and wait to be killed.
 const envSweeper = "VNIC_TEST_SWEEPER"
 
 func sweeper() {

@@ -20,14 +20,14 @@ const Limit = 1 << 20
 
 // Mapping is a mapping of a file.
 type Mapping struct {
-	Dev, Ino uint64 // as in stat(2)
+	Dev, Ino uint64 // as in stat(2), on most file systems
 	Shared   bool   // MAP_SHARED
 	Name     string // as /proc has it: "/memfd:ram (deleted)"
 }
 
 // Read calls visit for each file mapping of a process, until visit returns false. complete reports
-// whether the whole list was read: it is false after visit has returned false, if the list is longer than
-// Limit, and if this process may not read it, for example another user's.
+// whether the whole list was read: it is false after visit has returned false, if the list has Limit bytes
+// or more, and after an error, for example if this process may not read another user's list.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {

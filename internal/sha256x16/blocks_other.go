@@ -2,7 +2,7 @@
 
 package sha256x16
 
-// Available reports whether this machine has AVX-512.
+// Available is false: the assembly is for amd64.
 const Available = false
 
 func blocks(*[8][Lanes]uint32, *byte, uint64, uint64) { panic("sha256x16: not available") }

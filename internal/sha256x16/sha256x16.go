@@ -1,5 +1,5 @@
 // Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
-// registers: nearly twice as fast as crypto/sha256 with the processor's SHA instructions, on one core.
+// registers: on one core this can be nearly twice as fast as crypto/sha256 with the processor's SHA instructions.
 //
 // The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
 // a time uses a State; the package allocates nothing. Write checks that the bytes lie in its slice, and the assembly
@@ -73,7 +73,7 @@ func (s *State) Write(b []byte, stride, n int) {
 	}
 }
 
-// Sums writes the digests to out. Call Reset before the next Write.
+// Sums writes the digests to the first Lanes elements of out. Call Reset before the next Write.
 func (s *State) Sums(out [][sumLen]byte) {
 	var pad [blockLen]byte
 	pad[0] = 0x80

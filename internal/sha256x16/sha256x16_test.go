@@ -39,7 +39,7 @@ func TestSumsAreSHA256(t *testing.T) {
 	}
 }
 
-// Write refuses ranges outside of its slice, before it reads any bytes.
+// Write refuses ranges outside of its slice, and lengths that are not whole blocks.
 func TestWriteStaysInItsSlice(t *testing.T) {
 	for _, c := range []struct{ size, stride, n int }{
 		{15*64 + 63, 64, 64}, {0, 0, 64}, {64, 1, 64}, {1 << 20, 1 << 20, 64}, {1 << 20, 64, 63}, {1 << 20, -1, 64},

@@ -1,4 +1,4 @@
-// Package sockfile makes the files of Unix sockets, and replaces files that a dead process has left.
+// Package sockfile makes the files of Unix sockets, and removes files that a dead process has left.
 //
 // The package is not API (README, Stability).
 package sockfile
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is the mode of our sockets: connect(2) needs the right to write (unix(7)), so only our user and
-// root can connect. A process that connects can reach a guest's networks and memory.
+// Mode is the mode of a socket that Bind makes: connect(2) needs the right to write (unix(7)), so only our user and
+// root can connect. A process that connects may reach a guest's networks and memory.
 const Mode = 0o600
 
 // Bind makes a socket whose file is ours alone from its first moment on, whatever the umask: Linux
@@ -38,7 +38,7 @@ func Bind(path string) (*net.UnixListener, error) {
 }
 
 // RemoveStale removes a socket's file at which no process listens. A missing file is no error; a file of another kind,
-// or a socket at which a process listens, is one. Errors do not name the file.
+// or a socket at which a process listens, is one. The caller must name the file: not all errors do.
 func RemoveStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

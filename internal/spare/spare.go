@@ -17,9 +17,9 @@ import (
 )
 
 // Spare is a second process of this program, with the same arguments, that waits. Keep starts it before the sandbox
-// closes, if vnic itself chose KVM for the guests. If KVM stops a guest before the guests' job has begun, this process
-// ends its guests, and the spare does the job by TCG in its place, on the same terminal. The spare is started before
-// the guests, so a guest that has taken over this process cannot choose the spare's arguments and environment.
+// closes, if vnic itself may choose KVM for the guests. If KVM stops a guest before the guests' job has begun, this
+// process ends its guests, and the spare does the job by TCG in its place, on the same terminal. The spare is started
+// before the guests, so a guest that has taken over this process cannot choose the spare's arguments and environment.
 type Spare struct {
 	child *proc.Child
 	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends or interrupts it
@@ -28,7 +28,7 @@ type Spare struct {
 // spareEnv is the environment variable with the descriptor of a spare's end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
-// standby is this process's spare; nil: there is none, or the job has begun.
+// standby is this process's spare; nil: there is none, or Take has returned it.
 var standby atomic.Pointer[Spare]
 
 // isVNIC is set by Await, which only vnic's main calls: a test's process has no arguments of vnic.
@@ -65,8 +65,8 @@ func Keep() error {
 // Take returns this process's spare, or nil. The caller ends it: a second call returns nil.
 func Take() *Spare { return standby.Swap(nil) }
 
-// JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if the
-// job can read its input only once or another host takes part.
+// JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if a
+// spare could not repeat the job by TCG, for example because another host takes part.
 func JobBegins() {
 	Take().Dismiss()
 }

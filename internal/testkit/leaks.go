@@ -36,8 +36,8 @@ func FDs() []string {
 	return fds
 }
 
-// CheckFDs fails the test if it ends with more descriptors of some target than it has now. It does not
-// compare the numbers of descriptors: guests that tests share keep running, and their QEMU may replace
+// CheckFDs fails the test if it ends with more descriptors of some target than it has now. A target may
+// have another descriptor number then: guests that tests share keep running, and their QEMU may replace
 // the eventfd of an interrupt at any time.
 func CheckFDs(t testing.TB) {
 	t.Helper()
@@ -73,7 +73,7 @@ func LeavesNothing(t testing.TB) {
 	t.Cleanup(func() { goleak.VerifyNone(t, running) })
 }
 
-// Main runs the tests of a package, and exits. The tests fail if they leave goroutines or descriptors.
+// Main runs the tests of a package, and exits. They fail if they leave goroutines, or more descriptors than before.
 func Main(m interface{ Run() int }) {
 	before := FDs()
 	status := m.Run()

@@ -73,7 +73,7 @@ func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		tid = unix.Gettid()
 		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 		ready <- err
@@ -115,8 +115,8 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process use
-// them.
+// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process of
+// the same PID namespace use them.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
 	addr := func(last int) netip.Addr {

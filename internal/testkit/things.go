@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Patience is the timeout of waits in tests.
+// Patience is the timeout of Eventually, and of other waits in tests.
 const Patience = time.Minute
 
 // SocketPair makes a connected pair of stream sockets, which the caller closes.

@@ -1,4 +1,5 @@
-// Package trusted opens directories in which only this user, or root, can have put files.
+// Package trusted opens directories whose owner and mode meet a Rule, such as that only this user or root can have put
+// files there.
 //
 // It checks the owner and the mode of the opened directory, and not of the directories above: whoever may rename
 // there can put another directory in its place afterwards. It ignores access control lists, which are the owner's
@@ -15,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Err is the cause of errors for a directory or file that other users could have changed.
+// Err is the cause of errors for a directory or file that does not meet a Rule.
 var Err = errors.New("not to be trusted")
 
 // Rule is a requirement for a directory or a file.
@@ -25,9 +26,9 @@ type Rule struct {
 }
 
 var (
-	// Private requires that other users have no access.
+	// Private requires that this user is the owner, and that the mode gives others no access.
 	Private = Rule{Forbidden: 0o077}
-	// ReadOnly requires that only this user or root can have written; others may read.
+	// ReadOnly requires that this user or root is the owner, and that the mode lets others not write.
 	ReadOnly = Rule{Forbidden: 0o022, Roots: true}
 )
 

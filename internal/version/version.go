@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// stamped is set by the Makefile. If it is empty, the version is the module's.
+// stamped is set by the Makefile. If it is empty, String returns the module's version, and the commit if it is known.
 var stamped string
 
 // String returns the version of vnic, as `vnic version` prints it.

@@ -16,8 +16,8 @@ func IRQSet(flags uint32, index, start, count int) []byte {
 	return words(20, flags, uint32(index), uint32(start), uint32(count))
 }
 
-// Flags of SetIRQ: VFIO_IRQ_SET_DATA_EVENTFD and DATA_NONE, with ACTION_TRIGGER, as QEMU sends them
-// (gve.md, section 2).
+// Flags of DEVICE_SET_IRQS (include/uapi/linux/vfio.h): VFIO_IRQ_SET_DATA_EVENTFD and DATA_NONE, each with
+// ACTION_TRIGGER.
 const (
 	irqEvents  = 0x24
 	irqDisable = 0x21

@@ -1,2 +1,2 @@
-// Package words tests that names and comments of this repository use plain words.
+// Package words tests that names, comments and pages of this repository use plain words.
 package words

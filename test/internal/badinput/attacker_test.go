@@ -29,8 +29,7 @@ const (
 	userAt  = 1 << 46 // user address of guest-physical address 0; ring addresses are relative to it
 )
 
-// attacker is a vhost-user frontend that can send any message and share any memory. It writes its
-// rings as bytes.
+// attacker is a vhost-user frontend with memory, in which it writes its rings as bytes.
 type attacker struct {
 	t     *testing.T
 	s     *server

@@ -48,8 +48,8 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs no more than its row says, and leaves the process and its other guests as they were. The rows'
-// inputs check the answers.
+// Every bad input costs, in one of its attempts, no more than its row says, and the innocent guests still move bytes.
+// The rows' inputs check the answers.
 //
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
@@ -128,7 +128,7 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is the number of times that a row may exceed its bounds, each time with a new server,
+// attempts is how often a row that exceeds its bounds runs, from the second time on with a new server,
 // before it fails: other work of the machine, and the time of the last garbage collection, can only
 // add to its cost.
 const attempts = 3

@@ -22,10 +22,10 @@ type mutant struct {
 
 type edit struct{ file, old, new string }
 
-// Two bounds have no mutant, because no row detects their removal. The first is patience: frames of
-// a slow receiver are dropped for other receivers' frames long before patience ends. The second is
-// that a refused walk is not repeated: a walk costs too little. Tests of internal/nic and internal/nic/virtio count
-// waiting frames and walks instead.
+// Patience has no mutant, because no row detects its removal: frames of a slow receiver are dropped for
+// other receivers' frames long before patience ends. Nor has the rule that a refused walk is not
+// repeated: a walk costs too little. Tests of internal/nic and internal/nic/virtio count waiting frames
+// and walks instead.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
@@ -60,7 +60,7 @@ var mutants = []mutant{
 		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
 
-// Each bound is needed: a vnic built without it makes a row fail.
+// Each bound in mutants is needed: with a vnic built without it a row fails.
 func TestEachBoundIsNeeded(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")

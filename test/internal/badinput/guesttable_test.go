@@ -232,7 +232,7 @@ func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
 	return f
 }
 
-// question returns a frame with a DNS question.
+// question returns a DNS message with one question.
 func (a *attacker) question(name string, id uint16) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,

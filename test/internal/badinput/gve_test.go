@@ -15,7 +15,8 @@ import (
 
 var be = binary.BigEndian
 
-// Constants of the gVNIC (docs/specs/gve.md): BARs, doorbells' words, registers, the admin queue's commands.
+// Constants of the gVNIC (docs/specs/gve.md): BARs, doorbells' words, registers, the admin queue's commands; and sizes
+// and an address that the tests use.
 const (
 	registersBAR = 0
 	doorbellsBAR = 2

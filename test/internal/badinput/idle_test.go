@@ -20,7 +20,7 @@ const idleEnv = "BADINPUT_IDLE"
 // start, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
-// The server does nothing while its guests do nothing: in one of at most idleTries seconds it uses no
+// The server does nothing while its guests do nothing: in one of at most idleTries periods it uses no
 // tick of processor time, and no thread wakes up, so no timer fires every second. Each port has a
 // guest that has started its rings, has sent a frame, and has posted buffers.
 //

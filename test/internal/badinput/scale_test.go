@@ -21,8 +21,8 @@ import (
 const scaleEnv = "BADINPUT_SCALE"
 
 // scaleColdEnv names the variable that makes each receiver of portsFromOne use 256 buffers, so that
-// the amount of written memory grows with their number. Without it all receivers together use the
-// same number of buffers, however many receivers there are.
+// the amount of written memory grows with their number. Without it all receivers together use about
+// the same number of buffers, however many receivers there are.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
 // Bounds of growth: test/27-scale.sh explains them.
@@ -39,7 +39,7 @@ const (
 	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // port of the first rule
-	// scaleFeatures are the features of a guest with Linux: also partial checksums and TSO.
+	// scaleFeatures are features, GUEST_CSUM and TSO, which a guest with Linux accepts too.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
@@ -124,7 +124,8 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. A doorbell is a message, so show rings it once for each chains, like Linux's driver.
+// gveLoop is a queue of a gVNIC. A doorbell is a message, so show rings it only once for several chains (the field
+// each), like Linux's driver.
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue

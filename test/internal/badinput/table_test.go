@@ -68,12 +68,12 @@ type bound struct {
 	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
 	left   int           // descriptors that stay open
-	stall  time.Duration // longest time of an innocent frame
+	stall  time.Duration // longest time of an innocent frame, in addition to ten times the usual one
 }
 
 const mib = 1 << 20
 
-// few is the bound of rows that cost next to nothing.
+// few is the bound of most rows.
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
 // quiet is the bound of rows that write few log lines, because repeated lines are not logged.
@@ -95,7 +95,7 @@ const reps = 1000
 // table has all rows except onFiles, which need file systems of their own.
 var table = slices.Concat(virtioTable, guestTable, gveTable)
 
-// virtioTable has the rows of vhost-user, its rings and frames.
+// virtioTable has the rows of vhost-user, its rings and frames, and of broadcasts to the gateway.
 var virtioTable = []row{
 	{costly, messages, "a region that is no whole page, and an MTU that no frame has", "refused", func(w *world) {
 		a := w.attacker.connect()
@@ -383,7 +383,7 @@ func (w *world) oddFiles() (fds []int) {
 	keep(p, err)
 	keep(os.Open("/dev/zero"))
 	keep(os.OpenFile("/dev/null", os.O_RDWR, 0))
-	keep(os.Open("/dev/shm")) // on tmpfs: vnic accepts 64 files of other file systems, then its port serves nobody
+	keep(os.Open("/dev/shm")) // on tmpfs: of other file systems vnic keeps 64 files, then the port serves nobody
 	keep(os.Open(fmt.Sprintf("/proc/self/fd/%d", w.attacker.fd)))
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	testkit.OK(w.t, err)

@@ -2,7 +2,7 @@
 //
 //	doorbell /sys/bus/pci/devices/ADDRESS/resource0
 //
-// It is the smallest program that shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the
+// It is a small program that shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the
 // first access to a BAR after an exception"): with the fault, the program never prints its last line, "stored".
 package main
 

@@ -18,8 +18,8 @@ import (
 )
 
 // guest moves each NIC to a network namespace, with a process that measures the rows, and lets these
-// processes measure one after another. After the last one it restarts the guest without closing the
-// guest's connections, unless the guest has restarted already.
+// processes measure all rows but silence one after another. After the last process it restarts the guest
+// without closing the guest's connections, unless the guest has restarted already.
 func guest() error {
 	type process struct {
 		name string
@@ -85,8 +85,8 @@ func linkOf(g gateway) (netlink.Link, error) {
 	return nil, fmt.Errorf("no NIC %s of %s", g.mac, g.name)
 }
 
-// probeAll is the process of a gateway: it reads the name of its NIC, waits for its turn, and answers "again" if the
-// guest has not restarted yet. It keeps its connections open until the restart.
+// probeAll is the process of a gateway: it reads the name of its NIC, waits for its turn, measures, and answers "again"
+// if the guest has not restarted yet. Then it keeps its connections open until the restart.
 func probeAll(name string) error {
 	in := bufio.NewScanner(os.Stdin)
 	if !in.Scan() {

@@ -28,7 +28,7 @@ type probe struct {
 	f    func() (verdict, text string, err error)
 }
 
-// rows measures all rows that need no restart of the guest, and reports them.
+// rows measures all rows but silence and reset, and reports them.
 func (p *prober) rows() error {
 	list := []probe{
 		{"ping", p.ping}, {"TFTP", p.tftp}, {"unreachable", p.unreachable}, {"DF", p.df}, {"bursts", p.bursts},
@@ -62,7 +62,7 @@ func (p *prober) report(name string, f func() (verdict, text string, err error))
 	return p.ask("/row", r, nil)
 }
 
-// share returns the verdict if n of sent datagrams arrived. vnic must lose none. For the other gateways a
+// share returns the verdict if n of sent datagrams or requests arrived. vnic must lose none. For the other gateways a
 // twentieth more or less makes no difference, so that their verdict is the same each time.
 func (p *prober) share(n, sent int) string {
 	slack := 0

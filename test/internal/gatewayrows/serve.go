@@ -120,7 +120,7 @@ func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 //	w  sends the datagram's source port to its source at once, and again after the silence
 //	c  counts the datagram
 //	q  returns the count and the nanoseconds from the first to the last counted datagram, and restarts the count
-//	s  sends the number of datagrams of a rate measurement
+//	s  sends rateFrames datagrams
 func talk(c *net.UDPConn) error {
 	b := make([]byte, 64<<10)
 	var count uint64
@@ -171,7 +171,7 @@ func controls() http.Handler {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	// Counts a boot of the guest, and returns the number of boots.
+	// Counts a boot of the guest, and returns the number of boots, by gateway.
 	handle("POST /boot/{name}", func(r *http.Request) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -6,7 +6,7 @@
 //
 // It prints a line for each direction and each gateway but the first: the median rates of the first and of this one in
 // MB/s, the median of the rounds' ratios of the two with the least and the greatest, and the number of rounds. Status
-// 1: a median ratio is not above 1.
+// 1: a median ratio is not above 1, or an error.
 package main
 
 import (

@@ -102,8 +102,8 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack logs an invalidation, drops the entries of its pages, and then answers. In the modes Dead and Silent it does
-// not answer, and drops nothing.
+// takeBack logs an invalidation, drops the entries of its pages, and then answers; of a given-up one it only frees the
+// slot. In the modes Dead and Silent it does not answer, and drops nothing; in the mode Dead it frees no slot.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -228,7 +228,8 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count increments the word in each page that it may write, and requests the other pages.
+// count increments the word in each page that it may write. If no request is open, it requests the first other page and
+// pages behind it.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {

@@ -1,6 +1,6 @@
-// Package guestops is shared by the programs of the tests' guests: it has operations that the host
-// calls, requests to the kernel by generic netlink, and an expression for complaints in the
-// kernel's log.
+// Package guestops is shared by the programs of the tests' guests: it registers operations that the host
+// calls, sends requests to the kernel by generic netlink and ioctl, and has an expression for complaints
+// in the kernel's log.
 package guestops
 
 import (

@@ -103,8 +103,8 @@ var commands = []command{
 		[]string{`guest == "qemu"`, "runs.-len- == 2", "runs.0.bytes == size", "runs.0.sha256 == runs.0.source_sha256"})},
 }
 
-// Each command that boots guests runs from end to end, with both NIC models if the command proves something about the
-// NIC: its output is right, and the host's counters show in which memory payload was.
+// Commands that boot guests run from end to end: their output is right, and for payload the host's counters show in
+// which memory it was.
 //
 // Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
 // not through host memory.

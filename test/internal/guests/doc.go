@@ -1,7 +1,7 @@
 // Package guests is the one place where `make test` boots guests: a lab that is booted once, on
-// which many subtests run one after another, and the commands of vnic that boot guests. Tests that
-// can share a boot are here. Tests that need their own guest, because they remove a NIC or kill a
-// guest, are in other packages and skipped without VNIC_LONG.
+// which many subtests run one after another, and commands of vnic that boot guests. Tests in other
+// packages that boot guests, for example because they remove a NIC or kill a guest, are skipped
+// without VNIC_LONG.
 //
 //   - TestKernelsDrivers: the kernel's own drivers on both models, and the user-space driver, in two
 //     guests that live until the end of the test.

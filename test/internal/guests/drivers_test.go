@@ -7,7 +7,7 @@ import (
 )
 
 // One guest has two gVNICs with its kernel's driver and one GPU, and a virtio NIC with vnic's driver and another GPU;
-// the other guest has a virtio NIC with its kernel's driver. All tests that need not kill a guest share this boot.
+// the other guest has a virtio NIC with its kernel's driver. The subtests share this boot.
 //
 // Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 //

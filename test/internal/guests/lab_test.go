@@ -23,14 +23,14 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// life is how long a guest of a lab may live. The lab's subtests usually take a tenth of that.
+// life is how long a guest of a lab may live.
 const life = 8 * time.Minute
 
 // step is how long a subtest may take.
 const step = 2 * time.Minute
 
 // guestLab is two guests that live as long as the test, and a third guest in this process. Subtests use them one
-// after the other, and each restores their state.
+// after the other.
 type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // indexed by the constants below

@@ -18,7 +18,7 @@ import (
 const (
 	devmemPort = 7002 // the peer's port; the interface under test uses the numbers after it
 	// rxSize has room for two rings of buffers, and the pages whose tokens are held: a queue with fewer
-	// than 32 free pages never receives (devmem.md, section 3).
+	// than 32 free pages never receives (docs/specs/gve.md, 11).
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
@@ -43,7 +43,7 @@ type dut struct {
 	refused atomic.Pointer[refusal] // of the last send; nil: it was not refused
 }
 
-// refusal is an error of sends, and how many sends in a row have failed with it.
+// refusal is the error of the last send, and how many sends in a row have failed.
 type refusal struct {
 	err   error
 	times int

@@ -20,7 +20,7 @@ import (
 // module is the name of the driver's kernel module.
 const module = "gve"
 
-// Operations of the guest. After OpSetup the streams run during each operation.
+// Operations of the guest. After OpSetup the ordinary streams run during each operation.
 const (
 	OpSetup       = "lab.setup"       // bring the links up, and start the streams
 	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
@@ -39,7 +39,7 @@ const (
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // all that ethtool and ip set of a gVNIC, and back; the NIC has timestamps
+	OpSetters = "lab.setters" // settings of ethtool and ip, and back; the NIC has timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )
@@ -87,7 +87,7 @@ func say(ctx context.Context, format string, args ...any) {
 	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// links brings up both interfaces after the module has been loaded.
+// links moves the peer's interface to its namespace, and brings both interfaces up.
 func (g *guest) links() error {
 	if err := g.peer.take(peerName); err != nil {
 		return err
@@ -122,7 +122,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// traffic waits until a.Bytes more bytes of each stream have arrived; 0: flowing.
+// traffic waits until a.Bytes more bytes of each stream that must flow now have arrived; 0: flowing.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {
@@ -260,7 +260,7 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 }
 
 // reload unloads the driver under traffic, which removes all NICs, and loads it again. Ordinary
-// connections survive. Every other time queues are bound for receive during the unload. None is bound for
+// connections survive. Every other time a queue is bound for receive during the unload. None is bound for
 // transmit: Linux 7.2 does not remove the interface from such a binding, and uses it when the
 // binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {

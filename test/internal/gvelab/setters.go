@@ -67,7 +67,7 @@ func value(command uint32, vs ...uint32) func() error {
 	}
 }
 
-// numbers returns a function that sends a command of the family "ethtool".
+// numbers returns a function that sends a command of the family "ethtool" with 32-bit attributes.
 func numbers(command uint8, attrs map[uint16]uint32) func() error {
 	return func() error { return set(command, attrs) }
 }
@@ -116,7 +116,7 @@ var flowTypes = []struct {
 // selector is a source port and a destination port, or an SPI.
 var selector = []byte{0x12, 0x34, 0x56, 0x78}
 
-// rules inserts a rule of each type, checks that the device has it, and deletes it.
+// rules inserts a rule of each type, checks that the driver returns it, and deletes it.
 func rules() error {
 	for i, f := range flowTypes {
 		b := make([]byte, rxnfcLen)

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest changes each setting of a gVNIC that ethtool and ip can change, and sets it back, while a
+// The guest changes settings of a gVNIC, as ethtool and ip do, and sets each back, while a
 // TCP stream runs in each direction. Each time the streams go on, with every byte compared, and the
-// kernel's log has no complaint. The driver returns rules of all types unchanged, received datagrams
-// have the NIC's time, and `ethtool -S` shows the NIC's counters.
+// kernel's log has no complaint before the reset at the end. The driver returns rules of all types
+// unchanged, received datagrams have the NIC's time, and `ethtool -S` shows the NIC's counters.
 //
 // Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
 func TestSettersUnderTraffic(t *testing.T) {

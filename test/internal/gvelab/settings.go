@@ -22,7 +22,7 @@ func carrier(name string) (bool, error) {
 	return link.Attrs().RawFlags&unix.IFF_LOWER_UP != 0, nil
 }
 
-// Constants of the family "ethtool" (include/uapi/linux/ethtool_netlink.h).
+// Constants of the families "ethtool" and "netdev" (include/uapi/linux/ethtool_netlink.h, netdev.h).
 const (
 	cmdRingsSet    = 16
 	cmdChannelsSet = 18

@@ -1,6 +1,6 @@
 // Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b, and a
-// program that makes none. The errors of sides a are compared with docs/mistakes.md: in this process on the engine of
-// vnic's GPUs by this package's test, in guests of both models by 43-eleven.sh, with the program in guest.
+// program that makes none. The errors of sides a are compared with docs/mistakes.md: by this package's test with both
+// sides in its process, on vnic's stack, and by 43-eleven.sh in guests of both models, with the program in guest.
 //
 // Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the peer.
 package mistakes

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// timeLimit ends a test that hangs. The whole test takes a minute.
+// timeLimit is how long the guest may run: it ends a test that hangs.
 const timeLimit = 5 * time.Minute
 
 // Linux's ncdevmem passes all cases in their order, with a NUMA node as the guest's GPU.
@@ -58,7 +58,7 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 	}
 }
 
-// Sizes of the transfers. ncdevmem prints the received bytes, which come back over an ordinary connection.
+// Sizes of the transfers. The bytes of a compared one come back over an ordinary connection.
 const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
@@ -88,7 +88,7 @@ func (l *bench) cases(ctx context.Context, j *judge) error {
 		l.kernelLog)
 }
 
-// driverCases runs the cases for a GPU with a driver: only those in which the driver takes part.
+// driverCases runs some of the cases, with a GPU that has a driver.
 func (l *bench) driverCases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,

@@ -63,7 +63,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		// A completion counts as late, not lost, if the threads that it needs waited for a CPU as long as ncdevmem
-		// waits for a completion. On an idle machine they wait for a fifth of a second in the whole run.
+		// waits for a completion.
 		busy := l.waits().together(before)
 		if x.res.Status == 0 || i == attempts || !strings.Contains(x.text, "did not receive tx completion") {
 			break

@@ -77,7 +77,7 @@ func TestStalledReceiver(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--hold-tokens",
 		"100000")
 	v.waits("stage: transfer")
-	// The run holds tokens only for its first 3 seconds. From here on it returns each token 10 seconds late.
+	// After 3 seconds without data the run returns the tokens that it holds. From here on each token is 10 seconds late.
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
@@ -88,7 +88,7 @@ func TestStalledReceiver(t *testing.T) {
 	b.shoots("page-stall.png", 1280)
 }
 
-// A fault that a user injects during the run is an event on the page, and the page shows its effect on the flow.
+// A fault that a user injects during the run is an event on the page.
 func TestFault(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at",
 		"transfer")
@@ -135,7 +135,7 @@ func TestKeyboardAlone(t *testing.T) {
 	tabTo(b, `document.activeElement.matches(".events")`)
 }
 
-// tabTo presses Tab until an expression holds.
+// tabTo presses Tab, up to 40 times, until an expression holds.
 func tabTo(b *tab, expression string) {
 	b.t.Helper()
 	for range 40 {

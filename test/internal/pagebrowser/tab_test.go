@@ -137,7 +137,7 @@ func (b *tab) waits(selector string, words ...string) {
 	}
 }
 
-// selects clicks the row of the largest flow that goes to a port's address.
+// selects clicks the first row of a flow that goes to a port's address.
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)

@@ -119,7 +119,7 @@ func (e *end) wait() control.WC {
 }
 
 // from makes the NIC carry out an operation of n bytes, and checks that the bytes are at the right
-// place, and that no others changed.
+// place, and that the bytes around them have not changed.
 func (e *end) from(op Op, n uint64) {
 	x := e.x
 	x.Helper()

@@ -82,7 +82,7 @@ func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
 	seed, imm := x.seed, uint32(x.seed)*0x9e3779b9
-	const off, to = 4096 - 5, 8192 - 3 // both cross page borders, at different offsets in a page
+	const off, to = 4096 - 5, 8192 - 3 // both just before a page border, at different offsets in a page
 	a, b := x.sides[m.from], x.sides[1-m.from]
 	testkit.OK(x, a.Fill(source, off, m.n, seed, 0))
 	if m.flip >= 0 {

@@ -73,7 +73,8 @@ func New(conn net.Conn) (*Peer, error) {
 	return p, nil
 }
 
-// Close ends the program, which destroys everything that it has made, and closes the connection.
+// Close ends the program, which destroys everything that it has made, and closes the connection. After an error of the
+// connection it only closes the connection.
 func (p *Peer) Close() error {
 	var err error
 	if p.broken == nil { // otherwise the call that failed has returned the error
@@ -107,8 +108,8 @@ func (a *answer) uint(i, bits int) uint64 {
 }
 
 // ask sends a request of words, and returns the answer, whose first word must be kind, followed by
-// at least n words; nil if the program's wait for a completion or an event timed out. wait is the
-// time for which the request asks the program to wait.
+// at least n words; the answer has no words if the program's wait for a completion or an event timed out.
+// wait is the time for which the request asks the program to wait.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken
@@ -133,7 +134,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	return &answer{words: words[1:]}, nil
 }
 
-// Kinds of answers that are not their requests' first words.
+// Kinds of answers.
 const (
 	done       = "ok"
 	completion = "wc"

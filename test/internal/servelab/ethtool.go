@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// Constants of the family "ethtool" (include/uapi/linux/ethtool_netlink.h).
+// Constants of the family "ethtool" (include/uapi/linux/ethtool_netlink.h), and names of features.
 const (
 	featuresGet = 11
 	featuresSet = 12

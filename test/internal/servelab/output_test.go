@@ -78,5 +78,5 @@ func (s *output) says(ctx context.Context, program *proc.Child, want string) err
 	return s.until(ctx, program, want, func(text string) bool { return strings.Contains(text, want) })
 }
 
-// kill ends a program and its child processes by SIGKILL.
+// kill is stranger.Kill.
 func kill(program *proc.Child) { stranger.Kill(program) }

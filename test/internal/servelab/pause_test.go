@@ -7,8 +7,8 @@ import (
 )
 
 // pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont), alternately the
-// receiver's and the sender's. After each stop more payload arrives, all of it in the memory that
-// the receiver's buffers and flow rule determine.
+// receiver's and the sender's. After each stop more payload arrives; in the end all of it is in GPU
+// memory, and at most a thousandth as much came to host memory.
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serves 64 ports with bounded memory for each, and uses no CPU time while no QEMU is connected. A
+// vnic serves 64 ports with bounded memory for each, and uses hardly any CPU time while no QEMU is connected. A
 // second vnic at the same sockets fails with one clear message. vnic replaces sockets that a killed vnic
 // has left, and removes its own at a SIGTERM.
 //

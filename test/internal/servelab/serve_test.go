@@ -68,7 +68,7 @@ func (b *bench) serve(ctx context.Context, args ...string) *server {
 	return s
 }
 
-// startServe serves two ports.
+// startServe serves two ports, unless args has another number.
 func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	b.Helper()
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)

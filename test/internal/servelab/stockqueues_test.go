@@ -71,8 +71,8 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// spread runs streams between guests and host, and checks that they use at least two of the first n queue pairs of
-// guest 0, or the only one, and no others, and that no packet is dropped.
+// spread runs the streams of l.streams, and checks that they use at least two of the first n queue pairs of guest 0, or
+// the only one, and no others, and that no packet is dropped.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)

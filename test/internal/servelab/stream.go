@@ -20,7 +20,7 @@ const (
 	short = 1 << 20
 )
 
-// patience is the time limit of one stream.
+// patience is the time limit of one stream, and of other waits in a guest.
 const patience = time.Minute
 
 // stuff returns the first n bytes of all streams.

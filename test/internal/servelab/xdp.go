@@ -68,7 +68,7 @@ func address(a *args) error {
 	})
 }
 
-// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h).
+// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h), the length of buffers, and a feature.
 const (
 	ringsSet      = 16
 	attrRXBufLen  = 10

@@ -126,7 +126,7 @@ func (g *Guest) Kill() {
 	_ = g.Close()
 }
 
-// Kill ends a program and its child processes by SIGKILL.
+// Kill ends a program that still runs, and its process group, by SIGKILL.
 func Kill(program *proc.Child) {
 	if !program.Ends(0) {
 		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)

@@ -1,5 +1,5 @@
-// Command apidiff compares the exported API of a checkout with that of the last version. See the head of
-// tools/apidiff.
+// Command apidiff compares the exported API of a checkout with that of an earlier commit, by default the last version.
+// See the head of tools/apidiff.
 package main
 
 import (

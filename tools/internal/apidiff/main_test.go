@@ -147,7 +147,8 @@ func TestMessagesAreTakenApart(t *testing.T) {
 	}
 }
 
-// The base is the commit that the caller gives; otherwise the last tag v*; otherwise the commit in the file.
+// The base is the commit that the caller gives; otherwise the last tag of v and a digit; otherwise the commit in the
+// file.
 func TestBaseIsTheLastVersion(t *testing.T) {
 	dir := checkout(t, edit("a/a.go", "C = 1", "C = 2"))
 	first, err := git(dir, "rev-parse", "HEAD")

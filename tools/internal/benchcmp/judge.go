@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Limits of how much slower the new code may be.
+// Limits of how much slower the new code may be; maxChance is the p-value from which a difference may be chance.
 const (
 	maxMean   = 1.02 // for a package's geometric mean; the A/A spread is added
 	maxOne    = 1.10 // for a benchmark, unless the difference may be chance
@@ -66,7 +66,8 @@ type table struct {
 	rows      []row
 }
 
-// row is a benchmark: its medians, NaN where a side has none, and the probability that chance made them differ.
+// row is a benchmark: its medians, NaN where a side has none, and benchstat's p-value for base and new, NaN if there is
+// none.
 type row struct {
 	name            string
 	base, same, now float64

@@ -125,8 +125,8 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 	}
 }
 
-// benchcmp builds, runs and compares two commits. The second one allocates where the first did not, and
-// its benchmark has moved to another package.
+// benchcmp builds, runs and compares a commit and the checkout. The checkout's benchmark allocates where
+// the commit's did not, and is in another package.
 func TestCommitsAreCompared(t *testing.T) {
 	bench := func(pkg, name, body string) string {
 		return "package " + pkg + "\n\nimport \"testing\"\n\nvar sink []byte\n\n" +

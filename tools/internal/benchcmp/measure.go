@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often benchcmp runs a benchmark binary that fails before that is an error: at 1acd496
-// a benchmark can fail by chance because it shares a ring with a worker.
+// attempts is how often benchcmp runs a benchmark binary that fails before that is an error: a benchmark
+// can fail by chance.
 const attempts = 3
 
 // A comparison has the commits to compare and the options of the measurement.

@@ -70,8 +70,8 @@ func (c covered) percent() float64 {
 	return 100 * float64(c.reached) / float64(c.all)
 }
 
-// measure measures product packages of a checkout, all if none is named. It measures each one several times, and prints
-// the lowest result.
+// measure measures product packages of a checkout, all if none is named. It repeats each measurement (times), and
+// prints the lowest result.
 func measure(dir string, packages []string, times int, timeout string, out, errs io.Writer) error {
 	files, err := tree.Files(dir)
 	if err != nil {
@@ -229,7 +229,7 @@ func compareFiles(oldFile, newFile, mapping string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// group has old and new packages between which code has moved.
+// group has old packages, and the packages that have their code now.
 type group struct{ old, now []string }
 
 // groups puts old packages that have a common heir into one group.

@@ -25,7 +25,7 @@ const (
 	Bench   = "bench"   // BenchmarkX
 	Sub     = "subbench"
 	Example = "example" // ExampleX
-	Check   = "check"   // a line of a script, or an error of a program of test/
+	Check   = "check"   // a check of a script, or of a Go program of test/
 )
 
 var kinds = []string{Main, Test, Subtest, Fuzz, Corpus, Bench, Sub, Example, Check}

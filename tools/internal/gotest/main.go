@@ -31,7 +31,8 @@ func main() {
 	}
 }
 
-// run runs go test, and runs failed tests again alone if they may be. failed reports whether a test has failed.
+// run runs go test, and runs failed tests again alone if they may be. failed reports whether a failure remains after
+// that.
 func run(args []string, out io.Writer) (failed bool, err error) {
 	start := time.Now()
 	r := newReport(out)
@@ -79,8 +80,7 @@ func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool,
 	return true, l.Add(f.pkg, f.test, f.output)
 }
 
-// isPackage reports whether an argument of go test names packages, and is not a flag or a flag's
-// value.
+// isPackage reports whether an argument of go test looks like the name of packages.
 func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.HasPrefix(a, "vnic.dev/") }
 
 // event is a line of go test -json (cmd/test2json).
@@ -103,8 +103,8 @@ type report struct {
 	exit   int
 	failed []failure
 	times  []event
-	// output has, by package and top-level test, the output of the test and of its parts, without parts that have
-	// passed: their output does not explain a failure. Test "" has the output of the package itself.
+	// output has, by package and top-level test, the output of the test and of its parts, without parts that passed or
+	// were skipped: their output does not explain a failure. Test "" has the output of the package itself.
 	output map[string]map[string]printed
 }
 
@@ -208,7 +208,7 @@ func (r *report) end(e event, top string) {
 		r.times = append(r.times, e)
 	}
 	if e.Action == "fail" && !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		var all strings.Builder // a test has ended the program, or TestMain has failed
+		var all strings.Builder // for example, a test has ended the program, or TestMain has failed
 		for _, b := range output {
 			all.WriteString(b.String())
 		}
@@ -224,7 +224,7 @@ func (r *report) end(e event, top string) {
 	delete(r.output, e.Package)
 }
 
-// slowest prints the five packages that took longest, and the numbers of packages that passed and failed.
+// slowest prints up to five packages that took longest, and the numbers of packages that passed and failed.
 func (r *report) slowest(all time.Duration) {
 	slices.SortStableFunc(r.times, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
 	failed := 0

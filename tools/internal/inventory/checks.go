@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// These expressions find the checks in a script.
+// These expressions find the checks in scripts and Go programs.
 //
 // In shell and Python scripts of test/, lines that end in a backslash are joined with the next one,
 // and several blanks are replaced by one. Then a line is a check if it
@@ -201,8 +201,8 @@ func ofTestscript(src string) []string {
 	return all
 }
 
-// resultFunctions returns the names of the functions that print a passed check, in the Go files of
-// a directory: their bodies have a literal that begins with "ok ".
+// resultFunctions returns the names of the functions, except main, that print a passed check, in the Go files
+// of a directory: their bodies have a literal that begins with "ok ".
 func resultFunctions(files []*ast.File) map[string]bool {
 	found := map[string]bool{}
 	for _, file := range files {
@@ -222,7 +222,7 @@ func resultFunctions(files []*ast.File) map[string]bool {
 	return found
 }
 
-// ofProgram lists the texts of errors and of results in the Go files of a directory.
+// ofProgram lists the texts of errors, results and headings in the Go files of a directory.
 func ofProgram(files []*ast.File) []string {
 	results := resultFunctions(files)
 	var all []string

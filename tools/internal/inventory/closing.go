@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// closing prints the closing table: each entry of the old inventory with its heir.
+// closing prints the entries of the old inventory that have heirs, each with its heir; with --moved only those whose
+// heir is another entry.
 func closing(args []string, out, errs io.Writer) error {
 	flags := flag.NewFlagSet("heirs", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -107,7 +107,7 @@ func ofTests(pkg string, file *ast.File) []entry.Entry {
 }
 
 // isTest reports whether f is a test function by cmd/go's rule: its name is prefix and then no lower case letter,
-// and its one parameter is a *testing.param.
+// and its one parameter is a *testing.param; if param is "", it has no parameters.
 func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	rest, ok := strings.CutPrefix(f.Name.Name, prefix)
 	if first, _ := utf8.DecodeRuneInString(rest); !ok || rest != "" && unicode.IsLower(first) {
@@ -128,8 +128,8 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the calls of Run with a literal name in body, as parts of name. It does not look into function
-// literals of calls with another name.
+// subtests lists the calls of Run with a literal name in body, as parts of name. It does not look into the
+// function literals of calls of Run whose name is no literal.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {

@@ -1,4 +1,4 @@
-// Command parts divides the units of make test-all into parts, and runs one part: see the head of tools/parts.
+// Command parts divides units of tests into parts, and runs a part, a unit or all units: see the head of tools/parts.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
-	// table has the seconds that each unit last took, and the scripts that are not in any part.
+	// table has the seconds that each unit last took, or an estimate, and the classes of scripts.
 	table = "tools/parts.txt"
 	// limit is the longest time of a part, in seconds.
 	limit = 25 * 60
@@ -83,8 +83,8 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" before an estimate. A script that is in no part has its class, "speed"
-// or "hand", before that.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A script that is in no part of make test-all has
+// its class, "speed" or "hand", before that.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
@@ -181,8 +181,8 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units one after the other, runs a failed one once more if package rerun allows it, and prints the time of
-// each.
+// do runs units one after the other, runs a failed one once more if package rerun allows it (tools/gotest does so for
+// units of Go tests), and prints the time of each.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -230,7 +230,7 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines returns the last line of a script's output that begins with FAIL, or else the last line.
+// lastLines returns the last line of a unit's output that begins with FAIL, or else the last line.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {

@@ -2,8 +2,8 @@
 // passed.
 //
 // A test that fails may be run again once, alone, until Limit tests of the run have passed in this way. Never run again
-// are tests that have a row in docs/flaky.md, and tests with failures that no second run excuses: data races, panics,
-// leaks, wrong bytes, inputs on which a fuzz target failed.
+// are tests that have a row in docs/flaky.md, and tests with failures that no second run excuses, such as data races,
+// panics, leaks, wrong bytes, inputs on which a fuzz target failed.
 package rerun
 
 import (

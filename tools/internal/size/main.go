@@ -186,7 +186,7 @@ func (s sizes) judge(most, beside int) error {
 	return nil
 }
 
-// tooWide prints each line with more characters than columns. A tab is one character.
+// tooWide prints the place of each line with more characters than columns. A tab is one character.
 func tooWide(out io.Writer, dir string, files []string, columns int) error {
 	n := 0
 	for _, name := range files {

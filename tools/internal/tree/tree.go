@@ -16,9 +16,9 @@ import (
 // Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support lists the directories of packages that only tests import. All files below such a directory
-// are test support too. A package that imports "testing" outside its _test.go files must be in this
-// list: tools/size reports one that is missing.
+// Support lists the names of directories with packages that only tests import. All files below such a directory
+// are test support too, or tests. A product package must not import "testing" outside its _test.go files:
+// tools/size reports one that does, and its directory then belongs in this list.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
@@ -37,8 +37,7 @@ const (
 	Tools      Class = "tools"
 )
 
-// A Language is the language of a file; languages with the same syntax of comments count as one. tools/size does not
-// count files in Markdown, Other and Data.
+// A Language is the language of a file, or Other or Data. tools/size does not count files in Markdown, Other and Data.
 type Language string
 
 // The languages.
@@ -51,7 +50,7 @@ const (
 	Script   Language = "testscript" // a script of testscript, in an archive (.txtar)
 	Markdown Language = "Markdown"
 	Other    Language = "other" // Makefile, YAML, units, go.mod
-	Data     Language = "data"  // generated or binary
+	Data     Language = "data"  // all other files, such as generated and binary ones
 )
 
 // Files lists the files of a checkout that git tracks or would track, with slashes, sorted.

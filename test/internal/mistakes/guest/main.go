@@ -1,6 +1,6 @@
 // Command guest makes the mistakes of package mistakes in two guests of vnic boot, which run it at
-// the same time: guest 0 is side a, guest 1 side b. Each mistake is made by a separate process,
-// whose first line is compared with a page:
+// the same time: guest 0 is side a, guest 1 side b. Each side of a mistake is a separate process. The
+// first line that side a prints is compared with a page:
 //
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
@@ -58,7 +58,7 @@ func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
 
-// all makes this guest's side of each mistake, and compares the first line with the page.
+// all makes this guest's side of each mistake. Side a compares the first line with the page.
 func all(page string) error {
 	rows, err := mistakes.Rows(page)
 	if err != nil {
