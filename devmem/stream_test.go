@@ -111,8 +111,8 @@ func message(rnd *rand.Rand, most int) []byte {
 }
 
 // Invariant: devmem: A Stream returns the bytes of a connection in order, however they are
-// fragmented and in whatever memory; it returns tokens when their pages are no longer needed, and
-// never waits while it holds all pages.
+// fragmented and in whatever memory; it returns the tokens of data that was taken before it waits
+// for bytes.
 func TestStream(t *testing.T) {
 	always := func(v bool) func() bool { return func() bool { return v } }
 	for name, c := range map[string]struct {

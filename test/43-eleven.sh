@@ -5,7 +5,8 @@
 # without a mistake succeeds before and after them, on the same devices. test/internal/mistakes tests the same in
 # one process.
 #
-# Invariant: devmem: On both models each of eleven mistakes ends by itself, and its first line is that of the page.
+# Invariant: devmem: On both models each of the mistakes in docs/mistakes.md ends by itself, and its
+# first line is that of the page.
 . "$(dirname "$0")/lib.sh"
 "$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/mistakes" \
   ./test/internal/mistakes/guest

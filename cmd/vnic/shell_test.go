@@ -139,7 +139,8 @@ func TestKeysTypedAheadReachTheShell(t *testing.T) {
 	s.shows("typed ahead\r\n", 1)
 }
 
-// Invariant: vnic boot: Ctrl-] q leaves a guest that does not answer, and no other key is lost.
+// Invariant: vnic boot: Ctrl-] q leaves a guest that does not answer; keys before it reach the
+// guest, as long as no more than MaxKeys bytes wait for it.
 func TestGuestsCanBeLeft(t *testing.T) {
 	t.Run("while it boots", func(t *testing.T) {
 		s := startOnTerminal(t, "boot", "--offline")

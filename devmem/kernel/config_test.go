@@ -81,8 +81,8 @@ func useAll(t *testing.T, td *testDevice) {
 	}
 }
 
-// Invariant: devmem/kernel: Close restores what was changed at the interface, and an unused device
-// changes nothing.
+// Invariant: devmem/kernel: Close restores what was changed at the interface, except for rules that
+// Options.Alone deletes, and an unused device changes nothing.
 func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	for name, prepare := range map[string]func(f *fakeNIC){
 		"as it comes":                func(*fakeNIC) {},
@@ -110,8 +110,8 @@ func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	}
 }
 
-// Invariant: devmem/kernel: Close restores what was changed at the interface, and an unused device
-// changes nothing.
+// Invariant: devmem/kernel: Close restores what was changed at the interface, except for rules that
+// Options.Alone deletes, and an unused device changes nothing.
 func TestUnusedDeviceChangesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	before := td.nic.configuration()

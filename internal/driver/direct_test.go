@@ -168,8 +168,8 @@ func (o *pageOwner) Wake()                   {}
 // FuzzDevice makes a device return anything. Each page that the NIC takes comes back exactly once, and
 // nothing panics.
 //
-// Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
-// twice.
+// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
+// the NIC gives each page back exactly once, in a frame or to the PageSource.
 func FuzzDevice(f *testing.F) {
 	f.Add(uint8(0), []byte{0, 0, 66, 0, 0, 0, 0, 1, 1, 1, 54, 0, 0, 54, 0, 1})
 	f.Add(uint8(1), []byte{4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})

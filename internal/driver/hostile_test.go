@@ -9,8 +9,8 @@ import (
 
 // TestBrokenDeviceStopsNIC makes the device break one rule in each case.
 //
-// Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
-// twice.
+// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
+// the NIC gives each page back exactly once, in a frame or to the PageSource.
 func TestBrokenDeviceStopsNIC(t *testing.T) {
 	type e = [2]uint32
 	for _, c := range []struct {

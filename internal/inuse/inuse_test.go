@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Invariant: inuse: A device is one program's: a second one's error names the first; when that has ended, in any way,
-// the second gets it.
+// Invariant: inuse: A device is one program's: a second one's error names the first, if the kernel
+// reports its process; when the first has ended, in any way, the second gets the device.
 func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
 	for _, device := range []string{t.TempDir() + "/eth0", t.TempDir() + "/" + strings.Repeat("x", 200)} {
 		first := exec.Command(os.Args[0])

@@ -12,7 +12,7 @@ import (
 // Slow keeps the largest value that was set, and all limits grow by it. A limit set by the user does not.
 //
 // Invariant: limits: On a machine that is N times slower everything that is waited for may take N
-// times longer.
+// times longer, except for limits that a user sets.
 func TestLimitsFollowTheMachine(t *testing.T) {
 	t.Cleanup(func() { slow.Store(0) })
 	l := Limit(10 * time.Second)

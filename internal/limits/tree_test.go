@@ -47,7 +47,7 @@ var forTests = []string{"internal/machine/assets", "internal/lab/shape", "intern
 // all times of a declaration.
 //
 // Invariant: limits: A time after which something is given up is in one list, and follows how slow
-// the machine is.
+// the machine is, or it is an exception with a reason.
 func TestNoTimeIsElsewhere(t *testing.T) {
 	why, reason := map[string]string{}, ""
 	for line := range strings.Lines(exceptions) {

@@ -86,7 +86,7 @@ func sums(qs []*steadyQueue) (rounds, bytes int) {
 // Each port gets equally many of a poller's turns, whatever its number of queues, held frames and
 // frame lengths, and its queues share them equally. Long frames count more than short ones.
 //
-// Invariant: nic: A poller gives its ports equal numbers of turns.
+// Invariant: nic: A poller serves its ports in turn; a port that moves long frames skips turns.
 func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	const turns, small = 1600, 64
 	for _, c := range []struct {

@@ -242,8 +242,8 @@ func TestPortsTakeTurns(t *testing.T) {
 // nothing; and so on, as long as there are buffers. A waiter that needs fewer buffers than the one
 // before it gets a turn too.
 //
-// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
-// use them.
+// Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
+// even if a woken one does not use them.
 func TestTurnsPassOn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue
@@ -293,8 +293,8 @@ func TestTurnsPassOn(t *testing.T) {
 // A port that is ahead of a port that has a turn waits beside free buffers, and is woken when that
 // turn ends, whatever buffers are left.
 //
-// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
-// use them.
+// Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
+// even if a woken one does not use them.
 func TestPortAheadWaitsForTheOthersTurn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue

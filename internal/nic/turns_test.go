@@ -90,8 +90,8 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 // arrives, except frames of queues that are stopped now and then. All senders wait for two
 // receivers, and none stays asleep while there is a buffer.
 //
-// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
-// use them.
+// Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
+// even if a woken one does not use them.
 func TestTurnsLoseNoWake(t *testing.T) {
 	for _, polled := range []bool{false, true} {
 		t.Run(map[bool]string{false: "threads", true: "pollers"}[polled], func(t *testing.T) {

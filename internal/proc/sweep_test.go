@@ -30,7 +30,8 @@ func TestSweepRemovesNow(t *testing.T) {
 	}
 }
 
-// Invariant: assets: A fetch that is killed leaves nothing.
+// Invariant: assets: A fetch that is killed leaves no directory of its work, if a shell can be
+// started.
 func TestSweepRemovesWhatAKilledProcessLeaves(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "a b")

@@ -29,7 +29,8 @@ func typed(t *testing.T, a Actions) (*Keys, *os.File) {
 	return k, w
 }
 
-// Invariant: vnic boot: Ctrl-] q leaves a guest that does not answer, and no other key is lost.
+// Invariant: vnic boot: Ctrl-] q leaves a guest that does not answer; keys before it reach the
+// guest, as long as no more than MaxKeys bytes wait for it.
 func TestEscapes(t *testing.T) {
 	for name, c := range map[string]struct {
 		typed, guest string

@@ -46,8 +46,9 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	return Do(t.Context(), o)
 }
 
-// Invariant: vnic load: every byte of a file arrives in GPU memory, and CPUs read only the packets'
-// headers; in mode copy all bytes arrive in host memory.
+// Invariant: vnic load: every byte of a file arrives in GPU memory, and CPUs read of it only the
+// heads of responses, less than a thousandth of the bytes; in mode copy all bytes arrive in host
+// memory.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		format string

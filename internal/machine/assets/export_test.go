@@ -237,7 +237,7 @@ func TestFetchCompletesAPartialTree(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an import that fails changes nothing in the cache.
+// Invariant: offline: an import that fails leaves the trees that the cache uses as they were.
 func TestBadImportChangesNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := fakeCache(t)

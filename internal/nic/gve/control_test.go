@@ -168,7 +168,8 @@ func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ct
 	}
 }
 
-// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
+// start.
 func TestRefusals(t *testing.T) {
 	tx := changed(opCreateTx, func(c *ctl) txCommand { return c.txCreate(0) })
 	rx := changed(opCreateRx, func(c *ctl) rxCommand { return c.rxCreate(0, 0) })
@@ -302,7 +303,8 @@ func TestNothingBeforeRun(t *testing.T) {
 
 // An invalid admin queue stops until it is reset.
 //
-// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
+// start.
 func TestBadAdminQueue(t *testing.T) {
 	for name, spoil := range map[string]func(c *ctl){
 		"jump":       func(c *ctl) { c.start(); c.write32(regDoorbell, 65) },

@@ -37,7 +37,8 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 
 // A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
+// as its senders' patience lasts.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)

@@ -35,7 +35,8 @@ func (c *ctl) oddMaps() {
 // The device refuses a command whose reply goes to a ROM or to read-only memory, and writes a reply
 // across two mappings.
 //
-// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
+// start.
 func TestRepliesToOddMemory(t *testing.T) {
 	replies := map[string]func(c *ctl, addr uint64) status{
 		"describe": func(c *ctl, addr uint64) status {

@@ -11,7 +11,8 @@ import (
 // exhausted checks that frames to a NIC that takes no receive buffers for a while wait, in order,
 // and that the NIC can still send. Answers of the control channel come when the fault ends.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
+// as its senders' patience lasts.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
 	const n = 100
 	a, b := lab(t, Options{})
@@ -58,7 +59,8 @@ func isControl(f *Frame) bool {
 // late checks that with delayed completions a send takes at least the delay, that frames arrive
 // before their completions, and that a send completes after the delay has been removed.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
+// as its senders' patience lasts.
 func late(t *testing.T, lab Lab, _ Traits) {
 	const n, delay = 70, 30 * time.Millisecond
 	a, b := lab(t, Options{})

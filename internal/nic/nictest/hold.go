@@ -200,8 +200,8 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 // holdTime checks that a merge ends when its time is up, counted from its first frame, and not
 // before.
 //
-// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
-// of a queue do.
+// Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
+// then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
 func holdTime(t *testing.T, lab Lab, _ Traits) {
 	const mss = 1000
 	a, b, clock := holding(t, lab, Options{})
@@ -235,8 +235,8 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 // Merges ended by PSH arrive in the order in which they end. The same holds for long frames:
 // 64 flows of them just fill the queue's memory for held payload.
 //
-// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
-// of a queue do.
+// Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
+// then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
 func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {

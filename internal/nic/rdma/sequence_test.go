@@ -34,7 +34,7 @@ func TestPacketsAhead(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A repeated request is acknowledged but not executed again (9.7.1.1).
+// Invariant: nic/rdma: A repeated WRITE or SEND is acknowledged but not executed again (9.7.1.1).
 func TestPacketsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)

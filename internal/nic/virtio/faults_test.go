@@ -54,7 +54,8 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 
 // A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
+// as its senders' patience lasts.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)
@@ -75,7 +76,8 @@ func TestStopShowsLateCompletions(t *testing.T) {
 
 // With a polling thread, completions come when they are due: not before, and without other work for the thread.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
+// as its senders' patience lasts.
 func TestPolledCompletionsComeLate(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, pollers: newPollers(t, 1, false)})

@@ -29,8 +29,8 @@ func (g *suiteGuest) answer() (f control.Frame) {
 // Answers that find no buffer come when there are buffers, once each and in order; the device keeps
 // a limited number.
 //
-// Invariant: nic/virtio: Answers of the control channel wait for buffers, and are dropped when
-// their driver is gone.
+// Invariant: nic/virtio: At most 32 answers of the control channel wait for buffers; they are
+// dropped when their driver is gone.
 func TestAnswersWaitForBuffers(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.ask(1, 100)
@@ -54,8 +54,8 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 
 // A reset drops kept answers, and a stopped queue keeps none.
 //
-// Invariant: nic/virtio: Answers of the control channel wait for buffers, and are dropped when
-// their driver is gone.
+// Invariant: nic/virtio: At most 32 answers of the control channel wait for buffers; they are
+// dropped when their driver is gone.
 func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"reset": func(w *world) { w.Bad.Port().Reset() },

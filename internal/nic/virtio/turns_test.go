@@ -97,8 +97,8 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 // driver posts, a few at a time, exactly as many as all frames need. All frames are completed, and
 // all buffers used.
 //
-// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
-// use them.
+// Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
+// even if a woken one does not use them.
 func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	guest := func(i, pairs int) *suiteGuest {
@@ -154,8 +154,8 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 // or of another. The driver posts two buffers: the second frame arrives, though the first one has
 // its turn first. The driver posts three more, and the first frame arrives.
 //
-// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
-// use them.
+// Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
+// even if a woken one does not use them.
 func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 	for _, ports := range []int{1, 2} {
 		t.Run(fmt.Sprint(ports), func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // kernel's log has no complaint before the reset at the end. The driver returns rules of all types
 // unchanged, received datagrams have the NIC's time, and `ethtool -S` shows the NIC's counters.
 //
-// Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
+// Invariant: nic/gve: The setters of the kernel's driver that the test lists work under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
 	testkit.Boots(t)
 	d := describe()

@@ -136,8 +136,8 @@ func (m Mistake) make(t *testing.T) (a, b error) {
 	return a, b
 }
 
-// Invariant: devmem: Each of eleven mistakes of a program ends by itself, and the first line of its error is as
-// docs/mistakes.md has it; a program without a mistake succeeds.
+// Invariant: devmem: Each of the mistakes in docs/mistakes.md ends by itself, and the first line of
+// its error is as the page has it; a program without a mistake succeeds.
 func TestEachMistakeIsNamed(t *testing.T) {
 	rows, err := Rows("../../../docs/mistakes.md")
 	testkit.OK(t, err)

@@ -31,8 +31,8 @@ var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what 
 // framesFile has frames that two rxe devices have sent. Each line is a frame's opcode and its bytes.
 var framesFile = filepath.Join("testdata", "frames.txt")
 
-// Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with any bit changed that it is of,
-// it is not.
+// Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with a changed
+// bit in the IP header, the payload or the ICRC it is not.
 func TestFramesOfRXE(t *testing.T) {
 	b := testkit.Must(os.ReadFile(framesFile))(t)
 	seen := map[string]bool{}
