@@ -72,7 +72,7 @@ func ReadConfig() (c Config, err error) {
 	return c, nil
 }
 
-// DefaultChannel is the device of the guest's results channel.
+// DefaultChannel is the device of the results channel unless Config names another one.
 const DefaultChannel = "/dev/ttyS1"
 
 // PortName is the name of the virtio port that can replace DefaultChannel (Config.Port).
@@ -132,8 +132,8 @@ func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	}
 }
 
-// RegisterApplet adds an applet; call it before boot.Main. The image needs a link of that name
-// (guestimages.Options.Applets).
+// RegisterApplet adds an applet; call it before boot.Main. Only with a link of that name in the image
+// (guestimages.Options.Applets) can a guest run the applet by argv[0].
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
 	defer registry.Unlock()
