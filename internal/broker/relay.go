@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders is how many senders a relay remembers. When one more comes, the relay forgets all but the senders of the
+// maxSenders is how many senders a relay remembers at most. When one more comes, the relay forgets all but those of the
 // last maxSenders/2 datagrams.
 const maxSenders = 4096
 
