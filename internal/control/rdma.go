@@ -40,7 +40,7 @@ const (
 	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Bits of MR.Access. Work requests of the port's own queue pairs may always read an MR.
+// Bits of MR.Access. To read an MR, work requests of the port's own queue pairs need none of them.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
