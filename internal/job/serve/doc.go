@@ -2,20 +2,22 @@
 // programs (docs/interop/vhost-user.rst, "Backend program conventions").
 //
 // Each port has a socket: one at which vnic listens (the default), one at which QEMU listens (client mode), or one
-// that vnic inherited as a descriptor. When a QEMU hangs up, the port serves the next one. It serves one QEMU at a
-// time: it refuses a second one, with a message, unless the first hangs up within limits.Takeover. It ignores a
-// connection that ends before it has sent a byte, which is how a process checks whether the socket is served.
+// that vnic inherited as a descriptor. When a QEMU hangs up, the port serves the next one, unless it inherited a
+// connection. It serves one QEMU at a time: it refuses a second one, with a message, unless the first hangs up within
+// limits.Takeover. It ignores a connection that ends before it has sent a byte, which is how a process checks whether
+// the socket is served.
 //
-// A socket belongs to vnic's user: its mode is 0600 whatever the umask, so QEMU must run as the same user, or as root.
-// With Options.Group its mode is 0660, and QEMUs of the group's members may connect too (package access).
+// A socket that vnic makes belongs to vnic's user: its mode is 0600 whatever the umask, so QEMU must run as the same
+// user, or as root. With Options.Group its mode is 0660, and QEMUs of the group's members may connect too (package
+// access).
 //
-// Notes about a port, and its log messages of level warning and above, are limited to 100 lines at once and then one
-// a second; the next line after a gap says how many lines were left out.
+// Notes about a port's connections, and log messages of level warning and above, are limited to 100 lines at once and
+// then one a second; the next line after a gap says how many lines were left out.
 //
 // vnic replaces a socket's file that no process listens at any more; a file that a process listens at is
-// an error. vnic locks the directory while it makes the socket, so that of two vnics that start at the
-// same time one gets the name. At the end vnic removes the files that it made, unless somebody has
-// replaced them.
+// an error. vnic locks the directory, if it can (lockDir), while it makes the socket, so that of two vnics
+// that start at the same time one gets the name. At the end vnic removes the files that it made, unless
+// somebody has replaced them.
 //
 // GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may do so. No symbolic link
 // in the file system leads there: QEMU takes a dangling link for a file that is being made, and looks for it for ever
