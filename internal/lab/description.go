@@ -50,7 +50,7 @@ type Guest struct {
 	NICs []NIC
 	GPUs []GPU
 	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
-	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is
+	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is then
 	// below the switch of the first NIC that may address it. QEMU shows this default tree to the guest
 	// only with DriverVNICGPU.
 	Sockets       []Socket
@@ -139,7 +139,7 @@ type NICOptions struct {
 // GPU is an emulated GPU: memory apart from the guest's RAM. How the guest sees it follows from the
 // model of the first NIC that may address it (Model.Node).
 type GPU struct {
-	Name   string // "": the name of the first NIC that may address it
+	Name   string // "": Complete names it after the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
 	// Hotplug makes the GPU removable, as NIC.Hotplug does; a GPU that is a NUMA node cannot have it.
@@ -381,7 +381,8 @@ func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// Complete returns a copy in which every name, address and size is set.
+// Complete returns a copy in which Scale and the names, addresses, MTUs and queues of guests, NICs and GPUs that d
+// leaves out have their defaults.
 func (d *Description) Complete() (c Description) {
 	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0

@@ -58,7 +58,7 @@ type Machine struct {
 	faults GuestFaults // under lab.changing
 }
 
-// Open makes a lab. The error is a *MemoryError if there is not enough memory for a GPU.
+// Open makes a lab. errors.As finds a *MemoryError in its error if there is not enough memory for a GPU.
 func Open(d Description, o Options) (l *Lab, err error) {
 	if err := d.Check(); err != nil {
 		return nil, err
