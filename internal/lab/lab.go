@@ -32,7 +32,7 @@ type Lab struct {
 	clock    *shape.Clock
 
 	changing sync.Mutex      // locked during each change of the running lab: Apply, SetScale
-	removals []chan struct{} // under changing: each is closed when a removal has succeeded or failed
+	removals []chan struct{} // under changing: each is closed when a removal is no longer in progress
 	closing  chan struct{}   // Close closes it
 
 	applied atomic.Pointer[func(Change)] // called after each change (OnApply); nil: none
