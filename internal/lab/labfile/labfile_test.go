@@ -85,7 +85,7 @@ func diff(a, b lab.Description) string {
 		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
 }
 
-// Each mistake gives the wanted message; where this names a line or a key that is probably meant, these are checked too.
+// Each mistake gives the wanted message; where that has a line or a probable key, these are checked too.
 func TestMistakes(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
 	for _, c := range []struct{ old, new, want string }{
