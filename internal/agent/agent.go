@@ -1,9 +1,9 @@
 // Package agent implements both ends of the results channel of a vnic guest: JSON lines (package
-// jsonlines) in both directions over a serial port.
+// jsonlines) in both directions over a serial port or a virtio port.
 //
 // In the guest, Serve answers requests by the operations that packages have registered. On the
 // host, a Client sends the requests. The guest's init sends the event "boot" when it is done, and
-// "panic" if it fails, or if the agent dies or fails. The first message of each end has the versions
+// "panic" if its set-up fails, or if the agent dies or fails. The first message of each end has the versions
 // of its vnic and of its protocol. An end refuses an end with another version of the protocol, but
 // the guest accepts the request to power off from any host.
 //
