@@ -106,7 +106,7 @@ type NIC struct {
 	QueuePairs int          // 0: the model's default
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
-	Slot Slot // only with sockets; zero for a NIC that may address no GPU: it is on the root complex
+	Slot Slot // only with sockets; may be zero for a NIC that may address no GPU: it is on the root complex then
 	// Hotplug makes the NIC removable while the guest runs, also below a switch: the guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot.Link is. Only a Virtio NIC of a guest with
 	// sockets can have it.
@@ -181,7 +181,7 @@ type Options struct {
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
-	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per queue
+	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per transmit queue
 	Hot      bool // the threads of Poll never sleep
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.

@@ -267,7 +267,7 @@ func (c Change) String() string {
 // return at once and must not change the lab.
 func (l *Lab) OnApply(f func(Change)) { l.applied.Store(&f) }
 
-// Apply makes a change. If it returns an error, the lab is unchanged.
+// Apply makes a change. If it returns an error, links and NICs are unchanged.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
