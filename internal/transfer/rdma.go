@@ -119,7 +119,7 @@ type rdmaEnd struct {
 	remote []rdma.Remote // the peer's offered memory regions, in order
 }
 
-// The NIC enforces these limits too; checking them here gives clearer errors.
+// Limits of an RDMA, within the NIC's own; checking them here gives clearer errors.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
