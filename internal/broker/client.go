@@ -282,9 +282,9 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	}, nil
 }
 
-// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. Of the
-// commands that are written to the other socket, the broker passes on to the QEMU only those that Config.Monitor lists
-// (relayCommands). The caller still owns monitor, and closes it.
+// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. The broker
+// passes a command that is written to the other socket on to the QEMU only if Config.Monitor lists it (relayCommands).
+// The caller still owns monitor, and closes it.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -331,8 +331,8 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many refused system calls of this process the broker has counted: those that seccomp refused,
-// or in mode Log those that seccomp or Landlock would have refused.
+// Refused returns how many refused system calls of this process the broker has counted: calls that seccomp refused,
+// or in mode Log calls that seccomp or Landlock would have refused.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
