@@ -64,7 +64,7 @@ func NewDispatcher(h Handler) *Dispatcher {
 
 // DispatcherStats counts frames.
 type DispatcherStats struct {
-	Requests  uint64 // new requests of this protocol, also those that no command can decode
+	Requests  uint64 // new requests of this protocol, also requests for unknown commands or with invalid data
 	Failed    uint64 // part of Requests: answered with an error
 	Repeats   uint64 // repeats: answered from the stored reply, or of a request still being handled
 	Stale     uint64 // refused because they are older than Window
