@@ -14,8 +14,8 @@ import (
 // Modules are the kernel modules that a guest needs for a NIC with vnic's driver.
 var Modules = []string{"uio_pci_generic"}
 
-// HugePages is the number of 2 MiB pages that a guest reserves, for each NIC with vnic's driver and a GPU, for
-// rings, buffers, tables and staging.
+// HugePages is the number of 2 MiB pages for the rings, buffers, tables and staging of a NIC with vnic's
+// driver.
 const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
