@@ -181,8 +181,8 @@ func (p *Port) Unaccepted() string {
 	return ""
 }
 
-// serve serves a connection. At its end the switch forgets the port's addresses, because the next
-// connection may be that of another guest.
+// serve serves a connection. At its end the switch forgets the addresses that the guest has used, because
+// the next connection may be that of another guest.
 func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
 	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)

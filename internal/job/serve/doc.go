@@ -23,8 +23,8 @@
 // in the file system leads there: QEMU takes a dangling link for a file that is being made, and looks for it for ever
 // (system/physmem.c, file_ram_open; seen with 11.1.2). Without a link, a QEMU that is started before vnic gets an
 // error instead. Members of a group get a descriptor from one more socket for each GPU, beside the port's socket
-// (package gpufd). When vnic is restarted, a QEMU that still runs connects again by itself, but it has mapped the
-// memory of the earlier vnic's GPU. vnic cannot tell the guest; it warns the user (port.connected).
+// (package gpufd). When vnic is restarted, a QEMU with virtio NICs that still runs connects again by itself, but it has
+// mapped the memory of the earlier vnic's GPU. vnic cannot tell the guest; it warns the user (port.connected).
 //
 // With a Broker vnic enters its sandbox once all sockets are open and before it accepts a connection; then the broker
 // does what needs more rights (package broker).
