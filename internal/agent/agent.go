@@ -1,9 +1,9 @@
 // Package agent implements both ends of the results channel of a vnic guest: JSON lines (package
-// jsonlines) in both directions over a serial port.
+// jsonlines) in both directions over a serial port or a virtio port.
 //
 // In the guest, Serve answers requests by the operations that packages have registered. On the
 // host, a Client sends the requests. The guest's init sends the event "boot" when it is done, and
-// "panic" if it fails, or if the agent dies or fails. The first message of each end has the versions
+// "panic" if its set-up fails, or if the agent dies or fails. The first message of each end has the versions
 // of its vnic and of its protocol. An end refuses an end with another version of the protocol, but
 // the guest accepts the request to power off from any host.
 //
@@ -72,7 +72,7 @@ func ReadConfig() (c Config, err error) {
 	return c, nil
 }
 
-// DefaultChannel is the device of the guest's results channel.
+// DefaultChannel is the device of the results channel unless Config names another one.
 const DefaultChannel = "/dev/ttyS1"
 
 // PortName is the name of the virtio port that can replace DefaultChannel (Config.Port).
@@ -132,8 +132,8 @@ func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	}
 }
 
-// RegisterApplet adds an applet; call it before boot.Main. The image needs a link of that name
-// (guestimages.Options.Applets).
+// RegisterApplet adds an applet; call it before boot.Main. Only with a link of that name in the image
+// (guestimages.Options.Applets) can a guest run the applet by argv[0].
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
 	defer registry.Unlock()

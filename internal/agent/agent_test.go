@@ -181,7 +181,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	}
 }
 
-// A host refuses an agent of another protocol, whatever the request, by one line that names both versions. The file
+// A host refuses an agent of another protocol, whatever the request, by one line that names the versions. The file
 // boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version. The host accepts
 // agents of any vnic version with the same protocol.
 //

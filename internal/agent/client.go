@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/jsonlines"
 )
 
-// ErrClosed is the error of a results channel that has ended.
+// ErrClosed is the error of a results channel that has ended without one of NewClient's other errors.
 var ErrClosed = errors.New("results channel closed")
 
 // RemoteError is an operation's error in the guest. Its text is Plain.

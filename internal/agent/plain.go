@@ -13,8 +13,8 @@ func Obeyed(r rune) bool {
 }
 
 // Plain removes escape sequences, characters that are Obeyed and invalid UTF-8 from a guest's text,
-// so that it can be printed on a terminal. A tab becomes a space. Plain removes the whole of a
-// sequence of the form ESC [ parameters letter, and of other sequences only ESC and the next character.
+// so that it can be printed on a terminal. A tab becomes a space. Of an escape sequence Plain removes ESC,
+// all digits and characters [, ? and ; that follow, and the next character.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

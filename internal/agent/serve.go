@@ -39,8 +39,9 @@ type server struct {
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It
-// returns once the operations have ended, or returns ErrBusy if some do not stop in time.
+// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. If rw has no
+// SetReadDeadline, the end of ctx does not end a read. Serve returns once the operations have ended; if some
+// do not stop in time, ErrBusy is part of its error.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))

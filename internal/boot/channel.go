@@ -16,8 +16,8 @@ import (
 )
 
 // openResults opens the configured results channel for process 1, which writes to it: a blocking
-// file that Go's poller does not use. Only the agent's process, which inherits the channel, may
-// poll it (runAgent). With two pollers, messages stay unseen: a poll removes the message from
+// file that Go's poller does not use. Once the agent runs, only its process, which inherits the channel,
+// may poll it (runAgent). With two pollers, messages stay unseen: a poll removes the message from
 // the port's queue, and when the message's interrupt comes later, it finds nothing there and wakes
 // nobody (Linux drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c,
 // vring_interrupt).
@@ -88,7 +88,7 @@ func openChannel(path string) (_ *os.File, err error) {
 	}
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err == nil {
-		// As cfmakeraw(3) does.
+		// As cfmakeraw(3) does; and CLOCAL and CREAD.
 		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 		t.Oflag &^= unix.OPOST
 		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN

@@ -160,7 +160,7 @@ func setUp() (agent.Env, error) {
 }
 
 // keepToNode0 makes all threads of this process, and processes that they start, take memory from
-// NUMA node 0 only. The kernel takes its memory from there too, because all CPUs are there.
+// NUMA node 0 only. The kernel prefers that node for its own memory, because all CPUs are there.
 func keepToNode0() error {
 	var mask unix.CPUSet // for set_mempolicy(2): a bit for each node
 	mask.Set(0)
@@ -176,7 +176,7 @@ func keepToNode0() error {
 
 // reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a
 // signal comes, and the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages).
-// So reserve tries again, until ten tries have not reserved any more.
+// So reserve tries again, until it has all pages or ten tries have reserved none.
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {

@@ -39,7 +39,7 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	// ErrGone is the error of a request that the broker does not answer because it has ended.
+	// ErrGone is the error of a pending request, and of Guard's context, when the broker has ended.
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
@@ -221,8 +221,8 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	return s
 }
 
-// Keep names a file to the broker, before Confine; remove makes the broker remove the file later. If
-// dir is true, the broker then also removes the file's directory, if that is empty.
+// Keep names a file to the broker, before Confine; remove makes the broker remove the file later, if it is the
+// same file and has not changed. If dir is true, the broker then also removes the file's directory, if that is empty.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -236,8 +236,8 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 }
 
 // Draft names a draft file to the broker, before Confine. Later, rename makes the broker rename the draft to name, in
-// place of a file that has the name then; remove makes the broker remove the draft. temp is the draft's path now, in
-// the same directory as name; "": the draft has no name, and f is open.
+// place of a file that has the name then; remove makes the broker remove a draft that still has its temporary name.
+// temp is the draft's path now, in the same directory as name; "": the draft has no name, and f is open.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -283,8 +283,8 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 }
 
 // Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. The broker
-// passes commands that are written to the other socket on to the QEMU if Config.Monitor lists them. The caller still
-// owns monitor, and closes it.
+// passes a command that is written to the other socket on to the QEMU only if Config.Monitor lists it (relayCommands).
+// The caller still owns monitor, and closes it.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -323,8 +323,7 @@ func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of Confine and how many of this process's system calls the sandbox has refused, or in mode
-// Log would have refused. Before Confine has succeeded, State returns "" and 0.
+// State returns the mode of Confine and Refused. Before Confine has succeeded, State returns "" and 0.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -332,16 +331,16 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many of this process's system calls the sandbox has refused, or in mode Log
-// would have refused.
+// Refused returns how many refused system calls of this process the broker has counted: calls that seccomp refused,
+// or in mode Log calls that seccomp or Landlock would have refused.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
 }
 
 // Guard returns a context that ends with ErrGone and the reason if the broker ends before cancel is called, for example
-// because somebody kills the broker. Without a broker this process can open nothing new, nor end the QEMUs that it has
-// started. The caller calls cancel before Close.
+// because somebody kills the broker. Without a broker this process can open no connection, nor end the QEMUs that it
+// has started. The caller calls cancel before Close.
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {

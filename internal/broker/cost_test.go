@@ -19,7 +19,8 @@ import (
 // the mode of the sandbox, the call's name in datapath, and the count.
 const caller = "VNIC_TEST_CALLER"
 
-// datapath has the system calls that a NIC's threads make at most once for each batch of frames. None waits.
+// datapath has the system calls that a NIC's threads make at most once for each batch of frames; eventfd is two of
+// them, a write and a read. None waits.
 func datapath() (map[string]func() error, error) {
 	fd, err := unix.Eventfd(1, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	b, one := make([]byte, 8), []byte{1, 0, 0, 0, 0, 0, 0, 0}

@@ -14,8 +14,8 @@
 //
 // A message is a header of two numbers and a body, and has one descriptor at most. The body is a value of fixed size;
 // an answer's may also be a list of addresses. The broker holds a bounded number of unanswered requests, files,
-// processes and GPUs' memories (server.go); it remembers 4096 senders of each forward, and passes on commands of less
-// than 4 KiB to a monitor. It ends when the process ends in any way. When the broker is killed, the context of
+// processes and GPUs' memories (server.go); it remembers at most 4096 senders of each forward, and passes on commands
+// of less than 4 KiB to a monitor. It ends when the process ends in any way. When the broker is killed, the context of
 // Client.Guard ends, so that the process ends, and the kernel ends the process's QEMUs (internal/proc).
 //
 // vnic run and vnic boot start their QEMUs themselves before they are confined, and accept no connection of a QEMU

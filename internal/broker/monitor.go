@@ -43,8 +43,8 @@ const (
 )
 
 // relayCommands passes commands of the process to a QEMU's monitor if allowed lists them (QEMU
-// docs/interop/qmp-spec.rst). It passes on the argument of unplug, but no other command's arguments, and drops other
-// commands. It passes everything that the monitor sends to the process.
+// docs/interop/qmp-spec.rst). It passes on the argument of unplug, but no other command's arguments. It drops other
+// commands, and unplug of any other device. It passes everything that the monitor sends to the process.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()

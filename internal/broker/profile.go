@@ -38,9 +38,9 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. Confine
-// forbids them at its end, unless its caller permits them: a process could otherwise use sendmsg with a socket that
-// later gets the number of the broker's descriptor.
+// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In mode On
+// Confine forbids them at its end, unless its caller permits them: a process could otherwise use sendmsg with a socket
+// that later gets the number of the broker's descriptor.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
 // calls returns the calls that each confined process may make. broker is the descriptor of the broker's socket.

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders is how many senders a relay remembers. When one more comes, the relay forgets all but the senders of the
-// last maxSenders/2 datagrams.
+// maxSenders is how many senders a relay remembers at most. When one more comes, the relay forgets all but the senders
+// of the last maxSenders/2 datagrams.
 const maxSenders = 4096
 
 // relay carries datagrams between the confined process and a UDP socket that the broker has opened on the host for a

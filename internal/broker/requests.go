@@ -11,7 +11,7 @@ import "vnic.dev/vnic/dma"
 //   - whether a descriptor comes with the request: none, perhaps, or one (else EBADF);
 //   - whether the broker answers at once, before it reads the next request, or is slow: then a goroutine answers,
 //     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
-//   - the handler, which runs after the body has passed its own checks (else EINVAL): bodies.go.
+//   - the handler, which runs after the body has passed its own checks (else EINVAL or ENAMETOOLONG): bodies.go.
 var (
 	// Opens a TCP connection to an address that the gateway's policy permits; the answer has its socket.
 	opDial = row[address, none]("dial", always, fdNone, slow, socket((*server).dial))
@@ -41,7 +41,7 @@ var (
 	opOldMemory = row[mappedFile, bool]("old memory", always, fdNone, atOnce, plain((*server).oldMemory))
 	// The answer says how a process has mapped a file: shared, privately, or unknown.
 	opSharing = row[mappedFile, dma.Sharing]("sharing", always, fdNone, atOnce, plain((*server).sharing))
-	// The answer has the number of the process's system calls that were refused.
+	// The answer has the number of the process's refused system calls that the broker has counted.
 	opRefused = row[none, uint64]("refused", always, fdNone, atOnce, plain((*server).refusedCalls))
 
 	// Names a file for opRemove.
@@ -49,7 +49,7 @@ var (
 	// Names a file for opRename and opRemove, and the name that opRename gives the file. The descriptor: the file, if
 	// it has no name yet.
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
-	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
+	// Removes a file of opKeep or opDraft, if its name still leads to the same file (kept.same).
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
 	// Gives a file of opDraft its name, if it has no name yet or its temporary name still leads to the same file.
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))

@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A broker refuses more than these numbers of requests, files and so on.
+// A broker refuses more than these numbers of requests, files and so on, and logs no more than maxKinds.
 const (
 	maxSlow     = 1024 // unanswered slow requests
 	maxKept     = 256  // files that opKeep and opDraft have named
@@ -56,7 +56,7 @@ type server struct {
 	relays  map[netip.AddrPort]*relay     // by the forward's address
 }
 
-// serve answers requests of the confined process until it closes the connection.
+// serve answers requests of the confined process until the connection ends.
 func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	s := &server{conn: messageSocket(c), config: config, log: log, slots: make(chan struct{}, maxSlow),
 		cancels: map[uint32]context.CancelFunc{}, relays: map[netip.AddrPort]*relay{},

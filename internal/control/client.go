@@ -102,7 +102,7 @@ type ClientStats struct {
 	Repeats  uint64 // retransmissions
 	Replies  uint64 // replies to pending requests
 	Notifies uint64
-	Strays   uint64 // malformed frames, replies to other sessions or to no pending request, unknown notifies
+	Strays   uint64 // all others: malformed, forged, a reply to no pending request of this session, an unknown notify
 }
 
 // NewClient returns a client with a new session.
@@ -253,9 +253,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 }
 
 // Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx
-// ends, or the client's timeout expires (ErrNoAnswer). A refusal is an *Error: EPROTONOSUPPORT if
-// the NIC has another version of the protocol. After any other error it is unknown whether the NIC
-// executed the command.
+// ends, the client is closed, or its timeout expires (ErrNoAnswer). A refusal is an *Error:
+// EPROTONOSUPPORT if the NIC has another version of the protocol. After any other error the NIC may
+// have executed the command.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

@@ -69,7 +69,8 @@ func decodeFirst(data []byte, v any) (n int, err error) {
 	return n, nil
 }
 
-// decodeFixed sets v, a pointer to a fixed-size struct or number. It does not check reserved bytes.
+// decodeFixed sets v, a pointer to a fixed-size struct or number, or a slice of them. It does not check
+// reserved bytes.
 func decodeFixed(data []byte, v any) (int, error) {
 	n, err := binary.Decode(data, le, v)
 	if err != nil { // all types have a fixed size, so data is too short

@@ -75,7 +75,7 @@ func enc(v any) []byte {
 	return b
 }
 
-// FuzzFrame checks that frames and the data of each command that decode are encoded to the same
+// FuzzFrame checks that frames, and data of the types in layouts, that decode are encoded to the same
 // bytes again, and that nothing panics.
 func FuzzFrame(f *testing.F) {
 	for _, b := range goldenFrames(f) {

@@ -78,8 +78,8 @@ type RDMA interface {
 }
 
 // The table of commands: class and command, the types of request and reply, and the handler. The
-// dispatcher finds a row by its number, and the client by its variable. Notifies, such as JobCompleted,
-// are not here.
+// dispatcher finds a row by its number, and the client by its variable (Client.Hello uses no row).
+// Notifies, such as JobCompleted, are not here.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 

@@ -22,10 +22,10 @@ const (
 
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// It handles each request once: it answers a repeat with the stored reply, or not at all while it
-// still handles the first one (the driver will repeat it again). A session is the state of one
-// client, and serves only to recognize repeats: the results of commands belong to the port and
-// outlive the session, until device reset.
+// While it stores a session, it handles each request of that session once: it answers a repeat with
+// the stored reply, or not at all while it still handles the first one (the driver will repeat it
+// again). A session is the state of one client, and serves only to recognize repeats: the results of
+// commands belong to the port and outlive the session, until device reset.
 type Dispatcher struct {
 	h Handler
 
@@ -64,8 +64,8 @@ func NewDispatcher(h Handler) *Dispatcher {
 
 // DispatcherStats counts frames.
 type DispatcherStats struct {
-	Requests  uint64 // passed to the handler
-	Failed    uint64 // part of Requests: the handler returned an error
+	Requests  uint64 // new requests of this protocol, also requests for unknown commands or with invalid data
+	Failed    uint64 // part of Requests: answered with an error
 	Repeats   uint64 // repeats: answered from the stored reply, or of a request still being handled
 	Stale     uint64 // refused because they are older than Window
 	Malformed uint64 // not requests of this protocol

@@ -9,8 +9,8 @@
 //
 // Client is the driver's end: it numbers requests, repeats requests without an answer, and turns
 // the errno of an answer into an error. Dispatcher is the NIC's end: it decodes requests, calls a
-// Handler once for each request however often its frame came, and stores the last replies for
-// repeats. State is the result of most commands on a port, with the rules that commands must obey;
+// Handler, and stores the last replies of the last sessions, with which it answers repeats. State is
+// the result of most commands on a port, with the rules that commands must obey;
 // device reset clears it, and the end of a session does not.
 //
 // The package depends on no transport, queue or device model: its input and output are frames.

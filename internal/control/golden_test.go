@@ -525,7 +525,7 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
-	// These come last, because the golden file had the frames above before RDMA existed.
+	// These come after the other refusals, because the golden file had the frames above before RDMA existed.
 	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)

@@ -54,9 +54,9 @@ type DirCounters struct {
 	HeaderBytes  uint64
 	DeviceBytes  uint64 // payload in registered GPU buffers
 	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
-	HostBytes    uint64 // payload in host memory
-	BouncedBytes uint64 // payload that went through host memory to or from a GPU, because P2P was not possible
-	RetransBytes uint64 // payload bytes of retransmissions; also in DeviceBytes, GPUFileBytes or HostBytes
+	HostBytes    uint64 // payload in host memory, BouncedBytes included
+	BouncedBytes uint64 // payload that went through host memory to or from a GPU, because P2P was off or not possible
+	RetransBytes uint64 // of a flow counter: payload of retransmissions; also in DeviceBytes, GPUFileBytes or HostBytes
 	Drops        uint64 // packets dropped by this port; not in the counters above
 	DroppedBytes uint64 // payload bytes of dropped packets
 }
@@ -91,7 +91,7 @@ type PortCounters struct {
 type EngineCounters struct {
 	Jobs       uint64 // ended, with or without an error
 	Failed     uint64 // part of Jobs: ended with an error
-	Gathered   uint64 // bytes within GPU memory
+	Gathered   uint64 // bytes that gather copied within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)
 	FromGuest  uint64 // bytes from guest RAM to GPU memory (H2D)
 	Filled     uint64 // bytes written by fill and poison

@@ -40,7 +40,7 @@ const (
 	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Bits of MR.Access. Work requests of the port's own queue pairs may always read an MR.
+// Bits of MR.Access. To read an MR, work requests of the port's own queue pairs need none of them.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
@@ -373,8 +373,8 @@ type RDMACounts struct {
 	Messages     uint64 // completed
 	DeviceBytes  uint64 // payload in registered GPU buffers, or in private pages of a GPU
 	GPUFileBytes uint64 // payload elsewhere in GPU memory
-	HostBytes    uint64 // payload in host memory
-	BouncedBytes uint64 // of the payload: bytes that went through host memory to or from a GPU
+	HostBytes    uint64 // payload in host memory, BouncedBytes included
+	BouncedBytes uint64 // payload that went through host memory to or from a GPU
 	AgainPackets uint64 // Out: retransmissions; In: duplicates
 	AgainBytes   uint64 // payload of AgainPackets; the counters above include it if the NIC moved it again
 	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)

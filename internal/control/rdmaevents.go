@@ -8,7 +8,7 @@ import "slices"
 // that calls it.
 type RDMAEvents struct {
 	Completions func(cq uint32)     // a CQ has completions that came after its last poll
-	Pages       func(r PageRequest) // the NIC requests pages of an MR on demand; repeated until AnswerPages
+	Pages       func(r PageRequest) // the NIC requests pages of an MR on demand; may be repeated until AnswerPages
 	// Reset is called when the generation of the port's state changes: all RDMA objects are gone.
 	Reset func(old, generation uint32)
 }

@@ -16,7 +16,7 @@ const (
 // Version of the protocol: the NIC answers a request with another version by EPROTONOSUPPORT.
 const Version = 1
 
-// MAC is the destination of requests and the source of answers.
+// MAC is the destination of requests and the source of answers and notifies.
 var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
 // Kind is the direction and purpose of a frame.

@@ -20,7 +20,7 @@ import (
 )
 
 // Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns,
-// the job no longer accesses memory.
+// the job no longer accesses memory, unless the NIC does not answer.
 type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }

@@ -6,9 +6,9 @@
 // It implements both ends: Ops registers the guest's operations with package agent, and Run calls
 // them from the host. Output is sent as progress of the operation "session". The guest sends only
 // as much as the host has room for (window). The host allows more by the operation "session-credit"
-// after its reader has taken bytes: a host that does not read stops the program instead of filling
+// after its writer has taken bytes: a writer that waits stops the program instead of filling
 // memory. The host sends input one request at a time, which the guest answers when the program's
-// pipe has taken the input.
+// pipe or terminal has taken the input.
 package guestexec
 
 import (
@@ -61,8 +61,8 @@ var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (
 	window = 256 << 10 // most bytes of each stream in flight
-	chunk  = 16 << 10  // bytes of output in one message
-	input  = 8 << 10   // bytes of input in one request
+	chunk  = 16 << 10  // most bytes of output in one message
+	input  = 8 << 10   // most bytes of input in one request
 )
 
 // The operations of the guest.

@@ -63,8 +63,8 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// runProgram serves opRun. It returns after the program has ended, and then its output has ended, or no
-// more of it came for grace.
+// runProgram serves opRun. It returns after the program has ended, and then its output has ended, no more of
+// it came for grace, or ctx has ended.
 func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
 		return status, errors.New("no program named")

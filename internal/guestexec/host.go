@@ -26,8 +26,8 @@ type host struct {
 }
 
 // Run runs a program in the guest, and returns after it has ended and its output is written. If ctx
-// ends, the program is killed and Run returns ctx's cause; only then may a blocked Write still be
-// running.
+// ends or the output fails (a Write, ErrFlood), the program is killed and Run returns the cause; only
+// then may a blocked Write still be running.
 func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

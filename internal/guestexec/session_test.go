@@ -86,7 +86,7 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 	}
 }
 
-// Many windows of data, in both directions at once, arrive unchanged.
+// More than two windows of data, in both directions at once, arrive unchanged.
 //
 // Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
 // NIC.

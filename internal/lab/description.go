@@ -50,7 +50,7 @@ type Guest struct {
 	NICs []NIC
 	GPUs []GPU
 	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
-	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is
+	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is then
 	// below the switch of the first NIC that may address it. QEMU shows this default tree to the guest
 	// only with DriverVNICGPU.
 	Sockets       []Socket
@@ -106,7 +106,7 @@ type NIC struct {
 	QueuePairs int          // 0: the model's default
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
-	Slot Slot // only with sockets; zero for a NIC that may address no GPU: it is on the root complex
+	Slot Slot // only with sockets; may be zero for a NIC that may address no GPU: it is on the root complex then
 	// Hotplug makes the NIC removable while the guest runs, also below a switch: the guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot.Link is. Only a Virtio NIC of a guest with
 	// sockets can have it.
@@ -139,7 +139,7 @@ type NICOptions struct {
 // GPU is an emulated GPU: memory apart from the guest's RAM. How the guest sees it follows from the
 // model of the first NIC that may address it (Model.Node).
 type GPU struct {
-	Name   string // "": the name of the first NIC that may address it
+	Name   string // "": Complete names it after the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
 	// Hotplug makes the GPU removable, as NIC.Hotplug does; a GPU that is a NUMA node cannot have it.
@@ -181,7 +181,7 @@ type Options struct {
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
-	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per queue
+	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per transmit queue
 	Hot      bool // the threads of Poll never sleep
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
@@ -381,7 +381,8 @@ func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// Complete returns a copy in which every name, address and size is set.
+// Complete returns a copy in which Scale and the names, addresses, MTUs and queues of guests, NICs and GPUs that d
+// leaves out have their defaults.
 func (d *Description) Complete() (c Description) {
 	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0

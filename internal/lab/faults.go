@@ -22,10 +22,11 @@ type Fault struct {
 	Help      string // the effect, without a full stop
 	Flag      string // the unit in the help of the flag with the name Key, which sets all links; "": there is no such flag
 	// Value returns the value of an impairment in im. nil: the fault is no impairment, and parse reads
-	// its value.
+	// its value; a removal has neither function.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
-	// asks is set if the change asks the port's guest, which may refuse it. No other change can fail.
+	// asks is set if the function that parse returns asks the port's guest, which may refuse. No other
+	// such function can fail.
 	asks bool
 	// unable returns the reason why a port does not support the fault; Apply calls it before it
 	// changes anything. nil: all ports support it.
@@ -184,7 +185,8 @@ func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	return do, nil
 }
 
-// Set stores a value in an impairment; an error describes the syntax of a value.
+// Set stores a value in an impairment, or only checks it if the fault is none; an error describes the
+// syntax of a value.
 func (f *Fault) Set(im *wire.Impairment, value string) error {
 	_, err := f.set(im, value)
 	return err
@@ -265,7 +267,7 @@ func (c Change) String() string {
 // return at once and must not change the lab.
 func (l *Lab) OnApply(f func(Change)) { l.applied.Store(&f) }
 
-// Apply makes a change. If it returns an error, the lab is unchanged.
+// Apply makes a change. If it returns an error, links and NICs are unchanged.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()

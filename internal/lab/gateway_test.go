@@ -89,7 +89,7 @@ func TestParseForward(t *testing.T) {
 	}
 }
 
-// Mistakes in a user's gateway flags are errors that name the flag and its valid values.
+// Mistakes in a user's gateway flags are errors that name the flag.
 func TestGatewayFlags(t *testing.T) {
 	type flags = lab.GatewayFlags
 	for _, c := range []struct {

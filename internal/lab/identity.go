@@ -12,7 +12,7 @@ import (
 
 // AllowedMACs are the source MACs that guests may use besides the MAC of their NIC.
 type AllowedMACs struct {
-	Any  bool // all MACs, except the MACs of other ports and of the gateway
+	Any  bool // all MACs that a host can have, except the MACs of other ports and of the gateway
 	List []wire.MAC
 }
 

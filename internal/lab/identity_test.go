@@ -67,7 +67,7 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 
 // TestPortsSendFromTheirOwnMAC: a port's frames must have its NIC's MAC unless others are allowed,
 // and never the MAC of another port or of the gateway. A refused frame is noted, with the flag that
-// would allow it.
+// would allow it or the owner of the MAC.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"

@@ -32,7 +32,7 @@ type Lab struct {
 	clock    *shape.Clock
 
 	changing sync.Mutex      // locked during each change of the running lab: Apply, SetScale
-	removals []chan struct{} // under changing: each is closed when a removal has succeeded or failed
+	removals []chan struct{} // under changing: each is closed when a removal is no longer in progress
 	closing  chan struct{}   // Close closes it
 
 	applied atomic.Pointer[func(Change)] // called after each change (OnApply); nil: none
@@ -58,7 +58,7 @@ type Machine struct {
 	faults GuestFaults // under lab.changing
 }
 
-// Open makes a lab. The error is a *MemoryError if there is not enough memory for a GPU.
+// Open makes a lab. errors.As finds a *MemoryError in its error if there is not enough memory for a GPU.
 func Open(d Description, o Options) (l *Lab, err error) {
 	if err := d.Check(); err != nil {
 		return nil, err

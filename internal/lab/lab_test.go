@@ -184,7 +184,7 @@ func TestImpairedLinksLose(t *testing.T) {
 	}
 }
 
-// A guest may have NICs of both models, each with a GPU; a NIC gets only the GPUs that it may
+// A guest may have NICs of both models, each with GPUs; a NIC gets only the GPUs that it may
 // address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)

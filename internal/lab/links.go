@@ -284,7 +284,8 @@ func (p *Port) shape() *nic.Shape {
 }
 
 // nodes returns the number of sockets whose memories have separate addresses: a guest with several
-// sockets has RAM for each of them (internal/machine/qemu/tree.go). 0: the guest has one memory.
+// sockets has RAM for each of them (internal/machine/qemu/tree.go). 0: the guest has one memory, more than
+// dma.MaxNodes sockets, or a NIC that is in no tree.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n

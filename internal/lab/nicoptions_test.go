@@ -9,9 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reaches reads each field of NICOptions back from a port. An option that a port keeps only for
-// QEMU's arguments is read from the port, all others from the configuration with which the device
-// is made.
+// reaches reads each field of NICOptions back: from the configuration with which the device is made, or,
+// if that does not have the option, from the port.
 var reaches = map[string]func(*Port) any{
 	"MTU":      func(p *Port) any { return p.MTU },
 	"MaxMTU":   func(p *Port) any { return int(p.config(nil).MTU) },

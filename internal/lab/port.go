@@ -153,8 +153,8 @@ func (p *Port) GPU() *GPUMemory {
 }
 
 // Serve serves the NIC's protocol on conn until the peer hangs up (then it returns nil), ctx or the
-// lab ends, the peer breaks the protocol, or the peer's memory exceeds Options.FrontendMemory. It closes
-// conn. The caller must wait for one Serve to return before the next.
+// lab ends, the peer breaks the protocol, or the peer's memory faults or exceeds Options.FrontendMemory.
+// It closes conn. The caller must wait for one Serve to return before the next.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())
@@ -181,8 +181,8 @@ func (p *Port) Unaccepted() string {
 	return ""
 }
 
-// serve serves a connection. At its end the switch forgets the port's addresses, because the next
-// connection may be that of another guest.
+// serve serves a connection. At its end the switch forgets the addresses that the guest has used, because
+// the next connection may be that of another guest.
 func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
 	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)

@@ -216,8 +216,8 @@ func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	return driver.TxFrame{Header: h}
 }
 
-// Datagrams in the same batches as packets of RDMA reach their queue, all and in order; the NIC
-// takes datagrams to RoCEv2's port as long as there is a queue pair.
+// Datagrams that are sent during a transfer of RDMA reach their queue, all and in order; the NIC takes
+// datagrams to RoCEv2's port as long as there is a queue pair.
 func TestRDMABesideUDP(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]

@@ -11,8 +11,8 @@ import (
 )
 
 // GuestFaults are functions that apply faults to a machine's guest, and not to its NICs. The lab
-// calls one at a time; a function sends the request to the guest and returns before the guest has
-// carried it out. A nil function: the guest does not support the fault.
+// calls one at a time; a removal's function sends the request to the guest and returns before the guest
+// has carried it out. A nil function: the guest does not support the fault.
 type GuestFaults struct {
 	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs.
 	// Without an error the channel receives the result: nil when the device has been removed. If the
@@ -176,7 +176,8 @@ func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err
 	return nil
 }
 
-// AwaitRemovals waits until each removal in progress has succeeded or failed, or until ctx ends.
+// AwaitRemovals waits until each removal in progress has succeeded or failed, or its guest, the lab or
+// ctx ends.
 func (l *Lab) AwaitRemovals(ctx context.Context) {
 	l.changing.Lock()
 	all := slices.Clone(l.removals)

@@ -12,8 +12,8 @@ import (
 )
 
 // Serve calls next, which serves one message, until next returns an error. err is that error, or nil
-// if the peer hung up between two messages. Serve also returns, before the next message, if the space
-// had to keep too many descriptors (dma.Space.DiscardErr).
+// if it means that the peer hung up (io.EOF, ECONNRESET, EPIPE). Serve also returns, before the next
+// message, if the space had to keep too many descriptors (dma.Space.DiscardErr).
 //
 // When ctx ends or memory of the space faults, Serve calls interrupt on another goroutine: it must
 // make next return soon. cause is then the reason: the cause of ctx, or a *dma.FaultError.

@@ -87,8 +87,8 @@ func withCopier(f func(c *dma.Copier) error) error {
 }
 
 // Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB. pos is the position of a
-// piece in this range. Several workers, one for each processor, call f at the same time, until one
-// call fails.
+// piece in this range. Several workers, at most one for each processor, call f at the same time, until
+// one call fails or ctx ends.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
 	const share = 16 << 20 // bytes that a worker takes at a time
 	var next atomic.Uint64

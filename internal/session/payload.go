@@ -102,8 +102,8 @@ type Moved struct {
 }
 
 // Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
-// the round's cost in the guest. If send is true, the guest sends the data, else it receives them. Meter waits until
-// the guest's NIC has counted as many bytes of payload, and adds the payload of all connections to m.
+// the round's cost in the guest. If send is true, the guest sends the data, else it receives them. Meter waits (Settle)
+// until the guest's NIC has counted as many bytes of payload, and adds the payload of all connections to m.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
 	before, _ := n.Port.NIC().PortCounters()
 	round, cost, err := f()

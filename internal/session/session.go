@@ -49,7 +49,7 @@ type Common struct {
 
 	Timeout time.Duration // the command ends after it, with a *limit.Error; 0: no limit
 
-	// Confine restricts this process to its sandbox. With guests in QEMU it is called when all QEMUs have started,
+	// Confine restricts this process to its sandbox. With guests in QEMU a Session calls it when all QEMUs have started,
 	// before this process accepts a connection of their devices; with InProc at the end of Setup. From then on Broker
 	// does for the process what the sandbox forbids. Both or neither may be nil.
 	Confine func() error
@@ -122,8 +122,8 @@ type BootConfig struct {
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
 	Load      func(*machine.Images) []string // the Images' kernel modules that the guest loads; nil: all
-	// Complete sets further fields of the Config. The function done that it returns is called when QEMU has started or
-	// failed. Complete may be nil.
+	// Complete sets further fields of the Config. The function done that it returns is called when the guest has booted
+	// or failed to. Complete may be nil.
 	Complete func(*machine.Config) (done func(), err error)
 }
 

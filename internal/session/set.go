@@ -137,8 +137,8 @@ func (o *Options) world() (w World, err error) {
 	return w, nil
 }
 
-// Do opens a Set, calls f to fill a report, and always closes the Set. If f fails, Do returns no
-// report. check returns an error for what the report does not prove; Do returns that error together
+// Do opens a Set, calls f to fill a report, and always closes the Set. If any of these fails, Do returns
+// no report. check returns an error for what the report does not prove; Do returns that error together
 // with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of ctx's end.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)

@@ -222,7 +222,7 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 
 var errAny = errors.New("an error")
 
-// TestPrepareLeavesNothingAfterAnError makes each step of Prepare fail.
+// TestPrepareLeavesNothingAfterAnError makes several steps of Prepare fail.
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
 	buf := testkit.Must(w.b.node.dev.Register(1, 4<<20, 1<<20))(t)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry returns how often receive queue 1 of a guest had no page to post, and how many packets its
-// NIC dropped for lack of one.
+// dry returns how often receive queue 1 of a guest had no page to post, and how many packets the NIC
+// dropped at this queue.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
@@ -74,8 +74,7 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 				t.Error("the pool was never dry")
 			}
 			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 600 {
-				// The transfer has 1,500 segments. A timeout retransmits the window, at most 200
-				// segments; there are two or three timeouts.
+				// The transfer has some 1,450 segments: a timeout for every second one would send more of them again.
 				t.Errorf("%d segments were sent again", again)
 			}
 		})

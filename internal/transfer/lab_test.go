@@ -207,7 +207,7 @@ func (w *world) check(p PrepareArgs, seed uint64) {
 	}
 }
 
-// empty checks that a guest holds nothing of any transfer, by its NIC's and its stack's counters.
+// empty checks that a guest holds nothing of any transfer, by what its NIC and its stack hold.
 func (g *guest) empty() {
 	g.t.Helper()
 	testkit.Equal(g.t, "left", g.holds(), g.new)

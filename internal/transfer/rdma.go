@@ -42,8 +42,9 @@ type RDMA struct {
 
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
-	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part.
-	// If it is a part, the caller moves the data in steps, and calls StageRDMA at both ends in each step.
+	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part, or
+	// with Owner twice the data. If it is a part, the caller moves the data in steps, and calls StageRDMA
+	// at both ends in each step.
 	Window uint64 `json:"window"`
 }
 
@@ -118,7 +119,7 @@ type rdmaEnd struct {
 	remote []rdma.Remote // the peer's offered memory regions, in order
 }
 
-// The NIC enforces these limits too; checking them here gives clearer errors.
+// Limits of an RDMA, within the NIC's own; checking them here gives clearer errors.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
@@ -293,7 +294,7 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	counts := make([]rdma.Counts, len(qps))
 	start := time.Now()
 	eg, ctx := errgroup.WithContext(ctx)
-	for i, qp := range qps { // each queue pair moves an equal share of the blocks
+	for i, qp := range qps { // each queue pair moves about an equal share of the blocks
 		from := uint64(i) * blocks / uint64(len(qps)) * uint64(m.Block)
 		to := min(m.Len, uint64(i+1)*blocks/uint64(len(qps))*uint64(m.Block))
 		eg.Go(func() error { return e.share(ctx, qp, &m, off+from, to-from, &counts[i]) })

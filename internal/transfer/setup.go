@@ -11,18 +11,18 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Modules are the kernel modules that a guest needs for its NIC.
+// Modules are the kernel modules that a guest needs for a NIC with vnic's driver.
 var Modules = []string{"uio_pci_generic"}
 
-// HugePages is the number of 2 MiB pages that a guest reserves for rings, buffers, tables and
-// staging.
+// HugePages is the number of 2 MiB pages for the rings, buffers, tables and staging of a NIC with vnic's
+// driver.
 const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
 type SetupArgs struct {
 	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another
-	// Node has opened the NIC already, Setup makes an additional Node, which must be closed before
-	// the first.
+	// Node has opened the NIC with vnic's driver already, Setup makes an additional Node, which must be
+	// closed before the first.
 	Interface string `json:"interface,omitempty"`
 	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`

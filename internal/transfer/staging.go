@@ -141,7 +141,7 @@ func (p *pipe) start(f func() error) {
 	})
 }
 
-// drain waits until all slots are free, which means that every job has succeeded.
+// drain waits until all slots are free, which means that the engines have done every job.
 func (p *pipe) drain(ctx context.Context) error {
 	for range cap(p.free) {
 		if _, err := p.take(ctx); err != nil {

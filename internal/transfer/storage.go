@@ -60,7 +60,7 @@ type IOResult struct {
 	Bytes      uint64      `json:"bytes"` // of successful operations
 	Failed     uint64      `json:"failed"`
 	Errors     []string    `json:"errors,omitempty"` // of the first failed operations
-	P50        float64     `json:"p50_us"`           // percentile of the operations' times, in microseconds
+	P50        float64     `json:"p50_us"`           // percentile of successful operations' times, in microseconds
 	P99        float64     `json:"p99_us"`
 	Max        float64     `json:"max_us"`
 	Stats      block.Stats `json:"stats"`
@@ -75,7 +75,7 @@ type storage struct {
 	busy sync.Mutex // one IO at a time; CloseStorage waits for it
 }
 
-// maxOperations bounds the memory for an IO: eight bytes per operation.
+// maxOperations bounds the memory for an IO: eight bytes per operation, sixteen in random order.
 const maxOperations = 1 << 24
 
 // areas registers areas of a GPU's memory with the NIC, and adds to steps the functions that

@@ -9,8 +9,8 @@
 // In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an
 // engine gathers the received fragments into one contiguous buffer. In mode copy an engine copies
 // payload from GPU memory to guest RAM, ordinary sockets carry it to the other guest's RAM, and an
-// engine copies it from there to GPU memory; engines copy while sockets send and receive. The
-// guest's CPU touches payload in mode copy only.
+// engine copies it from there to GPU memory; engines copy while sockets send and receive. In mode
+// devmem the guest's CPU touches no payload but linear bytes, which arrive in guest RAM.
 //
 // A cancelled call may keep running for a moment in its guest. Finish ends all running calls and
 // waits for them before it frees anything: it frees memory only when neither the NIC nor an engine

@@ -52,7 +52,7 @@ func (l *listener) share(group string) error {
 }
 
 // admits reports whether the peer may use the socket by l.rule, which does not depend on the mode that somebody may
-// have given the file meanwhile. It notes each refused user once. A listener without note admits everybody.
+// have given the file meanwhile. It notes a refused user at most once. A listener without note admits everybody.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

@@ -63,7 +63,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// The members of the group that shares a socket can connect, besides vnic's user and root, and nobody else can.
+// The members of the group that shares a socket are served, besides vnic's user and root, and nobody else is.
 //
 // Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
 func TestSocketGroup(t *testing.T) {

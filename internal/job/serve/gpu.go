@@ -67,7 +67,7 @@ func (s *gpuSockets) share(ctx context.Context, o *Options, path string, gpu *la
 	return given.Close()
 }
 
-// Close closes the sockets, and removes their files.
+// Close closes the sockets, and removes their files, unless somebody has replaced them.
 func (s *gpuSockets) Close() (err error) {
 	s.stop()
 	s.wg.Wait()

@@ -105,9 +105,9 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// The gateway is on the network of the guests' first NICs: it resolves the names of guests there to the
-// addresses of those NICs, forwards out of the lab, and leases no address to a guest's other NICs, and
-// none of a family for which the file gives the NIC an address.
+// The gateway is on the network of the guests' first NICs: its hosts have the names of guests there, and
+// the addresses of those NICs, but none of a family for which the file gives the NIC an address, and none
+// for a guest's other NICs. A guest reaches a port of the host through it.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

@@ -85,7 +85,7 @@ func private(path string) (os.FileInfo, error) {
 }
 
 // lockDir locks a directory, so that other vnics make no sockets there until unlock. It returns without a lock if this
-// user may not read the directory, or if another program holds the lock for limits.Directory.
+// user may not read the directory, if the kernel refuses the lock, or if another program holds it for limits.Directory.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) { // a user may be allowed to write to a directory, but not to read it

@@ -39,8 +39,8 @@ func umask(t *testing.T, mask int) {
 	t.Cleanup(func() { syscall.Umask(old) })
 }
 
-// A socket gets mode 0600 whatever the umask, so that only the user who made it can connect; a dead
-// process's socket file that everybody may open is replaced by one with mode 0600.
+// A socket gets mode 0600 whatever the umask, so that only the user who made it, and root, can connect; a
+// dead process's socket file that everybody may open is replaced by one with mode 0600.
 //
 // Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
 func TestSocketIsPrivate(t *testing.T) {

@@ -48,7 +48,7 @@ type Options struct {
 	lab.GatewayFlags
 
 	Ready func(*Report) error                    // called when all sockets are open and QEMUs may connect
-	Event func(port, format string, args ...any) // called for each event at a port
+	Event func(port, format string, args ...any) // called for events; port: a port, a socket's path, "GPU" or "lab"
 
 	silence, takeover time.Duration // limits.Connected and limits.Takeover, which tests change
 }
@@ -125,8 +125,8 @@ func Inherited() (fds []int) {
 	return fds
 }
 
-// CheckInherited returns an error if a descriptor that the user names is not one with which this process was started:
-// a descriptor with close-on-exec is one that the process has opened itself.
+// CheckInherited returns an error if a descriptor that the user names has close-on-exec: such a descriptor is one that
+// the process has opened itself.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -276,8 +276,8 @@ func madeUp(n *lab.NIC) netip.Prefix {
 	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
 }
 
-// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network: the lab file
-// gives it no IPv4 address.
+// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network: there is a
+// gateway, and the lab file gives the NIC no IPv4 address.
 func (o *Options) onGateway(i int) bool {
 	v4, _ := o.Lab.Given(i, 0)
 	return !o.Off() && !v4.IsValid()

@@ -74,8 +74,8 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse notes that a process is refused because the port is taken: once for each process, until another process gets
-// the port.
+// refuse notes that a process is refused because the port is taken: at most once for each process, until another
+// process gets the port.
 func (p *port) refuse(pid int) {
 	p.mu.Lock()
 	first := p.refused.First(uint32(pid))

@@ -144,10 +144,10 @@ func (r *Report) addClock(words string) {
 // GPU.
 const noKASLR = "nokaslr"
 
-// guestRAM is the size of RAM in the printed arguments; users may change it.
+// guestRAM is the size of RAM in the arguments of ports and AllPorts; users may change it.
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in the printed arguments: with one, a guest would lose kicks
+// guestCPUs is the number of CPUs in these arguments: with one, a guest would lose kicks
 // under TCG (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 

@@ -285,7 +285,7 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 
 // A vnic serve works completely in its sandbox, and no call that it needs is refused: guests
 // connect and disconnect, their GPUs' memory is recognized, traffic goes through the gateway,
-// forwards lead to guests, and its files are removed.
+// datagrams come to a forward, and its files are removed.
 //
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {

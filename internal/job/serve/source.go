@@ -16,8 +16,9 @@ import (
 
 // source yields the connections of a port.
 type source interface {
-	// each calls serve for each connection, on any goroutine, until ctx ends or no more connections
-	// can come. It returns when all calls of serve have returned. serve takes over the connection.
+	// each calls serve for each connection that it does not refuse, on any goroutine, until ctx ends or
+	// no more connections can come. It returns when all calls of serve have returned. serve takes over
+	// the connection.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
 	// path returns the path by which QEMU finds the socket; "" if the socket has none.
 	path() string

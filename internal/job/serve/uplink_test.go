@@ -80,7 +80,7 @@ func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
 	}
 }
 
-// up sets a device up, with an address.
+// up sets a device up, with an address unless addr is "".
 func up(t *testing.T, name, addr string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)

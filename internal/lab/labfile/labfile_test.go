@@ -43,7 +43,7 @@ func TestPresets(t *testing.T) {
 		"bus PIX bus PIX host bridge PHB host bridge PHB none SYS none SYS none SYS none SYS")
 }
 
-// A completed file has all settings: if it is read again, it gives the same lab and the same text.
+// A completed file that is read again gives the same lab and the same text.
 func TestCompletedFileIsTheSameLab(t *testing.T) {
 	for _, name := range append(Presets(), "testdata/all.yaml") {
 		l := testkit.Must(Load(name, nil))(t)
@@ -85,7 +85,7 @@ func diff(a, b lab.Description) string {
 		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
 }
 
-// Each mistake is one message, with its place in the file and the probable intention.
+// Each mistake gives the wanted message; where that has a line or a probable key, these are checked too.
 func TestMistakes(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
 	for _, c := range []struct{ old, new, want string }{

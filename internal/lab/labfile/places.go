@@ -198,8 +198,8 @@ func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	return list
 }
 
-// plain returns an error for a key that is not a word, and for a merge of anything but one mapping:
-// the YAML library reads some of these in an unexpected way.
+// plain returns an error for a key that is neither a word nor a whole number, and for a merge of
+// anything but one mapping: the YAML library reads some of these in an unexpected way.
 func (d *document) plain() (err error) {
 	ast.Walk(visit(func(n ast.Node) {
 		v, ok := n.(*ast.MappingValueNode)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// YAML returns the lab as a lab file that also has the settings for which the lab uses defaults.
+// YAML returns the lab as a lab file that also has most settings for which the lab uses defaults.
 func (l *Lab) YAML() ([]byte, error) {
 	on := "on"
 	if l.NoP2P {

@@ -9,7 +9,7 @@ import (
 // Credit is the most time lost by a late wake-up that a thread gets back, unless two packets take longer.
 const Credit = 5 * time.Millisecond
 
-// Clock is the time of all edges of a lab, and the factor by which they are slowed down.
+// Clock is the factor by which all edges of a lab are slowed down.
 type Clock struct {
 	scale atomic.Uint64 // a float64; 0: off
 }

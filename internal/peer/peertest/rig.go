@@ -21,7 +21,7 @@ import (
 
 // Rig is the memory and the log of a device under test, and a record of the device's calls. When
 // the test ends, the Rig checks that nothing is mapped, no error was recorded, and Disconnected was
-// the last call.
+// the last call, if there was any.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space

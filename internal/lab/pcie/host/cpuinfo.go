@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c). On architectures
-// other than x86 its fields are empty.
+// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c). On Arm its fields are
+// empty.
 type processor struct {
 	vendor, family string
 	flags          []string

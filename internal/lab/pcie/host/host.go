@@ -26,8 +26,9 @@ type Machine struct {
 	NICs []Device
 	GPUs []Device // graphics and other accelerators
 
-	// ACSKnown reports whether the configuration space of all ports could be read. In the tree, a port
-	// whose configuration space could not be read does not redirect, whatever the hardware does.
+	// ACSKnown reports whether the configuration space of all ports above the tree's nodes could be read.
+	// In the tree, a port whose configuration space could not be read does not redirect, whatever the
+	// hardware does.
 	ACSKnown bool
 	// Hypervisor is the machine vendor named by firmware, or "a hypervisor", if this is a virtual
 	// machine: the tree is then the hypervisor's. "": the CPU reports no hypervisor.
