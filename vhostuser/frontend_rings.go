@@ -17,8 +17,8 @@ type VringSetup struct {
 	Kick, Call int
 }
 
-// SetupVring describes a ring and sends its descriptors, in QEMU's order. The backend starts the
-// ring at the first kick.
+// SetupVring describes a ring and sends its descriptors, in QEMU's order. If there is a kick
+// eventfd, the backend starts the ring at the first kick.
 func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 }
 
 // GetVringBase stops ring i and returns where the ring goes on (its next available index). When it
-// returns, the backend no longer touches the ring.
+// has returned without an error, the backend no longer touches the ring.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err
