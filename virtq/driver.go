@@ -14,7 +14,7 @@ type Buf struct {
 // DriverConfig describes a ring that a driver makes.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, as long as Layout's total, 16-aligned, shared with the device; NewDriver clears it
+	Mem  []byte // ring memory, at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
 	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided equally
 	// among the Size heads. A chain of several descriptors that fits into the share of its head then
