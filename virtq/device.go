@@ -18,7 +18,7 @@ type Chain struct {
 	InLen   uint32
 	InFirst uint32 // bytes of In in the first non-empty writable buffer: the header buffer of a device that splits headers
 	Empty   int    // number of empty buffers: they have no segment
-	Descs   int    // descriptors of the ring's table that the chain takes: an indirect table takes one; not valid with a Fault
+	Descs   int    // descriptors of the ring's table that the chain takes, one for an indirect table; invalid with a Fault
 	// Fault is the error for memory of the chain that the device cannot reach: the memory is not
 	// mapped (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or the memory is not shared
 	// (dma.ErrNotShared). nil: the device reaches all memory of the chain. A chain with a Fault has no
