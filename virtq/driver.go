@@ -54,7 +54,7 @@ type Driver struct {
 
 	added  uint64 // chains added since the start; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
-	polled uint64 // chains that the device returned
+	polled uint64 // used chains that Poll has fetched
 	seen   uint16 // the value of used.idx that the driver read last
 }
 
