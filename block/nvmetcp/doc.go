@@ -27,7 +27,8 @@
 // protocol causes block.ErrProtocol and a reset of both connections: the Device sends no H2CTermReq, as
 // Linux's initiator does not either. A target that neither sends nor acknowledges for Config.Timeout,
 // while a command is outstanding, causes a *devmem.StallError. The Device does not detect a target that
-// never answers one operation while it answers others: only the context of Do limits that wait.
+// never answers one operation while it answers others: only the context of Do, or Close, ends that
+// wait.
 //
 // Cost: Config.Depth slots of some 100 bytes, two goroutines in Do, the cost of a devmem.Stream, and
 // 8 KiB. A C2HData PDU may be as long as its operation: the Device takes its data as it arrives, so
