@@ -85,7 +85,7 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // from the queueing (nvmetcp) or the sending (nbd) of the operation's command until completion; 0: not sent
+	Took time.Duration // since the operation's command was queued (nvmetcp) or its sending began (nbd); 0: not sent
 	Err  error
 }
 
