@@ -6,7 +6,7 @@ package splitter
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
-	protoICMPv6  = 58
+	protoICMPv6  = 58 // its protocol number
 )
 
 // JudgedLen returns how many bytes at the start of a frame decide what happens to it: vnic's code
