@@ -6,14 +6,15 @@
 // this package alone handles bounds, byte counts by kind of memory, faults and (later) dirty pages.
 // Rings are the exception: a Pin exposes their memory, because its owner must use atomics on it.
 //
-// Files owns the mappings: one mmap per file (FileID; a file of hugetlbfs has one per Space),
-// reference-counted, so a byte of a file has one kind of memory however many spaces map it. A Space
-// owns its table of regions; a table is immutable, and a change replaces it as a whole. A worker
-// translates and copies between Enter and Leave. Remove, RemoveRange, Replace and Close first
-// install the new table and then wait until the workers inside the space have left, so a translated
-// segment stays mapped until its worker leaves. They wait once, however many regions they remove,
-// and not at all if no worker is inside (Space.Waits counts the waits). Enter never waits. A
-// goroutine that removes from a space while it is inside it deadlocks.
+// Files owns the mappings: one mmap per file (FileID), reference-counted, so a byte of a file has
+// one address and one kind of memory however many spaces map it; for a file of hugetlbfs this holds
+// only within a Space. A Space owns its table of regions; a table is immutable, and a change
+// replaces it as a whole. A worker translates and copies between Enter and Leave. Remove,
+// RemoveRange, Replace and Close first install the new table and then wait until the workers inside
+// the space have left, so a translated segment stays mapped until its worker leaves. They wait
+// once, however many regions they remove, and not at all if no worker is inside (Space.Waits counts
+// the waits). Enter never waits. A goroutine that removes from a space while it is inside it
+// deadlocks.
 //
 // The table is a tree; the old and the new table share nodes. With n regions (at most MaxRegions
 // per space), Add, Remove and a translation take O(log n) time; a range takes O(log n) more for

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer without SetTimeout, on a machine that is
-// not slow. It is long because the backend drains a queue before it answers GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a
+// machine that is not slow. It is long because the backend drains a queue before it answers
+// GET_VRING_BASE.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any

@@ -12,8 +12,8 @@ type VringSetup struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // user addresses, in shared memory
 	Base              uint32 // where the ring goes on: the result of GetVringBase, or 0
-	// Kick and Call are eventfds and remain the caller's; -1 is none. They become non-blocking:
-	// wait for them with poll.
+	// Kick and Call are eventfds and remain the caller's; -1 is none. A Backend of this package makes
+	// them non-blocking: wait for them with poll.
 	Kick, Call int
 }
 

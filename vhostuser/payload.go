@@ -46,7 +46,7 @@ type vringState struct {
 }
 
 // vringAddr is "A vring address description", as struct vhost_vring_addr (linux/vhost_types.h).
-// Before QEMU 9.0 the document had a size field between flags and descriptor, by mistake.
+// Older versions of the document have a size field between flags and descriptor, by mistake.
 type vringAddr struct {
 	Index uint32 // offset 0
 	Flags uint32 // 4

@@ -55,8 +55,8 @@ func (w *Worker) close() {
 	_ = w.call.Load().Close() // ends a blocked write to the eventfd
 }
 
-// Call signals the call eventfd, if there is one. Only the worker's goroutine, in the function
-// kicked or wait, may use it.
+// Call signals the call eventfd, if there is one. Besides the Worker itself, only the function
+// kicked may use it.
 func (w *Worker) Call() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)

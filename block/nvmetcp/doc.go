@@ -22,7 +22,7 @@
 // times, unless the status has Do Not Retry, as Linux's initiator does. The last status is then the
 // operation's error.
 //
-// The target is not trusted. The Device reads a header once, checks it, then uses it. It writes data
+// The target is not trusted. The Device copies a header, checks the copy, then uses it. It writes data
 // only to the remaining memory of the operation that the header names, in order. A breach of the
 // protocol causes block.ErrProtocol and a reset of both connections: the Device sends no H2CTermReq, as
 // Linux's initiator does not either. A target that neither sends nor acknowledges for Config.Timeout,
