@@ -40,8 +40,8 @@
 // have passed since the first of these answers (TestWaitsAreBounded), and give up at once if
 // Retry-After is longer than the rest of Config.Retry.
 //
-// Whatever a server sends, a response head costs at most 16 KiB. A connection costs at most 300 KiB
-// of memory and, while it waits for bytes, the pages of the pool that hold the head. The body of a
+// Whatever a server sends, a response head costs at most 16 KiB. A connection costs some 300 KiB of
+// memory and, while it waits for bytes, the pages of the pool that hold the head. The body of a
 // response is written only to the destination of its range. A server that sends one byte at a time
 // on each connection is read byte by byte, until all is read or the context ends. The package
 // follows redirects to any host, over http, and leaves out secret headers by net/http's rules.
