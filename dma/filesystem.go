@@ -17,13 +17,12 @@ import (
 // call in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems are the file systems that answer system calls and page faults from this
-// machine's memory and disks, by their names in /proc/self/mountinfo. isLocal refuses all other
-// file systems, because they may ask a server of the peer that never answers: FUSE, network file
-// systems, and overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but
-// by the paths that they had at the time of the mount; these paths may lead elsewhere now.) The
-// list also omits ramfs and other file systems that number their inodes with a counter of 32 bits,
-// see FileID.
+// localFileSystems are the file systems that answer system calls and page faults from memory and
+// block devices, by their names in /proc/self/mountinfo. isLocal refuses all other file systems,
+// because they may ask a server of the peer that never answers: FUSE, network file systems, and
+// overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but by the paths
+// that they had at the time of the mount; these paths may lead elsewhere now.) The list also omits
+// ramfs and other file systems that number their inodes with a counter of 32 bits, see FileID.
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 

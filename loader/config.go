@@ -58,8 +58,8 @@ type Config struct {
 	// (EINVAL): ranges, conditions, codings and headers of the connection.
 	Header http.Header
 
-	// Timeout is how long a server may take to connect, and how long it may send nothing after a
-	// request. 0 means DefaultTimeout.
+	// Timeout is how long connecting to a server may take, resolving its name included, and how long
+	// the server may send nothing after a request. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Retry is how long a worker connects or requests again without receiving a byte of the file, after
 	// its connection broke or the server refused for now (408, 429, most 5xx). Each of the Connections

@@ -43,8 +43,9 @@
 // Whatever a server sends, a response head costs at most 16 KiB. A connection costs some 300 KiB of
 // memory and, while it waits for bytes, the pages of the pool that hold the head. The body of a
 // response is written only to the destination of its range. A server that sends one byte at a time
-// on each connection is read byte by byte, until all is read or the context ends. The package
-// follows redirects to any host, over http, and leaves out secret headers by net/http's rules.
+// on each connection is read byte by byte, until all is read or the context ends. Open and ReadHost
+// follow redirects to any host, over http, and leave out secret headers by net/http's rules; Fetch
+// follows none.
 //
 // The header of a safetensors file may have [MaxHeader] bytes, as many as the format's reference
 // accepts. It is held in host memory. The parsed header takes up to 8 bytes for each byte of the

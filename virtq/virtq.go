@@ -21,7 +21,7 @@
 // The cost of a chain is bounded, whatever the driver writes. A chain, and an indirect table, has
 // at most MaxDescriptors descriptors (also in a ring smaller than that), and the buffers of a chain
 // lie in at most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most
-// MaxDescriptors+1 descriptors, copy a table of at most 16 KiB, and make lists of at most
+// MaxDescriptors+2 descriptors, copy a table of at most 16 KiB, and make lists of at most
 // MaxSegments segments (96 KiB, grown step by step): some 40 us of a processor, where an ordinary
 // packet takes 20 ns. A Chain whose lists have grown beyond the need of packets frees them after it
 // has held a chain that did not need them, or when its owner calls Trim. ReturnUnused returns
