@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// checkMount accepts the mounts of local file systems, and refuses others and those that mountinfo
-// does not list.
+// checkMount accepts the mounts of local file systems, and refuses every other mount, and any mount
+// that mountinfo does not list.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",

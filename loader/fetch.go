@@ -51,7 +51,7 @@ type fetch struct {
 // Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections;
 // a piece that is longer than RangeSize is asked for in parts. Fetch calls next from one goroutine for
 // one piece after the other. next may block, for example until memory is free, until its context ends;
-// Fetch asks for at most 2 x Connections x Pipeline + 1 pieces of which bytes are still to be received.
+// of the pieces that Fetch has asked for, at most 2 x Connections x Pipeline + 1 still lack bytes.
 // Fetch calls done once for each complete piece, in any order, from the goroutine that called Fetch,
 // until the first error; while done blocks, the connections soon wait. Fetch returns when it no longer
 // writes to dst: nil if next has no more pieces and all are complete, or else the first error, which
