@@ -37,7 +37,7 @@ type Info struct {
 	MaxTransfer uint64 // of one operation, in bytes
 	MaxDepth    int    // the most operations in progress at a time
 	ReadOnly    bool
-	Name        string // the server's description of itself, for people
+	Name        string // a description, in part from the server, for people
 }
 
 // Check returns an error for an operation that is invalid on a device and a buffer of size bytes:
@@ -85,7 +85,7 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // from the sending of the operation's command until completion; 0: not sent
+	Took time.Duration // since the operation's command was queued (nvmetcp) or its sending began (nbd); 0: not sent
 	Err  error
 }
 
@@ -98,11 +98,11 @@ type Stats struct {
 	Messages      uint64 // received headers: of NVMe/TCP's PDUs, of NBD's replies
 }
 
-// ErrProtocol means that a server broke the protocol. The client has closed the connection, and has
-// written only to the memory of operations in progress.
+// ErrProtocol means that a server broke the protocol. The client has closed its connections, and
+// has written only to the memory of operations in progress.
 var ErrProtocol = errors.New("the server breaks the protocol")
 
-// OpError means that the server did not perform an operation.
+// OpError means that the server reports the failure of an operation.
 type OpError struct {
 	Op     Op
 	Status string        // the server's status in the protocol's words, with its number

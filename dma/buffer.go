@@ -26,8 +26,9 @@ func (f *File) SetGPU(id int) {
 // GPU returns the id of the GPU whose memory the file is, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU from now on.
-// Ranges may overlap and may be registered twice; each Register needs its own Unregister.
+// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU at least until
+// Unregister. Ranges may overlap and may be registered twice; each Register needs its own
+// Unregister.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
 		return fmt.Errorf("%w: register [%#x, +%#x): file %v is no GPU's", ErrBadFile, off, n, f)

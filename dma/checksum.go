@@ -6,8 +6,8 @@ import (
 )
 
 // These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with
-// end-around carry, and convert it to network order at the end: the width of the words does not change
-// the sum, and the other byte order only swaps the bytes of the sum.
+// end-around carry; fold64 converts it to the sum of big-endian 16-bit words: the width of the words
+// does not change the sum, and the other byte order only swaps its bytes.
 
 var le = binary.LittleEndian
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// naiveSum is a literal RFC 1071 sum.
+// naiveSum is a literal RFC 1071 sum, not inverted.
 func naiveSum(b []byte) uint16 {
 	var sum uint32
 	for i, v := range b {

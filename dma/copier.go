@@ -32,7 +32,8 @@ func (c *Copier) Counts() *Counts {
 // counting reports whether the copier counts what it copies.
 func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
-// cursor walks over segments, or over one private slice.
+// cursor walks over one private slice, which may be empty, and then over segments, if there are
+// any.
 type cursor struct {
 	rest   []byte    // bytes of the current segment that are not used yet
 	segs   []Segment // the segments after the current one
@@ -76,8 +77,8 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 }
 
 // done advances both cursors by n bytes, which the caller has just copied, and counts them if
-// counting has begun. Every write to guest and GPU memory is in copy, CopySum or behind, or goes
-// through View, except writes to rings (Pin).
+// counting has begun. Every write of this package to guest and GPU memory is in copy, CopySum or
+// behind, or goes through View, except writes to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here, and in behind, which calls
 	// done only while the copier counts.

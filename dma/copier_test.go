@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Copying between any segments copies their bytes; its sum is the sum of the bytes; and each byte
-// is counted once, under the kinds of memory between which it moved.
+// Copying from segments of some regions to segments of others copies their bytes; its sum is the
+// sum of the bytes; and each byte is counted once, under the kinds of memory between which it
+// moved.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.

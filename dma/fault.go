@@ -10,8 +10,8 @@ import (
 // ErrFault is the sentinel that every *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
-// FaultError means that a file could not be read or written through its mapping (SIGBUS): somebody
-// has truncated the file, or there is no memory for its pages.
+// FaultError means that a file could not be read or written through its mapping (SIGBUS), usually
+// because somebody has truncated the file, or there is no memory for its pages.
 type FaultError struct {
 	File *File
 	Off  uint64 // of the faulting byte in the file
@@ -57,8 +57,8 @@ func Recover(err *error) {
 	panic(v)
 }
 
-// FaultAddr returns the address at which mapped memory faulted, from v, the value that recover
-// returned on a goroutine where Recover works; ok is false if v is no memory fault.
+// FaultAddr returns the address at which memory faulted, from v, the value that recover returned on
+// a goroutine where Recover works; ok is false if v is no memory fault.
 func FaultAddr(v any) (addr uintptr, ok bool) {
 	e, ok := v.(interface {
 		runtime.Error

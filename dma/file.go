@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile is the error of Files.Open and Space.Add for a descriptor that cannot be a guest's
-// memory.
+// ErrBadFile is the error for an unsuitable descriptor or file, such as one that cannot be a
+// guest's memory.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is the Copier's error for a segment in a file that is no longer mapped: the caller has
-// kept the Segment too long.
+// ErrClosed is the error for a use of a file that is no longer mapped: the caller has kept a
+// Segment or a Region too long.
 var ErrClosed = errors.New("memory is no longer mapped")
 
 // A sparse file costs its owner nothing, but it costs this process address space (47 bits on amd64)

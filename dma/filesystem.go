@@ -17,12 +17,12 @@ import (
 // call in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems are the file systems that answer system calls and page faults from this
-// machine's memory and disks, by their names in /proc/self/mountinfo. isLocal refuses all other
-// file systems, because they may ask a server of the peer that never answers: FUSE, network file
-// systems, and overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but
-// by the paths that they had at the time of the mount; these paths may lead elsewhere now.) The
-// list also omits ramfs and other file systems that number their inodes with 32 bits, see FileID.
+// localFileSystems are the file systems that answer system calls and page faults from memory and
+// block devices, by their names in /proc/self/mountinfo. isLocal refuses all other file systems,
+// because they may ask a server of the peer that never answers: FUSE, network file systems, and
+// overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but by the paths
+// that they had at the time of the mount; these paths may lead elsewhere now.) The list also omits
+// ramfs and other file systems that number their inodes with a counter of 32 bits, see FileID.
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
@@ -149,14 +149,15 @@ func stat(fd int) (st unix.Statx_t, err error) {
 	}
 }
 
-// A FileID identifies a file among all files that exist at the same time.
+// A FileID identifies a file among all files that exist at the same time, if it is not on
+// hugetlbfs.
 //
 // Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that
 // every pipe advances as well, so a peer can wait until its own file gets the number of another
 // guest's. The owner of such a file controls everything else about it (its times change with its
 // last write, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
-// one Space only. All other accepted files have a time of birth, which their owner cannot set
-// (tmpfs since Linux 5.18), or are on a file system that does not reuse inode numbers.
+// one Space only. Files of most other file systems have a time of birth, which their owner cannot
+// set (tmpfs since Linux 5.18).
 type FileID struct {
 	dev, ino  uint64
 	birth     int64 // ns since 1970; 0 if the file system has none
@@ -175,7 +176,8 @@ func (id FileID) in(s *Space) FileID {
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
 // FileIDOf returns the identity of the file behind fd, or ErrBadFile if the file cannot be a guest's
-// memory, for the reasons that Files.Open names, except its length. It asks no server.
+// memory, for the reasons that Files.Open names, except that it is too short for a region. FileIDOf
+// asks no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err

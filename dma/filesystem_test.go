@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A space accepts only files on file systems whose driver asks no server.
+// checkMount accepts the mounts of local file systems, and refuses every other mount, and any mount
+// that mountinfo does not list.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -62,11 +63,11 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 	testkit.ErrorSays(t, isLocal(int(proc.Fd())), "on proc, where a server may be asked")
 }
 
-// A disk that does not answer does not block other users.
+// Open returns ErrBlocked for a file system that does not answer.
 //
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // not a memory file, so the space examines it on another goroutine
+	pipe := [2]int{} // not a memory file, so stat calls statFile on another goroutine
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])

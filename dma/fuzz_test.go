@@ -16,11 +16,12 @@ import (
 type modelPage struct {
 	mapped, ro, none bool
 	file, page       int // of the file
-	region           int // number of the Add that mapped it
+	region           int // number of the Map that maps it
 }
 
-// FuzzSpace plays operations on a space and on an array of pages. The window lies alternately at
-// the bottom and at the top of the address space, where the arithmetic may wrap.
+// FuzzSpace plays operations on a space and on an array of pages. The window lies at the bottom or,
+// if the first byte of the input is above 127, at the top of the address space, where the
+// arithmetic may wrap.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func FuzzSpace(f *testing.F) {

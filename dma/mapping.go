@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings lists every mapped file of the process by address: a fault reports only an address. Its
-// lock is a leaf: the holder takes no other lock and touches no mapped memory.
+// mappings lists every File that is mapped in the process, by address: a fault reports only an
+// address. Its lock is a leaf: the holder takes no other lock and touches no mapped memory.
 var mappings struct {
 	mu    sync.Mutex
 	files []*File // sorted by base, disjoint

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// MemKind is the kind of memory that a byte lies in. It depends on the file behind the byte and the
-// byte's offset in the file, never on the byte's address.
+// MemKind is the kind of memory that a byte lies in. In a file it depends on the file and the
+// byte's offset in it, never on the byte's address.
 type MemKind uint8
 
 // The kinds of memory.
@@ -49,7 +49,7 @@ func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
-// Total returns how many bytes the Copier has copied from src to dst, over all GPUs.
+// Total returns how many bytes the Copier has copied from src to dst, with any GPU or none.
 func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {

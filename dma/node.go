@@ -24,7 +24,7 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
-// Nodes returns the number passed to SetNodes, 0 before.
+// Nodes returns the number that SetNodes has set, 0 before.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
 // tellNodes sets each file's node once the files of all nodes are mapped. The caller holds mu.

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space that counts memory may map: it keeps a descriptor for
-// each.
+// maxCountedFiles is how many files a Space that counts memory may map: each memory file among them
+// keeps a descriptor.
 const maxCountedFiles = 32
 
-// CountMemory makes the space keep a descriptor of each memory file that it maps from now on, at
-// most 32, so that Occupied can ask how much memory these files occupy. Call it while nothing is
-// mapped: before the first Map, and again before another peer uses the space. It also forgets the
-// unmapped files.
+// CountMemory makes each memory file of no GPU that the space maps from now on keep a descriptor,
+// so that Occupied can ask how much memory the file occupies; the space then maps at most 32 files.
+// Call it while nothing is mapped: before the first region, and again before another peer uses the
+// space. It also forgets the unmapped files.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,8 +25,8 @@ func (s *Space) CountMemory() {
 // files of tmpfs and hugetlbfs. A hole occupies memory once anyone has written to it; the kernel
 // charges the first writer. An unmapped file counts with the bytes that it occupied at the time of
 // the unmapping, until the space maps it again or somebody calls CountMemory: its owner may still
-// hold the file, and with it the memory. Occupied does not count files of disks and GPUs. Without
-// CountMemory the result is 0.
+// hold the file, and with it the memory. Occupied does not count files of disks and GPUs. It is
+// meaningful only after CountMemory.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,7 +42,8 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// A space keeps a descriptor of each counted file: at most 32, which it closes with the files.
+// A space that counts memory maps at most 32 files. Each has a descriptor, which is closed when no
+// space maps the file any more.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()

@@ -8,8 +8,8 @@ import (
 // ErrBounds is the error for a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
-// Region is a contiguous piece of memory that a device may use: a piece of a File in a Space, or a
-// host buffer. It is immutable.
+// Region is a contiguous piece of memory: a piece of a File, in a Space or by itself, a range of a
+// Space without access, or a host buffer. It is immutable.
 type Region struct {
 	mem      []byte
 	file     *File  // nil: process memory
@@ -31,7 +31,8 @@ func NewBuffer(b []byte, d MemKind) *Region {
 // Size returns the region's length in bytes.
 func (r *Region) Size() uint64 { return r.size }
 
-// File returns the file behind the region, or nil for process memory.
+// File returns the file behind the region, or nil for process memory and for a region without
+// access.
 func (r *Region) File() *File { return r.file }
 
 // FileOffset returns the region's offset in its file.
@@ -60,7 +61,8 @@ func infosOf(regions []*Region) []RegionInfo {
 // when it uses the Segment.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off and how many bytes of it follow in the region's memory.
+// memKind returns the kind of memory at off and how many bytes of it follow; in a file they may go
+// beyond the region.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -106,7 +108,8 @@ func (s Segment) Node() int {
 	return int(s.Region.file.node.Load()) - 1
 }
 
-// bytes returns the memory of a segment, or an error if its region does not allow the access.
+// bytes returns the memory of a segment, or an error, such as for an access that the region does
+// not allow.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region
 	if r == nil {
@@ -136,8 +139,9 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is the largest capacity of a list that Reuse keeps. Packets have far fewer segments:
-// a packet of a Linux guest lies in at most 17 fragments (MAX_SKB_FRAGS).
+// KeepSegments is the largest capacity of a list that Reuse keeps, however short the list is.
+// Packets have far fewer segments: a packet of a Linux guest lies in at most 17 fragments
+// (MAX_SKB_FRAGS).
 const KeepSegments = 128
 
 // Reuse returns segs emptied, for the next packet; or nil if its capacity is above KeepSegments and

@@ -21,15 +21,16 @@ type Sharing uint8
 // Values of Sharing. A process that has mapped a file both privately and shared counts as sharing
 // it.
 const (
-	SharingUnknown Sharing = iota // the process has not mapped the file, or SharingOf cannot read its maps
+	SharingUnknown Sharing = iota // no mapping of the file was found, or not all maps could be read
 	SharingOn
 	SharingOff // mapped privately only
 )
 
 // SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with
-// this device and inode. The result is SharingUnknown for another user's process, for a process in
-// another PID namespace, whose pid is 0, if the file system has other device numbers in the maps than
-// in stat(2), as btrfs does, and if the part that was read has only private mappings but is not all.
+// this device and inode. The result is SharingUnknown for a process whose maps this process may not
+// read, for a pid of 0 (a process of another PID namespace), if the file system has other device
+// numbers in the maps than in stat(2), as btrfs does, and if the part that was read has only private
+// mappings but is not all.
 //
 // A Space trusts a process with SharingUnknown to share its memory, as there is no other way to
 // find out. A write to a private mapping also allocates the file's page (SEEK_DATA finds it); in

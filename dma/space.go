@@ -306,7 +306,8 @@ func (s *Space) attach(r *Region) error {
 	return nil
 }
 
-// detach undoes attach. The caller holds mu.
+// detach removes the region from its file's count in this space, and with its last region the file
+// from using. The caller holds mu.
 func (s *Space) detach(r *Region) {
 	if r.private {
 		s.peer.removed.Add(1)

@@ -12,12 +12,12 @@ import (
 const maxNode = 64
 
 // maxFlat is the largest number of regions for which the root is a leaf, because a search in one
-// leaf is faster. Most guests have fewer regions. A change copies the whole leaf, 8 KiB.
+// leaf is faster. Most guests have fewer regions. A change copies the whole leaf, at most 8 KiB.
 const maxFlat = 512
 
 // table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never
-// changes: add and remove make new nodes on the path from the root to one leaf, and share the
-// others.
+// changes: with and without make new nodes on the path from the root to one leaf, and perhaps
+// beside it, and share the others.
 type table struct {
 	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
 	regions []*Region // of a leaf: its regions
@@ -45,7 +45,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into equal parts that each fit a node, as few as possible.
+// evenly cuts n items into nearly equal parts that each fit a node, as few as possible.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -235,8 +235,8 @@ func (t *table) without(r *Region) *table {
 }
 
 // rebuildFrom decides when withoutAll builds the tree anew: when it removes more than one in
-// rebuildFrom regions. Building allocates 24 bytes for each region that stays; removing a single
-// region allocates some 2.5 KiB.
+// rebuildFrom regions. Building allocates at most 24 bytes for each region that stays; removing a
+// single region allocates some 2.5 KiB.
 const rebuildFrom = 256
 
 // withoutAll returns the tree, which has count regions, without the regions from the first of gone

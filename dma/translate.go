@@ -12,7 +12,8 @@ var ErrUnmapped = errors.New("unmapped address")
 // ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is the error for a write to a read-only region, or any use of an inaccessible one.
+// ErrAccess is the error for a write to a read-only region, any use of an inaccessible one, and a
+// pin of process memory.
 var ErrAccess = errors.New("access denied")
 
 // ErrScattered is the error for a range that lies in more pieces than its user accepts.
@@ -39,7 +40,7 @@ func (a Access) String() string {
 // demand, because guests can cause many such errors.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that the device cannot use
+	IOVA   uint64 // the first address that the device cannot use; of Pin, where the range begins
 	Len    uint64 // how many bytes the caller wanted from IOVA on
 	Access Access
 	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
@@ -70,8 +71,8 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate does the work of TranslateMax with root, a table that the space has had since the
-// caller entered it.
+// translate does the work of TranslateMax with root, a table that the space had at some time since
+// the caller entered it.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root

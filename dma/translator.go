@@ -8,7 +8,7 @@ import "math"
 type Translator struct {
 	space  *Space
 	table  *table  // the table that region comes from; if the space has another table, region is void
-	region *Region // the accessible region of the last address; nil: none yet
+	region *Region // the region of the last segment that translate made; nil: none yet
 }
 
 // NewTranslator returns a Translator of a space.

@@ -11,8 +11,7 @@ import (
 // StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees
 // either the old word or the new one, and a reader that sees the new word also sees everything that
 // was stored before it. So StoreWord can publish a ring entry by its last word, if that word marks
-// the entry as valid. b must start at a multiple of 4 (Aligned) and have at least 4 bytes; anything
-// else is a bug, and panics.
+// the entry as valid. b must start at a multiple of 4 (Aligned) and have at least 4 bytes.
 //
 // Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
 // compiler moves no store behind it. Both architectures are little endian.
@@ -30,9 +29,10 @@ func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
-// word returns a pointer to the first 4 bytes of b; it panics if b is shorter or not 4-aligned.
+// word returns a pointer to the first 4 bytes of b; it panics if b has less capacity or is not
+// 4-aligned.
 func word(b []byte) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // bounds: panics if b has fewer than 4 bytes
+	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b has a capacity of fewer than 4 bytes
 	if uintptr(p)&3 != 0 {
 		panic(fmt.Sprintf("dma: word at %p is not aligned", p))
 	}

@@ -53,17 +53,17 @@ type Config struct {
 	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
-	// Header has headers for each request, for example Authorization. The value of Host replaces the
+	// Header has headers for the requests, for example Authorization. The value of Host replaces the
 	// URL's host in the requests, not as the address. Open refuses headers that the loader sets itself
 	// (EINVAL): ranges, conditions, codings and headers of the connection.
 	Header http.Header
 
-	// Timeout is how long a server may take to connect, and how long it may send nothing after a
-	// request. 0 means DefaultTimeout.
+	// Timeout is how long connecting to a server may take, resolving its name included, and how long
+	// the server may send nothing after a request. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Retry is how long a worker connects or requests again without receiving a byte of the file, after
-	// its connection broke or the server answered 408, 429 or 5xx. Each of the Connections workers has
-	// its own limit. 0 means DefaultRetry.
+	// its connection broke or the server refused for now (408, 429, most 5xx). Each of the Connections
+	// workers, Open and each ReadHost have their own limit. 0 means DefaultRetry.
 	Retry time.Duration
 
 	now   func() time.Time // a test's clock; nil: package time's

@@ -48,14 +48,14 @@ type fetch struct {
 	idle   atomic.Int64 // workers without a span
 }
 
-// Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all
-// connections; a piece that is longer than RangeSize is asked for in parts. Fetch calls next from
-// one goroutine for one piece after the other. next may block, for example until memory is free,
-// until its context ends; Fetch asks for at most 2 x Connections x Pipeline + 1 pieces that are not
-// complete. Fetch calls done once for each complete piece, in any order, from the goroutine that
-// called Fetch, until the first error; while done blocks, the connections soon wait. Fetch returns when
-// it no longer writes to dst: nil if next has no more pieces and all are complete, or else the first
-// error, which may be done's.
+// Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections;
+// a piece that is longer than RangeSize is asked for in parts. Fetch calls next from one goroutine for
+// one piece after the other. next may block, for example until memory is free, until its context ends;
+// of the pieces that Fetch has asked for, at most 2 x Connections x Pipeline + 1 still lack bytes.
+// Fetch calls done once for each complete piece, in any order, from the goroutine that called Fetch,
+// until the first error; while done blocks, the connections soon wait. Fetch returns when it no longer
+// writes to dst: nil if next has no more pieces and all are complete, or else the first error, which
+// may be done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a
 // piece is beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as
@@ -163,7 +163,8 @@ type worker struct {
 	tried retries
 }
 
-// run fetches spans until there are no more. If there was no error, the connection stays open.
+// run fetches spans until there are no more. If there was no error, the connection stays open,
+// unless the server closes it.
 func (w *worker) run(ctx context.Context) (err error) {
 	if l := *w.l; l != nil { // the connection of the previous Fetch
 		l.hold(ctx)

@@ -16,12 +16,12 @@ import (
 const (
 	lookStep  = 512      // bytes that one Look reads of a head
 	headLimit = 16 << 10 // the most bytes of a head
-	interims  = 8        // the most responses 1xx before the final one
+	interims  = 8        // the most heads that are read for one request: responses 1xx and the final one
 )
 
 var (
-	// ErrChanged means that the file changed while it was read: bytes that came before belong to
-	// another version.
+	// ErrChanged means that the file changed while it was read, or that a server has another version
+	// of it: bytes that came before may belong to another version.
 	ErrChanged = errors.New("the file changed while it was read")
 
 	// ErrProtocol means that the server breaks HTTP, or answers with something else than the

@@ -47,8 +47,8 @@ func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~")
 // 3.2.3). Like net/http it does not check their order.
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
-// isFieldValue reports whether s is a field value of RFC 9110, 5.5: its only control character is
-// the tab.
+// isFieldValue reports whether s has no control character but the tab, as a field value of RFC
+// 9110, 5.5.
 func isFieldValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

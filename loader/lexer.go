@@ -169,7 +169,7 @@ func (l *lexer) integers() (list []uint64, err error) {
 	})
 }
 
-// skip skips a value of any kind.
+// skip skips a value of any kind in an object or a list.
 func (l *lexer) skip() error {
 	l.peek()
 	from := l.pos

@@ -73,7 +73,7 @@ type link struct {
 	unflushed uint64
 }
 
-// connect makes a connection, and steers it to the pool's queue.
+// connect makes a connection, and without Config.Copy steers it to the pool's queue.
 func (o *Object) connect(ctx context.Context) (*link, error) {
 	c, err := o.dial(ctx, o.address())
 	if err != nil {
@@ -166,7 +166,7 @@ func (l *link) response(ctx context.Context) (*http.Response, error) {
 	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
 }
 
-// nextHead reads the next head, in device memory, and skips its bytes in the stream.
+// nextHead reads the next head, where the stream has it, and skips its bytes in the stream.
 func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	l.head = l.head[:0]
 	for {

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	redirects = 10 // the most requests that Open makes for one file, redirected ones included
+	redirects = 10 // the most requests that Open makes in one attempt, redirected ones included
 	addresses = 16 // the most addresses of a host that dial tries
 )
 
@@ -109,12 +109,12 @@ func (o *Object) ETag() string { return o.version.etag }
 // URL returns the file's URL after redirects.
 func (o *Object) URL() string { return o.url.String() }
 
-// Open asks a server for the first byte of a file, follows redirects, and binds the pool. If the
-// server answers 408, 429 or 5xx (but not 501 or 505), Open asks again for Config.Retry. Errors:
-// EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP (https, a server that
-// serves no ranges or codes its bodies), ENODATA (an empty file), EADDRNOTAVAIL (no address of
-// Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve, Device.Dial and
-// Device.BindRX.
+// Open asks a server for the first byte of a file, follows redirects, and binds the pool (without
+// Config.Copy). If the server answers 408, 429 or 5xx (but not 501 or 505), Open asks again for
+// Config.Retry. Errors: EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP
+// (https, a server that serves no ranges or codes its bodies), ENODATA (an empty file),
+// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, and the errors of
+// Config.Resolve, Device.Dial and Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {
@@ -330,7 +330,7 @@ func (o *Object) learn(v version) error {
 
 // ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
 // data that a CPU has to see, like a header. Errors: EINVAL (beyond the file), ErrChanged, and
-// Open's. A connection that breaks is not replaced.
+// Open's. A connection that breaks in a response is not replaced.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)

@@ -60,7 +60,7 @@ type Batch struct {
 type RecordsStats struct {
 	Batches, Records, Bytes uint64
 	Waited                  time.Duration // in Next
-	First                   time.Duration // the part of Waited before the first batch
+	First                   time.Duration // in the call of Next that returned the first batch; a part of Waited
 	Busy                    time.Duration // between calls of Next
 }
 

@@ -45,7 +45,7 @@ func (e *StatusError) wait(now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Bounds of the pause between attempts without progress.
+// Bounds of the pause between attempts without progress, if there is no longer Retry-After.
 const (
 	pauseFirst = 10 * time.Millisecond
 	pauseLast  = time.Second

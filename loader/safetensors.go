@@ -226,7 +226,7 @@ func (t *Tensor) parse(l *lexer) error {
 	return nil
 }
 
-// maxShort is the most runes of the file's text, or numbers of a list, that an error shows.
+// maxShort is the most runes of the file's text, or of a list of numbers, that an error shows.
 const maxShort = 80
 
 // short returns the start of v, which may be long, for an error message.

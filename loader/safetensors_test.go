@@ -145,7 +145,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// The loader accepts the headers that the reference accepts (huggingface/safetensors,
+// The loader accepts these headers, as the reference does (huggingface/safetensors,
 // safetensors/src/tensor.rs).
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`

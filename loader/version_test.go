@@ -146,8 +146,8 @@ func TestConditionsOfRequests(t *testing.T) {
 }
 
 // A server that has the file under a weak ETag, or without one, answers 412 to If-Match (RFC 9110,
-// section 13.1.1). The loader asks again without conditions, once for all connections, and compares
-// the validators of the response.
+// section 13.1.1). The loader then sends requests without conditions on new connections, and
+// compares the validators of the responses.
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {

@@ -209,8 +209,8 @@ type rawServer struct {
 	asks []ask
 }
 
-// raw starts a server. It answers requests for the first byte, which Open sends, itself; f answers
-// all others, and returns whether the connection stays open.
+// raw starts a server. On the first connection it answers requests for the first byte, such as
+// Open's, itself; f answers all others, and returns whether the connection stays open.
 func raw(t *testing.T, file []byte, f func(c *net.TCPConn, in *bufio.Reader, a ask) bool) *rawServer {
 	t.Helper()
 	l := testkit.Must(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
@@ -262,7 +262,7 @@ func (s *rawServer) serve(c *net.TCPConn, conn int, file []byte, f func(*net.TCP
 	}
 }
 
-// all returns the requests so far.
+// all returns the requests so far that f was to answer: not Open's.
 func (s *rawServer) all() []ask {
 	s.mu.Lock()
 	defer s.mu.Unlock()

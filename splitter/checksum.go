@@ -12,8 +12,8 @@ const (
 	udpCsumOff  = 6
 )
 
-// Sum returns the ones' complement sum of b and initial (RFC 1071), folded, not inverted, in
-// network order. It is meant for headers.
+// Sum returns the ones' complement sum of the big-endian words of b and initial (RFC 1071), folded,
+// not inverted. It is meant for headers.
 func Sum(b []byte, initial uint16) uint16 {
 	acc := uint64(initial)
 	for len(b) >= 4 {

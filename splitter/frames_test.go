@@ -115,7 +115,7 @@ func (f *frame) pseudo(n int) []byte {
 	return append(p, 0, 0, 0, f.proto)
 }
 
-// naive computes RFC 1071 word by word.
+// naive computes the sum of RFC 1071 word by word; it does not invert it.
 func naive(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {

@@ -49,7 +49,7 @@ type Class uint8
 const (
 	NotIP     Class = iota // ARP, LLDP and the like: only the link header is parsed
 	Fragment               // fragment of an IP datagram, also the first: its ports are 0, so it matches no rule with ports
-	OtherIP                // IP of a protocol other than TCP and UDP, or with a source route that is not at its end
+	OtherIP                // IP of a protocol other than TCP and UDP, or with an IPv6 source route that is not at its end
 	TCP                    // complete headers, options included
 	UDP                    // complete headers
 	Malformed              // headers that contradict themselves, or exceed the frame or MaxHeader

@@ -6,11 +6,12 @@ package splitter
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
-	protoICMPv6  = 58
+	protoICMPv6  = 58 // its protocol number
 )
 
-// JudgedLen returns how many bytes at the start of a frame decide what happens to it: vnic's code
-// reads no more of a frame before it is delivered. The readers are:
+// JudgedLen returns how many bytes at the start of a frame decide what happens to it: before it
+// delivers a frame, vnic's code decides by no more of the frame, except by a checksum. (It reads
+// all of a control frame, which it takes.) The readers are:
 //
 //   - vnic's switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;

@@ -33,10 +33,10 @@ var (
 	ErrBadRule    = errors.New("bad rule")
 )
 
-// Rule steers the flows that equal Flow in Fields to Queue. It ignores fields of Flow that are not
-// in Fields. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
-// rules without ports. A rule with FieldProto for ESP or AH has both ports in Fields (the halves of the
-// SPI), or neither.
+// Rule steers the flows that equal Flow in Fields to Queue. Lookups ignore fields of Flow that are not
+// in Fields, except IPv6. A rule has at least one field; a port or SPI in it is not 0, so fragments
+// match only rules without ports. A rule with FieldProto for ESP or AH has both ports in Fields (the
+// halves of the SPI), or neither.
 type Rule struct {
 	ID     uint32 // names the rule in errors
 	Flow   Flow
@@ -46,8 +46,8 @@ type Rule struct {
 
 // Rules is a table of exact-match flow rules. NewRules makes it. It is immutable: to change it,
 // replace it through an atomic pointer. A rule with more fields has priority over one with fewer;
-// among rules with equally many, addresses have priority over ports and the destination over the
-// source. The zero Rules has no rules.
+// among rules with equally many, addresses have priority over the protocol, that over ports, and
+// the destination over the source. The zero Rules has no rules.
 type Rules struct {
 	groups []group // in order of priority, highest first
 }
@@ -191,8 +191,7 @@ func NewRules(list []Rule) (*Rules, error) {
 	return r, nil
 }
 
-// With returns the table with one more rule, much faster than NewRules, with its errors. r does not
-// change.
+// With returns the table with one more rule, or an error as NewRules. r does not change.
 func (r *Rules) With(rule Rule) (*Rules, error) {
 	if err := rule.check(); err != nil {
 		return nil, err

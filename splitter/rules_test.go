@@ -60,7 +60,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	more, err := grown.With(Rule{ID: 5, Fields: FieldsAll, Flow: same, Queue: 5})
 	testkit.OK(t, err)
 	look(more, same, 5, true)
-	look(grown, same, 2, true) // matches all rules except one
+	look(grown, same, 2, true) // matches rules 1 and 2
 	look(grown, f, 3, true)
 	if none, err := NewRules(nil); err != nil {
 		t.Error(err)

@@ -94,7 +94,8 @@ func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// MSS returns the payload length of a segment (only the last may be shorter); it is never 0.
+// MSS returns the payload length of a segment (only the last may be shorter); after Init it is
+// never 0.
 func (s *Segmenter) MSS() uint32 { return s.mss }
 
 // Segments returns the number of segments, at least 1.

@@ -71,7 +71,7 @@ func BenchmarkMapUnmap(b *testing.B) {
 }
 
 // BenchmarkMostMaps makes the largest number of maps, one message each, and removes them with one
-// message: the most work that a client can cause.
+// message.
 func BenchmarkMostMaps(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)

@@ -17,7 +17,7 @@ import (
 type conn struct {
 	sock      scm.Socket
 	broken    bool // conn received or sent only a part of a message: the stream cannot be used any more
-	graceUsed bool // rest has waited drainTimeout longer once, after the end of Serve's context
+	graceUsed bool // rest has waited drainTimeout longer once, after Serve was interrupted
 	head      [HeaderLen]byte
 	out       []byte // the reply: space for a header, then the handler's payload
 }
@@ -65,8 +65,8 @@ func (c *conn) receive(m *message) error {
 }
 
 // rest fills b with the following bytes. A connection shall end between two messages: if the
-// context of Serve ends while a message is arriving, rest waits drainTimeout longer for the
-// remaining bytes of that message, but only once in a connection.
+// context of Serve ends, or memory faults, while a message is arriving, rest waits drainTimeout
+// longer for the remaining bytes of that message, but only once in a connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {

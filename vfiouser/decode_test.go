@@ -39,7 +39,8 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage decodes any message, and encodes the result again: the bytes must be the same.
+// FuzzMessage decodes the fixed part of any message, and encodes the result again: the bytes must
+// be the same.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {

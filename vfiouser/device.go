@@ -63,10 +63,10 @@ type Device interface {
 	// Reset resets the device: when it returns, the device does no DMA. Eventfds stay.
 	Reset() error
 
-	// The Server calls Unmapping before it removes [iova, iova+size) from the space. When it returns,
-	// the device holds no Segment and no Pin in that range, and has stopped the rings in it. Unmapping
-	// must leave the space that it enters (dma.Space.Enter) before it returns: afterwards the Server
-	// waits until all goroutines have left the space.
+	// The Server calls Unmapping before it removes [iova, iova+size) from the space because the client
+	// asked for that. When it returns, the device holds no Segment and no Pin in that range, and has
+	// stopped the rings in it. Unmapping must leave the space that it enters (dma.Space.Enter) before
+	// it returns: afterwards the Server waits until all goroutines have left the space.
 	Unmapping(iova, size uint64)
 	// The Server calls MemoryChanged after each message of the client that has changed the space.
 	MemoryChanged()

@@ -9,16 +9,16 @@
 // (dma.Space.Enter) has left it.
 //
 // The client is hostile: each message is checked against the rules in rules.go before a handler
-// sees it. A message whose length cannot be trusted ends the connection; any other message that is
-// wrong or not served gets an error reply, which is a header with Linux's errno. Descriptors that
-// no handler keeps are closed.
+// sees it. A message that breaks the protocol (ErrBadMessage) ends the connection; any other
+// message that is wrong or not served gets an error reply, if it wants a reply: a header with
+// Linux's errno. Descriptors that no handler keeps are closed, or discarded (dma.Space.Discard).
 //
-// A range consists of whole pages of 4 KiB, and there are at most max_dma_maps ranges, so n bytes
-// lie in at most n/4096 + 2. With n ranges mapped, a message that maps or unmaps one takes O(log n)
-// time; a message that unmaps several takes O(log n) for each, but at most one pass over all.
-// Mapping and unmapping 65,535 ranges takes less than a second of processor time, and less than 64
-// MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of garbage;
-// unmapping all 65,535 ranges at once makes at most 32 MiB.
+// A range consists of whole pages of 4 KiB, and there are at most 65,535 ranges (dma.MaxRegions), so
+// n bytes lie in at most n/4096 + 2. With n ranges mapped, a message that maps or unmaps one takes
+// O(log n) time; a message that unmaps several takes O(log n) for each, but at most one pass over
+// all. Mapping and unmapping 65,535 ranges takes less than a second of processor time, and less than
+// 64 MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of
+// garbage; unmapping all 65,535 ranges at once makes at most 32 MiB.
 //
 // Memory that the client has mapped privately is accepted and not used (dma.ErrNotShared), like
 // memory without a descriptor, because QEMU exits if the server refuses to map memory. Each file that

@@ -342,7 +342,7 @@ func TestHostileVersions(t *testing.T) {
 	}
 }
 
-// Whatever a client does with descriptors, this process keeps none.
+// Whatever a client does with descriptors, this process keeps none but the device's eventfd.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestDescriptorsAreClosed(t *testing.T) {

@@ -15,8 +15,8 @@ const shareHint = "if this is the guest's RAM, it must be shared: " + peer.Share
 
 // pageSize is the granularity of ranges, announced as pgsizes in VERSION (default 4 KiB, the
 // smallest that QEMU supports). QEMU rounds what it maps to pages (hw/vfio/listener.c,
-// vfio_get_section_iova_range), and an IOMMU maps no less. Without this granularity a client could
-// make every byte of memory a range of its own.
+// vfio_get_section_iova_range), and an IOMMU maps no less. Without this granularity a range could
+// have a single byte.
 const pageSize = 4096
 
 // dmaMap adds a range to the space. It records a range without a descriptor too, although the
@@ -42,8 +42,8 @@ func (s *session) dmaMap(m *message) error {
 	}
 	err := s.space.Add(to)
 	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
-		// This is the file of a ROM, which the client has not opened for writing. No device needs to read
-		// it, so record the range without access.
+		// This is probably the file of a ROM, which the client has not opened for writing. No device
+		// needs to read it, so record the range without access.
 		to.NoAccess = true
 		err = s.space.Add(to)
 	}
@@ -63,8 +63,8 @@ func (s *session) dmaMap(m *message) error {
 
 // dmaUnmap removes ranges from the space. The reply tells the client that the device no longer uses
 // them: dmaUnmap has called the device's Unmapping for each range, and then RemoveRange or Replace
-// has waited, once for all ranges, until every goroutine inside the space (dma.Space.Enter) had
-// left it.
+// has waited, at most once for all ranges, until every goroutine inside the space (dma.Space.Enter)
+// had left it.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping".
 // But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by

@@ -30,11 +30,11 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 }
 
 // Serve serves the device on sock, which it closes, until the client hangs up (nil;
-// io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
-// faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
-// it has called Disconnected, the space is empty, and every received descriptor is closed,
-// discarded (dma.Space.Discard) or owned by the device. While another Serve of the same Server runs,
-// it only closes sock and returns ErrBusy.
+// io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client faults
+// (a *dma.FaultError), the client breaks the protocol (ErrBadMessage), or another error, such as one
+// of sock, makes it impossible to go on. Before it returns, it calls Disconnected, empties the
+// space, and closes or discards (dma.Space.Discard) every received descriptor that the device does
+// not own. While another Serve of the same Server runs, it only closes sock and returns ErrBusy.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {

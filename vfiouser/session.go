@@ -48,7 +48,8 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 // sets it). After that QEMU drops the request, and treats a later reply as an error.
 const qemuTimeout = limits.QEMUReply
 
-// serveOne receives, handles and answers one message. An error ends the connection.
+// serveOne receives and handles one message, and answers it unless it wants no reply. An error that
+// serveOne returns ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
 	defer m.fds.Close()
@@ -92,7 +93,8 @@ func (s *session) serveOne() error {
 	return s.reply(m)
 }
 
-// fail answers a message with an error before the connection ends. It ignores an error of sending.
+// fail answers a message with an error, unless it wants no reply, before the connection ends. It
+// ignores an error of sending.
 func (s *session) fail(m *message) {
 	if m.Flags&FlagNoReply == 0 {
 		_ = s.refuse(m, unix.EINVAL)
@@ -139,7 +141,7 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// drainTimeout is how long a client that does not read its answers may delay the end of Serve; a
+// drainTimeout limits each wait for a client at the end of Serve (rest, the last answer, drain); a
 // test sets it higher.
 var drainTimeout = limits.Drain
 

@@ -54,8 +54,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 }
 
 // answer returns the proposed capabilities that this end supports: "The capability list must be a
-// subset of those proposed". So a reply is never longer than the request, and QEMU reserves as much
-// space for the reply as the request takes.
+// subset of those proposed". So a reply to QEMU is not longer than its request, and QEMU reserves
+// as much space for the reply as the request takes.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {

@@ -31,12 +31,13 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	return &Backend{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
-// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
-// (its cause), memory of the frontend faults (a *dma.FaultError), the frontend breaks the protocol
-// (ErrBadMessage, ErrUnsupported), or a request about features or memory fails for which the frontend
-// wants no acknowledgement. When it returns, it has stopped every queue, closed or discarded
-// (dma.Space.Discard) every received descriptor, and called Disconnected, and the space is empty.
-// While another Serve of the same Backend runs, it only closes sock and returns ErrBusy.
+// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends (its
+// cause), memory of the frontend faults (a *dma.FaultError), the frontend breaks the protocol
+// (ErrBadMessage, ErrUnsupported), a request about features or memory fails for which the frontend
+// wants no acknowledgement, or another error, such as one of sock, makes it impossible to go on.
+// Before it returns, it stops every queue, closes or discards (dma.Space.Discard) every received
+// descriptor, calls Disconnected, and empties the space. While another Serve of the same Backend
+// runs, it only closes sock and returns ErrBusy.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -63,11 +64,11 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted returns the offer that the frontend of the last connection did not accept: the
-// frontend asked for the features and hung up before it accepted any. Else Unaccepted returns "".
-// QEMU hangs up like this if QEMU ends before its guest has loaded a driver, and at each connection
-// if the guest uses a feature that the device no longer offers (hw/net/vhost_net.c, vhost_net_init;
-// net/vhost-user.c, vhost_user_start).
+// Unaccepted returns the offer that the frontend of the last connection that has ended did not
+// accept: the frontend asked for the features and hung up before a SET_FEATURES succeeded. Else
+// Unaccepted returns "". QEMU hangs up like this if QEMU ends before its guest has loaded a driver,
+// and at each connection if the guest uses a feature that the device no longer offers
+// (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -75,7 +76,8 @@ func (b *Backend) Unaccepted() string {
 	return ""
 }
 
-// serveOne receives, handles and answers one message. An error ends the connection.
+// serveOne receives and handles one message, and answers it if an answer is due. An error that
+// serveOne returns ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
 	m.Header = Header{}
@@ -138,7 +140,8 @@ func (s *session) ack(m *message, result uint64) error {
 // fail answers a message with a failure before the connection ends. It ignores an error of sending.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// refused logs a request that failed without ending the connection.
+// refused logs that a request, or a part of it, failed without ending the connection. Of failures
+// for the same missing memory it logs only the first.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {

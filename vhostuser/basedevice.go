@@ -24,7 +24,7 @@ func (*BaseDevice) ProtocolFeatures() uint64 {
 	return uint64(SupportedProtocol &^ (ProtocolConfig | ProtocolMTU | ProtocolRARP))
 }
 
-// SetFeatures accepts any subset of Features.
+// SetFeatures accepts any features.
 func (*BaseDevice) SetFeatures(uint64) error { return nil }
 
 // Status returns the status that SetStatus stored.
@@ -48,7 +48,7 @@ func (*BaseDevice) GetConfig(uint32, []byte) error { return errNotOffered }
 // SetConfig refuses: the protocol feature is not offered.
 func (*BaseDevice) SetConfig(uint32, []byte) error { return errNotOffered }
 
-// SetErr closes the error eventfd: a stopped queue is only logged.
+// SetErr closes the error eventfd, which BaseDevice does not use.
 func (*BaseDevice) SetErr(_, fd int) error {
 	scm.Close(fd)
 	return nil

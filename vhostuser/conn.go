@@ -15,7 +15,8 @@ type conn struct {
 	sock scm.Socket
 }
 
-// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE has regions.
+// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE may have
+// regions.
 const maxFDs = MaxTableRegions
 
 func newConn(sock *net.UnixConn) conn {
@@ -57,8 +58,8 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 	return nil
 }
 
-// readFull fills b. If first is set, b starts a message: only there the stream may end, and only
-// its first byte may bring descriptors.
+// readFull fills b. If first is set, b starts a message: an end of the stream before b is io.EOF,
+// any other io.ErrUnexpectedEOF, and only the first byte of b may bring descriptors.
 func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		start := first && done == 0

@@ -12,20 +12,20 @@ type Vring struct {
 	// available index). The Backend passes the value of SET_VRING_BASE or of StopQueue on unchanged.
 	Base uint32
 	// Kick, Call and Err are non-blocking eventfds, -1 for none (no Kick: poll the ring). The device
-	// owns them from the call of StartQueue on, even if StartQueue returns an error. The device closes
-	// them when the queue stops or when it gets a replacement.
+	// owns them from the call of StartQueue on, even if StartQueue returns an error, and closes them
+	// at the latest when the queue stops.
 	Kick, Call, Err int
-	// Running is set if the queue ran before and the Backend stopped it only to change it (an address,
-	// the kick, the memory in which the ring lies). Then the device must process the ring at once,
-	// because it has consumed the first kick before.
+	// Running is set if the queue was started before and the Backend stopped it only for a change
+	// (such as of an address, the kick, or the memory in which the ring lies). Then the device must
+	// process the ring at once, because it may have consumed a kick before.
 	Running bool
 }
 
 // Device is a device type that a Backend serves. The goroutine of Serve calls its methods, one at a
-// time; on that goroutine a fault in mapped memory is a panic (for dma.Recover). The Backend logs
-// an error that a method returns, and reports it to the frontend if the frontend asked for that
-// (REPLY_ACK). If the frontend did not ask and both ends would disagree from then on (features,
-// memory), the error ends the connection.
+// time; on that goroutine a fault in mapped memory is a panic (for dma.Recover). An error that a
+// method returns normally makes the request fail: by REPLY_ACK if the frontend asked for that; else
+// it is logged, or ends the connection if both ends would disagree from then on (features, memory).
+// GET_CONFIG fails by an empty reply, and GET_VRING_BASE never.
 type Device interface {
 	// Features returns the feature bits of the device and its rings. The Backend adds bit 30 and
 	// removes bits that this package cannot implement: LOG_ALL, ACCESS_PLATFORM, RING_PACKED.
@@ -63,8 +63,8 @@ type Device interface {
 	// SetErr replaces the error eventfd of a started queue, as SetCall does.
 	SetErr(index, fd int) error
 	// EnableQueue enables or disables a queue, started or not. Queues are disabled when a connection
-	// begins. While a queue is started but disabled, the device puts no packet into it, and drops
-	// packets that the guest transmits on it.
+	// begins. While a queue is started but disabled, a network device puts no packet into it, and
+	// drops packets that the guest transmits on it.
 	EnableQueue(index int, on bool) error
 	// StopQueue stops a started queue. When it returns, the device touches neither the ring nor its
 	// buffers, and base is where the ring goes on, for Vring.Base. The queue counts as stopped even
@@ -76,7 +76,7 @@ type Device interface {
 	Reset() error
 	// The Backend calls MemoryChanged after a request of the frontend has changed the Space. The Backend
 	// stopped the queues whose ring is gone or moved before the change; after this call it starts the
-	// stopped queues whose ring is mapped.
+	// queues that lacked only their memory and have it now.
 	MemoryChanged() error
 	// The Backend calls Disconnected at the end of a connection. By then it has stopped and disabled
 	// every queue; the memory is still mapped.

@@ -11,12 +11,12 @@
 // passes duplicates to the device, which owns the duplicates. The Backend closes a region's
 // descriptor at once, as the region's mapping keeps the file open.
 //
-// A frontend is not trusted. The Backend checks each message's size and number of descriptors
-// before its content. A breach of the protocol ends the connection with ErrBadMessage or
-// ErrUnsupported. A valid request that cannot be fulfilled is refused by REPLY_ACK if the frontend
-// asked for an acknowledgement; else it is logged, or ends the connection if both ends would disagree
-// from then on (features, memory). When a connection ends, the device is stopped and the memory
-// unmapped, and the next connection finds the Backend in its initial state.
+// A frontend is not trusted. The Backend checks each message's size and number of descriptors before
+// its content. A breach of the protocol ends the connection with ErrBadMessage or ErrUnsupported. A
+// valid request that cannot be fulfilled is refused by REPLY_ACK if the frontend asked for an
+// acknowledgement (GET_CONFIG: by an empty reply); else it is logged, or ends the connection if both
+// ends would disagree from then on (features, memory). When a connection ends, the device is stopped
+// and the memory unmapped, and the next connection finds the Backend in its initial state.
 //
 // A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions, so a range
 // of n bytes lies in at most n/4096 + 2 regions. A message about regions looks up each ring's three

@@ -9,10 +9,11 @@ var (
 	// ErrUnsupported means that the frontend sent a request that is unknown, not implemented, or
 	// not offered.
 	ErrUnsupported = errors.New("unsupported vhost-user request")
-	// ErrMemory means that a memory region cannot be used. Its text says what the frontend's user
-	// must change.
+	// ErrMemory means that a memory region cannot be used. If the reason may be memory that is not
+	// shared, its text says what the frontend's user must change (shareHint).
 	ErrMemory = errors.New("guest memory cannot be used")
-	// ErrRefused means that the backend answered a request with a failure (REPLY_ACK).
+	// ErrRefused means that the backend answered a request with a failure: by REPLY_ACK, or GET_CONFIG
+	// by an empty reply.
 	ErrRefused = errors.New("refused by the vhost-user backend")
 	// ErrBusy is the error of a Serve that starts while the Backend serves another connection.
 	ErrBusy = errors.New("vhost-user backend serves another connection")

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// bell is a device with one queue and 8 bytes of configuration. It answers each kick with a call
-// and never reads the ring: a real device gives the addresses of the Vring to package virtq.
+// bell is a device with one queue and 8 bytes of configuration. It answers kicks with calls and
+// never reads the ring: a real device gives the addresses of the Vring to package virtq.
 type bell struct {
 	vhostuser.BaseDevice
 	config  [8]byte

@@ -38,7 +38,7 @@ var featureNames = [64]string{
 }
 
 // Features prints virtio feature bits by name. Device, if not nil, has the names of the device
-// type's bits; a bit without a name is printed as its number.
+// type's bits; a bit without a name is printed as "bit" and its number.
 type Features struct {
 	Bits   uint64
 	Device *[64]string

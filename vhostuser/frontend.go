@@ -11,13 +11,15 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. It is long
-// because the backend drains a queue before it answers GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a
+// machine that is not slow. It is long because the backend drains a queue before it answers
+// GET_VRING_BASE.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any
 // goroutine may call its methods; requests go one after another. After an error the connection is
-// closed, except after ErrRefused, and after an error for arguments with which nothing was sent.
+// closed, except after ErrRefused, and after an error that comes before anything is sent (such as
+// for bad arguments).
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
@@ -27,7 +29,7 @@ type Frontend struct {
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int
-	table    []MemRegion // regions for SET_MEM_TABLE, with duplicated descriptors; unused with CONFIGURE_MEM_SLOTS
+	table    []MemRegion // of the last SET_MEM_TABLE that succeeded, with duplicated descriptors
 }
 
 // NewFrontend returns a Frontend on sock, which it owns.
@@ -188,8 +190,8 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 }
 
 // Negotiate negotiates features (of the device and its rings) and protocol features, and takes
-// ownership, in QEMU's order. It asks for bit 30 (FeatureProtocol) unless protocol is 0. It returns
-// the features among those asked for that the backend offers.
+// ownership, in QEMU's order. If protocol is not 0, it also asks for bit 30 (FeatureProtocol). It
+// returns the features among those asked for that the backend offers.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -237,7 +239,7 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 }
 
 // Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs
-// for a network device. It is 1 if MQ was not negotiated.
+// for a network device; at most MaxVrings. After a Negotiate without MQ the result is 1.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,8 +251,8 @@ func (f *Frontend) SetMTU(mtu uint16) error {
 	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
 }
 
-// SetStatus sets the virtio device status; 0 stops the queues, and also resets the device if
-// RESET_DEVICE was not negotiated.
+// SetStatus sets the virtio device status. With status 0 a Backend of this package stops the
+// queues, and also resets the device if RESET_DEVICE was not negotiated.
 func (f *Frontend) SetStatus(s uint8) error {
 	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
 }

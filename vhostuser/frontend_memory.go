@@ -64,8 +64,8 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 
 func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
-// sendTable makes next the table. f.table holds duplicates of the descriptors, because every later
-// table sends them again.
+// sendTable makes next the table. f.table holds duplicates of the descriptors, because AddMemory
+// and RemoveMemory send them again.
 func (f *Frontend) sendTable(next []MemRegion) error {
 	if len(next) > MaxTableRegions {
 		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong,

@@ -189,7 +189,7 @@ func (s *script) step() error {
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
 func FuzzSession(f *testing.F) {
-	// Region of 1 MiB at 0, ring 0 on pages 1 to 3, kick, enable, get base.
+	// 1 MiB of memory at 0, ring 0 on pages 1 to 3, kick, call, enable.
 	good := []byte{
 		0, 0, 0, 0, 1, 0, 0, 0, // protocol and other features
 		5, 0, 2, 0, 8, 0, 8, 8, 8, 0, // two adjacent regions

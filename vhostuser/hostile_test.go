@@ -285,8 +285,8 @@ func (l *link) waitRead(t *testing.T) {
 // errHungUp stands for a regular end, which is nil.
 var errHungUp = errors.New("hung up")
 
-// TestHostileFrontends: after each attack another port still works, the attacked one serves a new
-// connection, and descriptors and goroutines are as before.
+// TestHostileFrontends: after each attack another Backend still works, the attacked one serves a
+// new connection, and descriptors and goroutines are as before.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
@@ -357,7 +357,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestHostileShapes sends every request with every wrong size and number of descriptors.
+// TestHostileShapes sends every request with right and wrong sizes and numbers of descriptors.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.

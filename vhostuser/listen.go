@@ -15,9 +15,9 @@ import (
 )
 
 // ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after
-// another, until ctx ends; then it removes the socket and returns nil. A frontend decides what the
-// device sees as guest memory, so the socket's mode is 0600. The errors of connections are logged;
-// log may be nil.
+// another, until ctx ends (nil) or the socket fails; then it removes the socket and returns. A
+// frontend decides what the device sees as guest memory, so the socket's mode is 0600. Errors of
+// connections are logged until ctx ends; log may be nil.
 func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	// A socket's file gets the mode that the socket has when it is bound (Linux net/unix/af_unix.c,

@@ -32,10 +32,11 @@ type location struct {
 // which consists of pages of at least 4 KiB, in sections (hw/virtio/vhost.c, vhost_commit). QEMU
 // does not share device memory that is smaller than a page, such as a TPM's, because it has no
 // descriptor (vhost_user_mem_section_filter), except with -machine aux-ram-share=on. Without this
-// granularity a frontend could make every byte of memory a region of its own.
+// granularity a region could have a single byte.
 const pageSize = 4096
 
-// check returns an error for a region that exceeds an address space, or is not whole pages.
+// check returns an error for a region that is empty, exceeds an address space, or is not whole
+// pages.
 func (r *memRegion) check() error {
 	switch last := r.Size - 1; {
 	case r.Size == 0:

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// Lengths of the payloads (vhost-user.rst, "Payload").
+// Lengths of payloads and of their parts (vhost-user.rst, "Payload").
 const (
 	u64Len          = 8
 	vringStateLen   = 8
@@ -21,13 +21,14 @@ const (
 )
 
 const (
-	// MaxTableRegions is how many regions a SET_MEM_TABLE holds: "Multiple Memory regions
+	// MaxTableRegions is how many regions a SET_MEM_TABLE holds at most: "Multiple Memory regions
 	// description", where region7 is the last. ADD_MEM_REG allows more.
 	MaxTableRegions = 8
 	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions the Backend accepts on a
 	// connection: as many as libvhost-user (VHOST_USER_MAX_RAM_SLOTS), with which QEMU is tested.
 	MaxMemSlots = 509
-	// MaxConfig is the largest configuration space (QEMU VHOST_USER_MAX_CONFIG_SIZE).
+	// MaxConfig is how many bytes of the configuration space one message may hold (QEMU
+	// VHOST_USER_MAX_CONFIG_SIZE).
 	MaxConfig = 256
 	// MaxVrings is how many rings the kick, call and err messages can name: bits 0 to 7
 	// (SET_VRING_KICK).
@@ -44,9 +45,8 @@ type vringState struct {
 	Num   uint32 // 4
 }
 
-// vringAddr is "A vring address description". The document has a size field between flags and
-// descriptor; struct vhost_vring_addr (linux/vhost_types.h), which is what frontends send, has
-// none.
+// vringAddr is "A vring address description", as struct vhost_vring_addr (linux/vhost_types.h).
+// Older versions of the document have a size field between flags and descriptor, by mistake.
 type vringAddr struct {
 	Index uint32 // offset 0
 	Flags uint32 // 4

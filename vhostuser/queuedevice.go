@@ -8,12 +8,12 @@ import (
 )
 
 // Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only
-// Process. The queue's goroutine calls its methods, one at a time; StopQueue calls Base and Close
-// after that goroutine has ended.
+// Process. The queue's goroutine calls Process, Pending and Publish; QueueDevice calls Base and
+// Close while that goroutine does not run.
 type Queue interface {
-	// Process takes chains that the driver made available and commits them: at least one if there
-	// is one, and only a bounded number, because stopping the queue waits for Process. An error
-	// stops the queue and is logged.
+	// Process takes chains that the driver made available and commits them: at least one if there is
+	// one, and only a bounded number, because stopping the queue waits for Process. After an error the
+	// queue's goroutine calls Process no more; the error is logged if QueueDevice.Log is set.
 	Process() error
 	// Pending reports whether Process would find a chain or an error.
 	Pending() bool
@@ -26,9 +26,9 @@ type Queue interface {
 }
 
 // QueueDevice is a Device that consists only of queues: no feature bits of its type, no
-// configuration space, no MTU. Each queue has a goroutine that waits for kicks, calls Process, and
-// sends calls. The goroutine of a disabled queue waits. A type that needs more embeds a QueueDevice
-// and replaces methods.
+// configuration space, no MTU. Each started queue has a goroutine that waits for kicks, calls
+// Process, and sends calls. The goroutine of a disabled queue waits. A type that needs more embeds
+// a QueueDevice and replaces methods.
 //
 // A frontend that never reads its calls blocks only its own queue, which can still be stopped. A
 // frontend that makes its eventfds blocking while they are in use can block its own connection and

@@ -19,7 +19,7 @@ type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
 	haveAddr        bool
-	haveKick        bool // SET_VRING_KICK came since the ring last stopped: the ring may start
+	haveKick        bool // SET_VRING_KICK came since the last stopRing: the ring may start
 	kick, call, err int
 	base            uint32
 	enabled         bool
@@ -108,8 +108,8 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused calls f to change ring i. It stops a live ring before the call and starts it again
-// after it.
+// whilePaused calls f to change ring i. It stops a live ring before the call; after the call it
+// starts the ring, live before or not, if the ring is complete.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -137,8 +137,8 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until it gets a new kick. It also closes the ring's call eventfd, as other
-// backends do: the frontend may now use that eventfd for something else.
+// stopRing stops a ring until it gets a new kick. It closes the ring's kick eventfd, and also the
+// call eventfd, as other backends do: the frontend may now use that eventfd for something else.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]

@@ -3,12 +3,12 @@ package vhostuser
 import "fmt"
 
 // answer is the way in which the Backend answers a request. The zero value: only by REPLY_ACK, if
-// the frontend asked for it; otherwise the Backend only logs a failure.
+// the frontend asked for it; otherwise the Backend only logs the failure of a valid request.
 type answer uint8
 
 const (
-	// as the zero value, but if the frontend did not ask for REPLY_ACK, a failure ends the connection:
-	// both ends would disagree
+	// as the zero value, but if the frontend did not ask for REPLY_ACK, any failure ends the
+	// connection: both ends would disagree
 	mustSucceed answer = iota + 1
 	ownReply           // by a reply of the request's own, never by REPLY_ACK
 )

@@ -24,11 +24,11 @@ type session struct {
 
 	offered    ProtocolFeatures
 	protocol   ProtocolFeatures // acked
-	features   uint64           // acked, with bit 30
-	haveFeats  bool             // SetFeatures has succeeded since the start or the last reset
+	features   uint64           // acked, with bit 30 if it was acked
+	haveFeats  bool             // SetFeatures has succeeded since the start or the last RESET_DEVICE or SET_STATUS 0
 	asked      bool             // the frontend sent GET_FEATURES
 	accepted   bool             // a SET_FEATURES of the frontend succeeded
-	unreached  bool             // a request has failed because memory was missing, and the regions have not changed since
+	unreached  bool             // a request was refused for an ErrMemory, and the regions have not changed since
 	rings      []ring
 	regions    []region
 	backendReq int // channel for requests of the Backend, which sends none; -1: no channel
@@ -51,7 +51,8 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 	return s
 }
 
-// end stops the queues, unmaps the memory and closes the connection's descriptors.
+// end stops the queues, unmaps the memory, and closes or discards the descriptors that the session
+// still has.
 func (s *session) end() {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Worker calls a function for each kick of a started queue, on a separate goroutine, where a fault
-// in mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. The owner calls all
+// Worker calls a function after kicks of a started queue, on a separate goroutine, where a fault in
+// mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. The owner calls all
 // methods except Call on the goroutine of Serve, like the methods of a Device, also while the
 // function runs.
 //
@@ -55,7 +55,8 @@ func (w *Worker) close() {
 	_ = w.call.Load().Close() // ends a blocked write to the eventfd
 }
 
-// Call signals the call eventfd, if there is one. Only the function kicked may use it.
+// Call signals the call eventfd, if there is one. Besides the Worker itself, only the function
+// kicked may use it.
 func (w *Worker) Call() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)

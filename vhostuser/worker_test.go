@@ -52,9 +52,8 @@ func (k *kicked) StopQueue(int) (uint32, error) {
 	return 7, nil
 }
 
-// A worker calls its function for each kick while its queue is enabled, and again while the
-// function reports more. Calls go to the queue's present eventfd. A BaseDevice answers the other
-// requests.
+// A worker calls its function after a kick while its queue is enabled, and again while the function
+// reports more. Calls go to the queue's present eventfd. A BaseDevice answers the other requests.
 func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := &host{recorder: newRecorder(t), t: t}

@@ -29,8 +29,7 @@ func TestBaseOfASplitRing(t *testing.T) {
 }
 
 // A Base is opaque: by its type it has no operators but == and !=. In code that handles rings, a
-// field or result named Base or base must not appear in arithmetic or be compared with a number
-// either.
+// field or result named Base or base must not be an operand of an operator either.
 func TestNobodyComputesWithABase(t *testing.T) {
 	files := 0
 	for _, dir := range []string{"../internal/nic", "../vhostuser", "../internal/driver", "../internal/lab", "../cmd"} {

@@ -51,8 +51,7 @@ var largeConfig = Config{
 	Size: MaxSize, Desc: ringIOVA, Avail: ringIOVA + 0x80000, Used: ringIOVA + 0xa0000, Indirect: true,
 }
 
-// TestTableMayBeLongerThanItsRing: Linux makes such tables; the cost of a chain is bounded all the
-// same.
+// TestTableMayBeLongerThanItsRing: Linux makes such tables.
 func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	buf := desc{addr: endIOVA - 4096, len: 1}
 	for _, size := range []uint16{1, 2, 4, 8} {
@@ -89,7 +88,8 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 
 // TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. The
 // device refuses a chain as soon as it exceeds a limit, and keeps no long list of it. The lists of
-// an accepted chain are no longer than necessary.
+// an accepted chain have room for at most twice MaxSegments, and are freed when shorter chains
+// follow.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
 // kept.
@@ -200,14 +200,14 @@ func TestChainCostIsBounded(t *testing.T) {
 	}
 }
 
-// TestReturningUnusedReadsNoDescriptor returns a ring of 32768 chains in batches. Each chain would
-// stop the queue if its descriptors were read; nothing is allocated.
+// TestReturningUnusedReadsNoDescriptor returns a ring of 32768 chains in batches. The descriptors
+// of each chain refer to unmapped memory: ReturnUnused does not read them.
 //
 // Invariant: virtq: Returning an unused chain costs the same for every chain.
 func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, largeConfig)
-	r.link(0, MaxSize, desc{addr: 1 << 60, len: 1}) // unmapped, and from all but the last 1024 on too long
+	r.link(0, MaxSize, desc{addr: 1 << 60, len: 1}) // unmapped
 	for i := range MaxSize {
 		r.entry(i, uint16(i*3%MaxSize))
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Chain is one descriptor chain, translated. Out has the segments that the device reads, In the
-// segments that it writes, each in order. The next Peek or Load into the same Chain reuses the
-// slices.
+// segments that it writes, each in order. The next Peek or Load into the same Chain reuses or frees
+// the slices.
 type Chain struct {
 	Head    uint16
 	Out, In []dma.Segment
@@ -18,11 +18,11 @@ type Chain struct {
 	InLen   uint32
 	InFirst uint32 // bytes of In in the first non-empty writable buffer: the header buffer of a device that splits headers
 	Empty   int    // number of empty buffers: they have no segment
-	Descs   int    // descriptors of the ring's table that the chain takes: an indirect table takes one
+	Descs   int    // descriptors of the ring's table that the chain takes, one for an indirect table; invalid with a Fault
 	// Fault is the error for memory of the chain that the device cannot reach: the memory is not
 	// mapped (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or the memory is not shared
 	// (dma.ErrNotShared). nil: the device reaches all memory of the chain. A chain with a Fault has no
-	// buffers; like any other, it stays taken until the owner commits it.
+	// buffers; like any other, it stays taken until the owner commits it or makes it available again.
 	Fault error
 }
 
@@ -48,11 +48,11 @@ type Config struct {
 // chains, the owner may call Rewind, which makes the chains peeked last available again, or PutBack,
 // which does so for the last one; then Peek finds them again.
 //
-// After an error Peek and Load return that error; the owner can still commit and publish chains
-// that it has peeked before. Err returns the error too: ring memory may fault in any method, and some
+// After an error Peek and Load return that error; the owner can still commit and publish chains that
+// it has peeked before. Err returns the error too: ring memory may fault in any method, and some
 // return no error. A translation miss (dma.ErrMiss) is the one error that does not stop the queue.
-// The chain stays available or held, and the same call succeeds once the IOTLB has the entry. Until
-// then Pending returns true, so a worker that sleeps after a miss waits for the entry, not for a
+// The chain stays available or held, and the same call succeeds once the IOTLB has the entry. After a
+// miss of Peek, Pending returns true, so a worker that sleeps then waits for the entry, not for a
 // kick.
 type Device struct {
 	size    uint16
@@ -192,7 +192,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 		}
 	}
 	var next pos
-	if r, split := q.ring.(*splitDevice); split { // inlined; a call through the interface takes 4 % of a packet's time
+	if r, split := q.ring.(*splitDevice); split { // inlined, which a call through the interface is not
 		next, err = r.take(q.next, c)
 	} else {
 		next, err = q.ring.take(q.next, c)
@@ -278,8 +278,8 @@ func (q *Device) Rewind(n int) {
 	}
 }
 
-// PutBack makes a peeked chain available again, if no later chain is peeked or committed. Otherwise
-// it returns false, and the chain stays held.
+// PutBack makes a peeked chain available again, if it is the last that the Device has taken.
+// Otherwise it returns false, and the chain stays held.
 func (q *Device) PutBack(head uint16) (ok bool) {
 	if !q.holds(head) {
 		q.misused("put back of head %d, which is not held", int(head))
@@ -369,8 +369,7 @@ func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
 // EnableKickBeyond does the work of EnableKick for an owner that rewound n chains because they did
 // not suffice. It asks the driver for a kick once more than n chains are available (or at each
-// chain, if the ring's format has no such request), and returns true if more than n are already
-// available.
+// chain, without VIRTIO_F_EVENT_IDX), and returns true if more than n are already available.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true

@@ -14,7 +14,7 @@ type Buf struct {
 // DriverConfig describes a ring that a driver makes.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, as long as Layout's total, 16-aligned, shared with the device; NewDriver clears it
+	Mem  []byte // ring memory, at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
 	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided equally
 	// among the Size heads. A chain of several descriptors that fits into the share of its head then
@@ -54,7 +54,7 @@ type Driver struct {
 
 	added  uint64 // chains added since the start; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
-	polled uint64 // chains that the device returned
+	polled uint64 // used chains that Poll has fetched
 	seen   uint16 // the value of used.idx that the driver read last
 }
 

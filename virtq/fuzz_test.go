@@ -234,7 +234,7 @@ func TestChainIsReadOnce(t *testing.T) {
 }
 
 // FuzzDriverPoll plays a hostile device: ops are operations of the driver's owner, and writes of a
-// device to the used ring. Each chain comes back at most once, and the number of descriptors stays.
+// device to the used ring. Each chain comes back at most once, and no descriptor is lost.
 //
 // Invariant: virtq: A driver accepts no used element for a chain that it did not give to the
 // device.

@@ -165,7 +165,8 @@ func (r *raw) offer(heads ...uint16) {
 	r.idx(uint16(len(heads)))
 }
 
-// idx stores avail.idx without atomics; tests with two goroutines use a Driver instead.
+// idx stores avail.idx without atomics, for tests in which only one goroutine uses avail.idx at a
+// time.
 func (r *raw) idx(v uint16) { le.PutUint16(r.g.ring(r.conf.Avail+2), v) }
 
 func (r *raw) usedIdx() uint16 { return le.Uint16(r.g.ring(r.conf.Used + 2)) }

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestBadChainStopsItsQueue: each case makes a bad chain of head 3 available behind a good one. The
-// device serves the good one, and returns for the bad one an error that names the fault. The queue
-// stays stopped, and another queue moves bytes.
+// TestBadChainStopsItsQueue: each case makes a bad chain available behind a good one, or avail.idx
+// impossible. Peek returns an error that names the fault. The queue stays stopped, and another
+// queue moves bytes.
 //
 // Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {

@@ -101,7 +101,7 @@ func headerAt(b []byte) (header, error) {
 }
 
 // store writes both halves; it is a release. On a processor that is not emulated it is also a full
-// barrier before later loads.
+// barrier before later loads of fields.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -112,7 +112,8 @@ func (h header) store(flags, idx uint16) {
 // barrier executes one instruction that is only a full barrier: MFENCE on amd64, DMB ISH on arm64.
 func barrier()
 
-// fence is a full barrier between the stores before full and the field loads after it.
+// fence is a full barrier, on a processor that is not emulated, between the stores before full and
+// the field loads after it.
 type fence struct{ word uint32 }
 
 func (f *fence) full() {

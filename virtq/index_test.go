@@ -152,8 +152,8 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 }
 
 // plain is a driver for rings that lie otherwise than Layout places them, also with the avail ring
-// at 2 mod 4: it stores each field as 16 bits, followed by a fence. Each of its chains is one empty
-// descriptor, in order.
+// at 2 mod 4: it stores each field as 16 bits. Each of its chains is one empty descriptor, in
+// order.
 type plain struct {
 	conf                           Config
 	flags, idx, event              field // avail

@@ -302,8 +302,8 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		dev := testkit.Must(NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used}))(t)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
-		// out and in have the same total length but are cut differently; out lies before the seam
-		// and across it, in behind it
+		// out and in have the same total length but are cut differently; out begins before the seam, in
+		// behind it
 		cut := func(addr uint64, name string) (bufs []Buf) {
 			left := len(data)
 			for k := range 4 {

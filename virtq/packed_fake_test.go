@@ -168,7 +168,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		ok, err := q.Peek(&c)
 		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
-	for round := range 40 { // 3 chains, of 1, 2 and 4 slots: over the rounds they cross the ring's end at every slot
+	for round := range 40 { // 3 chains, of 1, 2 and 4 slots, and later 2, of 2 and 3: once around the ring
 		empty()
 		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}

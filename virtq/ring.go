@@ -8,7 +8,7 @@ type pos uint32
 // returns them. The Device tracks which chains its owner has peeked, and which of these are
 // committed but not yet published. The split ring is the only format so far.
 //
-// Any method may fault; the Device's guard turns the fault into an error.
+// A method that touches ring memory may fault; the Device's guard turns the fault into an error.
 type deviceRing interface {
 	// repin pins the ring's memory again. It returns the ring to use from now on; if that is
 	// another one, it has closed this one.

@@ -44,8 +44,9 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 // put writes the avail entry at index i.
 func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[i&r.mask][:], head) }
 
-// publish moves avail.idx from was to now, and reports whether the device wants a kick. The store
-// is a full barrier before the load of the device's avail_event or flags.
+// publish moves avail.idx from was to now, and reports whether the device wants a kick. The store,
+// with barrier if the processor may be emulated, is a full barrier before the load of the device's
+// avail_event or flags.
 func (r *driverRing) publish(now, was uint16) (kick bool) {
 	r.avail.store(r.flags, now)
 	if r.emulated {

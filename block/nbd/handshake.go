@@ -176,7 +176,7 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	return typ, nil // the client ignores other types
 }
 
-// check returns an error if the server's description is invalid.
+// check returns an error if the server's flags lack NBD_FLAG_HAS_FLAGS.
 func (e *export) check() error {
 	if e.flags&flagHasFlags == 0 {
 		return fmt.Errorf("handshake: transmission flags %#x, without NBD_FLAG_HAS_FLAGS: %w", e.flags,

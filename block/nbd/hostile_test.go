@@ -183,7 +183,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 	}
 }
 
-// A reply that comes before any request is detected at the first request.
+// A reply that comes before any request is detected once requests are sent.
 func TestReplyToNothing(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		s := &server{store: pattern(1 << 20)}

@@ -217,7 +217,7 @@ func (g *gate) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return g.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// The Device reads the headers of all arrived replies together.
+// The Device reads the headers of arrived replies together, while all reads have one length.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	const n = 32
 	s := &server{store: pattern(1 << 20), batch: n, reads: n}

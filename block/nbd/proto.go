@@ -59,8 +59,8 @@ const (
 	replyLen   = 16
 )
 
-// Size constraints if the server announces none (proto.md, Size constraints): a client that keeps
-// these works with any server.
+// Size constraints (proto.md, Size constraints); defaultBlockSize and maxPayload apply if the
+// server announces none.
 const (
 	defaultBlockSize = 512
 	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack, even if it announces a larger maximum

@@ -70,7 +70,8 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window waits for a reply, and then processes all replies whose headers have arrived.
+// window waits for a reply, and then processes the replies whose headers plan finds, up to the
+// first error.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)

@@ -283,9 +283,9 @@ func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
 // Close ends the operations in progress by a reset of the connections. If Do does not run and the
 // Device has not failed, Close shuts the controller down, and waits for it for up to Config.Timeout.
-// Close returns when the queue, the pool and the data are no longer in use, and Do has returned: so
-// neither next nor done may call Close. Errors: errors of [devmem.Device]; ETIMEDOUT (the memory stays
-// in use for longer than Config.Timeout).
+// Close waits until Do has returned (so neither next nor done may call Close) and, unless it returns
+// ETIMEDOUT, until the queue, the pool and the data are no longer in use. Errors: errors of
+// [devmem.Device]; ETIMEDOUT (the memory stays in use for longer than Config.Timeout).
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)

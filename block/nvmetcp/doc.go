@@ -22,12 +22,13 @@
 // times, unless the status has Do Not Retry, as Linux's initiator does. The last status is then the
 // operation's error.
 //
-// The target is not trusted. The Device reads a header once, checks it, then uses it. It writes data
+// The target is not trusted. The Device copies a header, checks the copy, then uses it. It writes data
 // only to the remaining memory of the operation that the header names, in order. A breach of the
 // protocol causes block.ErrProtocol and a reset of both connections: the Device sends no H2CTermReq, as
 // Linux's initiator does not either. A target that neither sends nor acknowledges for Config.Timeout,
 // while a command is outstanding, causes a *devmem.StallError. The Device does not detect a target that
-// never answers one operation while it answers others: only the context of Do limits that wait.
+// never answers one operation while it answers others: only the context of Do, or Close, ends that
+// wait.
 //
 // Cost: Config.Depth slots of some 100 bytes, two goroutines in Do, the cost of a devmem.Stream, and
 // 8 KiB. A C2HData PDU may be as long as its operation: the Device takes its data as it arrives, so

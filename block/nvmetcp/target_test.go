@@ -37,7 +37,7 @@ type script struct {
 	cpda        uint8
 	icdoff      uint16
 	maxH2C      uint32 // 0: testMaxH2C
-	ioccsz      uint32 // 0: testIOCCSZ; 1 means 4: no data in a capsule
+	ioccsz      uint32 // 0: testIOCCSZ; 4: no data in a capsule
 	mqes        uint16 // 0: 1023
 	connect     status // of Connect; 0: success if the command is valid
 	idle        bool   // the controller is never ready
@@ -342,7 +342,8 @@ func (s *script) identify() (ctrl, ns []byte) {
 	return ctrl, ns
 }
 
-// ioServer is an I/O queue. One goroutine receives, another one answers.
+// ioServer is an I/O queue. One goroutine receives, another one answers, unless the script is
+// serial.
 type ioServer struct {
 	target  *target
 	s       script
