@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
-// process.
+// Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
+// take the whole address space of the process.
 func TestFileIsMappedOnce(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
@@ -145,8 +145,8 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 // A sparse file costs a guest nothing; the guest must not exhaust the address space or the mappings
 // of the process with it.
 //
-// Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
-// process.
+// Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
+// take the whole address space of the process.
 func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

@@ -109,8 +109,8 @@ func TestDiscard(t *testing.T) {
 // not times of birth. A hugetlbfs file has no time of birth, so it is recognized only within one
 // space.
 //
-// Invariant: dma: A file is identified by its birth time too; a file without one is recognized in
-// one space only.
+// Invariant: dma: A file is identified by its birth time too, if its file system has one; a file of
+// hugetlbfs is recognized in one space only.
 func TestFilesAreToldApart(t *testing.T) {
 	a, b := NewSpace("a", NewFiles()), NewSpace("b", NewFiles())
 	id := testkit.Must(FileIDOf(memfd(t, 4096)))(t)

@@ -66,7 +66,8 @@ func newFakePeer(s *Space) *fakePeer {
 // A space does not access a file that the peer has mapped privately: each use is an error that
 // names share=on. The space reports the file once.
 //
-// Invariant: dma: Memory that a peer has mapped privately is found, and neither read nor written.
+// Invariant: dma: Memory that a space finds to be mapped privately by its peer is neither read nor
+// written.
 func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

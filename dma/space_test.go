@@ -141,8 +141,8 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 // A range may need as many segments as the limit allows, and no more: the walk over the regions
 // ends there.
 //
-// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
-// kept.
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
+// freed when a short chain follows.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	s := guestSpace(t)
 	const regions = 2000

@@ -67,8 +67,8 @@ func TestFetchBringsTheRightBytes(t *testing.T) {
 	}
 }
 
-// Invariant: loader: with ranges of 1 MiB the CPU looks at less than a thousandth of the received
-// bytes.
+// Invariant: loader: with ranges of 1 MiB, and response heads of at most 1000 bytes, the CPU looks
+// at less than a thousandth of the received bytes.
 func TestLittleIsLookedAt(t *testing.T) {
 	w := newWorld(t)
 	file := random(8<<20, 2)

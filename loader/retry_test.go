@@ -137,8 +137,8 @@ func TestAnswersThatDoNotChangeAreErrors(t *testing.T) {
 	}
 }
 
-// Invariant: loader: a server can delay a load without another byte by at most Config.Retry and a
-// second.
+// Invariant: loader: a server that refuses for now is asked no more when Config.Retry and a second
+// have passed without another byte.
 func TestWaitsAreBounded(t *testing.T) {
 	file := random(1000, 63)
 	for _, retryAfter := range []string{"", "Retry-After: 0", "Retry-After: 7", "Retry-After: soon"} {

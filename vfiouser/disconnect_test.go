@@ -57,8 +57,8 @@ func TestHangUpInAMessage(t *testing.T) {
 	h.wantNotLost()
 }
 
-// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
-// see, and resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as
+// long as the client reads, logs what the guest will see, and resets no connection.
 func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	h, l := serving(t)
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
@@ -75,8 +75,8 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 
 // QEMU waits with its lock held for the answers to its requests: a server that ends sends them too.
 //
-// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
-// see, and resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as
+// long as the client reads, logs what the guest will see, and resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -161,8 +161,8 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 // Whatever the client is sending when the connection ends, the connection is closed and not reset:
 // QEMU does not survive a reset.
 //
-// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
-// see, and resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as
+// long as the client reads, logs what the guest will see, and resets no connection.
 func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

@@ -212,8 +212,8 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 // A client makes and removes the largest number of maps: the memory that they take, and the garbage
 // of one message, are bounded.
 //
-// Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one costs the same as
-// about the first.
+// Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one makes at most 16
+// KiB of garbage.
 func TestMostMaps(t *testing.T) {
 	testkit.Slow(t)
 	const (

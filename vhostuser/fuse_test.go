@@ -17,8 +17,8 @@ import (
 // TestSilentFUSE: a frontend sends files whose server answers no system call. Neither examining the
 // files, nor closing them, nor the end of Serve waits for the server.
 //
-// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait, not even of a file
-// whose server does not answer.
+// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait longer than 2 s, not
+// even of a file whose server does not answer.
 func TestSilentFUSE(t *testing.T) {
 	fusetest.Run(t, func(t *testing.T) {
 		fs := fusetest.Mount(t)

@@ -188,8 +188,8 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 // Neither a frontend that never reads its calls nor a driver that always has more blocks Serve or
 // the end of the queue.
 //
-// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
-// can be stopped.
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd
+// blocking while it is used, a queue of a QueueDevice can be stopped.
 func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q := newQueueHost(t)
 	full := eventfd(t)
@@ -214,8 +214,8 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q.must(err)
 }
 
-// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
-// can be stopped.
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd
+// blocking while it is used, a queue of a QueueDevice can be stopped.
 func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].fail = errors.New("bad chain")

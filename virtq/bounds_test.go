@@ -91,8 +91,8 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 // an accepted chain have room for at most twice MaxSegments, and are freed when shorter chains
 // follow.
 //
-// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
-// kept.
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
+// freed when a short chain follows.
 func TestChainCostIsBounded(t *testing.T) {
 	const (
 		tableIOVA = bufIOVA

@@ -47,7 +47,8 @@ func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 // owner, and writes of a guest to ring memory between them. Every segment that a Peek returns must
 // lie in the address space and allow its access.
 //
-// Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
+// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving
+// bytes.
 func FuzzDescriptorWalk(f *testing.F) {
 	peekAll := []byte{0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 3, 0, 5, 7}
 	buf := desc{addr: bufIOVA, len: 100, flags: flagNext, next: 1}

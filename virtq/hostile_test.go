@@ -16,7 +16,8 @@ import (
 // impossible. Peek returns an error that names the fault. The queue stays stopped, and another
 // queue moves bytes.
 //
-// Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
+// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving
+// bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {
 	const tableIOVA = bufIOVA + 0x8000
 	buf := desc{addr: bufIOVA, len: 16}

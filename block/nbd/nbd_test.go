@@ -343,7 +343,7 @@ func (s *server) discsIn(t testing.TB, n int) int {
 }
 
 // Invariant: nbd: An operation that the server refuses fails alone, wherever its reply is among
-// others.
+// others, unless the server shuts down.
 func TestErrorsOfOperations(t *testing.T) {
 	const n, length = 64, 4096
 	for name, fails := range map[string]func(i int) uint32{

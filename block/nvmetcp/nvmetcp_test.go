@@ -89,7 +89,8 @@ func TestDeepAndLarge(t *testing.T) {
 	clean(t, "all of the data", r.data())
 }
 
-// Invariant: nvmetcp: Of data read in blocks of 128 KiB less than 0.1 % is read by the CPU.
+// Invariant: nvmetcp: Of data read in blocks of 128 KiB less than 0.1 % is read by the CPU, if the
+// target sends one C2HData for a command.
 func TestFewBytesAreLookedAt(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
@@ -101,7 +102,8 @@ func TestFewBytesAreLookedAt(t *testing.T) {
 	testkit.Equal(t, "bytes that the memory says were looked at", looked, d.Stats().Looked)
 }
 
-// Invariant: nvmetcp: If all operations of a Do have one length, the CPU reads only headers.
+// Invariant: nvmetcp: If all operations of a Do have one length, and the target sends one C2HData
+// for a command, the CPU reads only headers.
 func TestOnlyHeadsAreLookedAt(t *testing.T) {
 	for _, v := range []script{{}, {refuseCATTR: true}} {
 		r := newRig(t, v)

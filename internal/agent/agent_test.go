@@ -185,7 +185,8 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 // boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version. The host accepts
 // agents of any vnic version with the same protocol.
 //
-// Invariant: guests: An agent of another protocol is refused by one line that names both versions.
+// Invariant: guests: An agent of another protocol is refused by one line that names the host's
+// version, and the agent's if it sends one.
 func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	this := ", this is vnic " + version.String() + " (protocol 2): build the guest's image with this vnic"
 	for line, want := range map[string]string{

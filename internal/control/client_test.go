@@ -18,7 +18,8 @@ import (
 
 // TestEachRequestIsHandledOnce runs many callers over a link that loses and duplicates frames.
 //
-// Invariant: control: A request is handled once, over a link that loses and doubles frames.
+// Invariant: control: While the NIC stores a client's session, it handles each request of the
+// session once, over a link that loses and doubles frames.
 func TestEachRequestIsHandledOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

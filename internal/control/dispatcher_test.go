@@ -34,7 +34,8 @@ func answerOf(t *testing.T, d *Dispatcher, frame []byte) *Frame {
 	return f
 }
 
-// Invariant: control: A request is handled once, over a link that loses and doubles frames.
+// Invariant: control: While the NIC stores a client's session, it handles each request of the
+// session once, over a link that loses and doubles frames.
 func TestRepeatGetsTheSameReply(t *testing.T) {
 	p := newPort()
 	d := NewDispatcher(p)
@@ -133,7 +134,8 @@ func TestSessionsAreBounded(t *testing.T) {
 // FuzzDispatcher splits its input into frames, each with its length before it, and sends them to a
 // port: the dispatcher does not panic, its answers are well-formed, and it still works afterwards.
 //
-// Invariant: control: A request is handled once, over a link that loses and doubles frames.
+// Invariant: control: While the NIC stores a client's session, it handles each request of the
+// session once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
 	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // the rest of a list

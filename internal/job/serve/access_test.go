@@ -40,7 +40,8 @@ func publicDir(t *testing.T) string {
 // Whatever users the socket's mode admits, only vnic's user and root are served; each other user is
 // noted once.
 //
-// Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
+// Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
+// allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: the rest was not tried")
@@ -65,7 +66,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 
 // The members of the group that shares a socket are served, besides vnic's user and root, and nobody else is.
 //
-// Invariant: vnic serve: Peers of other users are served only if --socket-group allows it.
+// Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
+// allows it.
 func TestSocketGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := publicDir(t)

@@ -68,7 +68,8 @@ func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 // users do not, and a member cannot open the path by which a QEMU of vnic's own user opens the
 // memory.
 //
-// Invariant: vnic serve: The memory of a GPU is given only to the members of --socket-group.
+// Invariant: vnic serve: The memory of a GPU is given only to vnic's own user, root and the members
+// of --socket-group.
 func TestGroupGetsTheGPU(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -42,7 +42,8 @@ func umask(t *testing.T, mask int) {
 // A socket gets mode 0600 whatever the umask, so that only the user who made it, and root, can connect; a
 // dead process's socket file that everybody may open is replaced by one with mode 0600.
 //
-// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
+// Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
+// --socket-group shares it.
 func TestSocketIsPrivate(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mask := range []int{0, 0o002, 0o022, 0o077, 0o177, 0o277, 0o777} {
@@ -75,7 +76,8 @@ func TestSocketIsPrivate(t *testing.T) {
 // There is no moment at which a socket exists and other users can open it: its file is created with
 // its final mode, and not changed later.
 //
-// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
+// Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
+// --socket-group shares it.
 func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -100,7 +102,8 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 // The kernel enforces the mode: connect(2) fails for another user's process. Only root can start
 // such a process; the tests above check the mode itself.
 //
-// Invariant: vnic serve: Only its own user can open a socket, whatever the umask.
+// Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
+// --socket-group shares it.
 func TestOthersCannotConnect(t *testing.T) {
 	testkit.LeavesNothing(t)
 	if os.Geteuid() != 0 {

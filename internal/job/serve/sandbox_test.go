@@ -350,7 +350,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 // In the sandbox the process that maps guests' memory cannot start programs, open files or dial; it
 // survives the attempts, and serves. Without the sandbox it can do all of that.
 //
-// Invariant: sandbox: The process that maps guests starts, opens and dials nothing.
+// Invariant: sandbox: The process that maps guests starts and dials nothing, and opens only its own
+// /proc and two files of the kernel, for reading.
 func TestServingProcessIsHeld(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mode := range []string{broker.Off, broker.Log, broker.On} {
