@@ -62,7 +62,7 @@ type Counters struct {
 	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
 	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that Impairment.Corrupt selected
 	Marked           uint64                 `json:"marked,omitempty"`     // packets that an Impairment marked (ECN)
-	NotLearned       uint64                 `json:"not_learned"`          // how often a source address found no room in the table
+	NotLearned       uint64                 `json:"not_learned"`          // addresses not learned for lack of room
 }
 
 // counters are the live counters; many workers write them.

@@ -42,9 +42,9 @@
 // server gets 10 seconds to accept, and then the guest 10 seconds to confirm; 1,024 closed connections
 // that netstack has not finished, before it makes new ones (unfinished.go); 1,024 datagram flows;
 // 128 forwarded questions; 32 connections for questions; and 256 datagrams of 4 KiB that wait for
-// each service. A port of the switch may use all that is free. When nothing is free, a port with less than its equal share
-// takes an entry of the port that has most: the oldest one; of datagram flows, first one with a
-// question and an answer, then the one that has been silent for longest. Any other port is refused,
+// each service. A port of the switch may use all that is free. When nothing is free, a port with
+// less than its equal share takes an entry of the port that has most: the oldest one; of datagram
+// flows, first one with a question and an answer, then the one that has been silent for longest. Any other port is refused,
 // except that for a datagram flow it gives up one of its own, and for a connection a closed one in
 // TIME-WAIT (quota.go, unfinished.go). The wire identifies the
 // port (wire.Packet.From), not the source address, so a guest that invents addresses gets no more.
