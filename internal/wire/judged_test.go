@@ -159,7 +159,8 @@ func tunnels(s spec, payload []byte) map[string]struct {
 
 // TestTunnelsArriveWithGoodSums: frames that Linux sends with partial checksums of a TCP or UDP
 // that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum (a
-// partial one if the switch parses them and the receiver accepts that), whatever the receiver accepts, however the frame lies in memory, and over impaired links.
+// partial one if the switch parses them and the receiver accepts that), however the frame lies in
+// memory, and over impaired links.
 //
 // Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {

@@ -44,9 +44,9 @@
 // 128 forwarded questions; 32 connections for questions; and 256 datagrams of 4 KiB that wait for
 // each service. A port of the switch may use all that is free. When nothing is free, a port with
 // less than its equal share takes an entry of the port that has most: the oldest one; of datagram
-// flows, first one with a question and an answer, then the one that has been silent for longest. Any other port is refused,
-// except that for a datagram flow it gives up one of its own, and for a connection a closed one in
-// TIME-WAIT (quota.go, unfinished.go). The wire identifies the
+// flows, first one with a question and an answer, then the one that has been silent for longest.
+// Any other port is refused, except that for a datagram flow it gives up one of its own, and for a
+// connection a closed one in TIME-WAIT (quota.go, unfinished.go). The wire identifies the
 // port (wire.Packet.From), not the source address, so a guest that invents addresses gets no more.
 // Refused and evicted entries are counted in Stats; finding the entry to evict costs a look at each
 // of the port's.
