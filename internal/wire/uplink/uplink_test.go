@@ -35,8 +35,8 @@ func carriers(t *testing.T) map[string][2]Config {
 }
 
 // While an uplink listens on a port, the port counts as this program's: guests do not reach it through
-// the gateway, unless the policy names it. Otherwise a VXLAN uplink to a peer on this machine would take a guest's datagrams
-// for the peer's.
+// the gateway, unless the policy names it. Otherwise a VXLAN uplink to a peer on this machine would
+// take a guest's datagrams for the peer's.
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
