@@ -289,9 +289,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, a learned MAC's too, but not that of its configured MAC. The
-// port calls Forget when another guest may be behind the port, while none of its packets is in flight. Addresses
-// reserved for the port stay reserved.
+// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's binding. The
+// port calls Forget when another guest may be behind the port, while none of its packets is in
+// flight. Addresses reserved for the port stay reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -338,15 +338,16 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 }
 
 // Lease binds an address to the port with mac, until a time, whether the port uses it or not; a
-// reserved address it does not change. It returns false if the address is no unicast address, another
-// port has it or its reservation, or the port with mac may have no more addresses. If no port with an
+// reserved address it does not change. It returns false if the address is no unicast address, or is
+// another port's (by a binding that is not idle) or reserved for one, or if the port with mac may
+// have no more addresses. If no port with an
 // Identity has mac, Lease checks nothing and returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease reports whether no other port than the one with mac has the address, or has it only in an
-// idle binding. If no port with an Identity has mac, MayLease returns true.
+// MayLease returns false if the address is another port's (by a binding that is not idle) or reserved
+// for one. If no port with an Identity has mac, MayLease returns true.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
 // Holds reports whether an address is bound to the port with mac. If no port with an Identity has

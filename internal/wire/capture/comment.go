@@ -136,7 +136,7 @@ func (r *record) endsText(t *text) {
 	}
 }
 
-// fate adds the frame's verdict, unless the comment has it already.
+// fate adds the frame's verdict, unless the comment already says it.
 func (r *record) fate(t *text) {
 	switch {
 	case r.verdict == wire.Taken && r.iface.rx: // queue and place are in the comment already

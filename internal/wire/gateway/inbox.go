@@ -84,7 +84,7 @@ func newInbox() *inbox {
 }
 
 // lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes idle ones, such as those of detached ports.
+// switch can have ports, it first deletes idle ones, such as a detached port's.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
