@@ -340,8 +340,7 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 // Lease binds an address to the port with mac, until a time, whether the port uses it or not; a
 // reserved address it does not change. It returns false if the address is no unicast address, or is
 // another port's (by a binding that is not idle) or reserved for one, or if the port with mac may
-// have no more addresses. If no port with an
-// Identity has mac, Lease checks nothing and returns true.
+// have no more addresses. If no port with an Identity has mac, Lease checks nothing and returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
