@@ -29,8 +29,8 @@ type Impairment struct {
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
 	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
-	// Corrupt is the probability that one bit is flipped of a TCP or UDP segment that is neither lost,
-	// held back nor duplicated, in its TCP or UDP header or its payload. The link completes the
+	// Corrupt is the probability that a TCP or UDP segment that is neither lost, held back nor
+	// duplicated has one bit flipped, in its TCP or UDP header or its payload. The link completes the
 	// checksum before, so that the receiver detects the change.
 	Corrupt float64
 	// ReorderDepth is the largest number of later segments that overtake a segment that is held

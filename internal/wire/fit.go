@@ -2,8 +2,8 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit delivers a run of packets to the link's port: unchanged the packets that the port accepts so,
-// others altered, segmented or completed. It drops packets that are too long. The caller has entered
+// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed. It
+// drops packets that are too long. The caller has entered
 // the link. After a delivery with a Busy packet, fit makes the rest of the run Busy too, unless the
 // packets go to all links.
 func (l *Link) fit(w *Worker, run []*Packet) {
