@@ -2,10 +2,11 @@
 // resolve: values that DHCP and a name server would provide, but known beforehand. It has both
 // ends: Ops registers the operation "network" with package agent, Apply is the host's call of it.
 //
-// Interfaces are identified by their MAC addresses. The guest then waits, by netlink's events, until
-// links are up and addresses can be used, but at most limits.InterfaceReady: what cannot be used then
-// is in Result.NotReady. Interfaces to be left are unbound from the kernel's driver: they are for a driver in a
-// program. The package writes the files /etc/hosts and /etc/resolv.conf of its machine.
+// Interfaces are identified by their MAC addresses. The guest then waits, by netlink's events,
+// until links are up and addresses can be used, but at most limits.InterfaceReady: what cannot be
+// used then is in Result.NotReady. Interfaces to be left are unbound from the kernel's driver: they
+// are for a driver in a program. The package writes the files /etc/hosts and /etc/resolv.conf of
+// its machine.
 package guestnet
 
 import (

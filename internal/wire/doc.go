@@ -10,27 +10,28 @@
 // Order within a flow is kept, unless an Impairment breaks it: once a packet of a flow is Busy, all
 // later packets of the flow in the batch are Busy too.
 //
-// A sender may leave a checksum to be completed (CsumPartial), with the place of its field; the wire
-// refuses the packet (DropBadCsum) if completing it would change a byte that decides what happens to
-// the frame.
-// splitter.Meta.CsumAllowed is this rule, for GSO packets too. For TCP and UDP, start and field
-// must be where Parse finds them. For other IP protocols, and for frames that are not IP, both must
-// lie behind splitter.Headers.JudgedLen, and the field inside the frame, at most splitter.MaxHeader
-// bytes behind Packet.Header. Fragments and malformed frames cannot have a partial checksum. The
-// checksum of a TCP or UDP frame without a trailer is completed last, if the receiver does not accept
-// partial ones. Any other checksum is completed when the packet is admitted, in a copy, which is parsed again
-// before the switch learns from it, switches it, or a receiver sees it. This costs the sender one
-// read of the frame, and one more for each retry after Busy.
+// A sender may leave a checksum to be completed (CsumPartial), with the place of its field; the
+// wire refuses the packet (DropBadCsum) if completing it would change a byte that decides what
+// happens to the frame. splitter.Meta.CsumAllowed is this rule, for GSO packets too. For TCP and
+// UDP, start and field must be where Parse finds them. For other IP protocols, and for frames that
+// are not IP, both must lie behind splitter.Headers.JudgedLen, and the field inside the frame, at
+// most splitter.MaxHeader bytes behind Packet.Header. Fragments and malformed frames cannot have a
+// partial checksum. The checksum of a TCP or UDP frame without a trailer is completed last, if the
+// receiver does not accept partial ones. Any other checksum is completed when the packet is
+// admitted, in a copy, which is parsed again before the switch learns from it, switches it, or a
+// receiver sees it. This costs the sender one read of the frame, and one more for each retry after
+// Busy.
 //
 // A link with an Identity, other than a Router's, checks the source addresses of its port's frames:
-// MACs that the port may use, and IP addresses that no other port has. It checks the frame's source MAC; the source
-// address of IP packets; sender and probed address of ARP; target, source and link-layer options of
-// neighbor discovery; all of them behind up to two tags, in one namespace for all tags. ARP and
-// neighbor discovery are checked in a copy, with complete checksum. Frames in which a receiver
-// might read more than the wire are dropped as DropBadFrame, such as more tags, neighbor discovery in
-// fragments or behind long headers, ARP for anything but IPv4 on Ethernet. The check does not cover
-// payload (tunnels, DHCP, which the gateway checks), other EtherTypes except their source MAC, and
-// router advertisements except their sender, because a guest may be a router.
+// MACs that the port may use, and IP addresses that no other port has. It checks the frame's source
+// MAC; the source address of IP packets; sender and probed address of ARP; target, source and
+// link-layer options of neighbor discovery; all of them behind up to two tags, in one namespace for
+// all tags. ARP and neighbor discovery are checked in a copy, with complete checksum. Frames in
+// which a receiver might read more than the wire are dropped as DropBadFrame, such as more tags,
+// neighbor discovery in fragments or behind long headers, ARP for anything but IPv4 on Ethernet.
+// The check does not cover payload (tunnels, DHCP, which the gateway checks), other EtherTypes
+// except their source MAC, and router advertisements except their sender, because a guest may be a
+// router.
 //
 // A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved
 // ones and its own. Another port may take over an address that is neither reserved nor leased, if

@@ -49,8 +49,7 @@ type Impairment struct {
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
 	// packets that do not fit behind others. With ECN, the queue marks ECN-capable TCP packets while
-	// it is more than half full.
-	// 0: no queue, and no Limit.
+	// it is more than half full. 0: no queue, and no Limit.
 	Rate  float64
 	Limit int
 }

@@ -2,10 +2,9 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed. It
-// drops packets that are too long. The caller has entered
-// the link. After a delivery with a Busy packet, fit makes the rest of the run Busy too, unless the
-// packets go to all links.
+// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed.
+// It drops packets that are too long. The caller has entered the link. After a delivery with a Busy
+// packet, fit makes the rest of the run Busy too, unless the packets go to all links.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {

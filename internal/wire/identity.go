@@ -43,9 +43,9 @@ const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
 	// MACs, beside its own. The link refuses another one, unless one of them is idle.
 	MaxBindings = 64
-	// BindingIdle is how long a bound address without a lease must be unused before another port may take it, or
-	// before it makes room for another address of the port. The time counts from when the other
-	// port, or the address's own port for lack of room, first wanted it.
+	// BindingIdle is how long a bound address without a lease must be unused before another port may
+	// take it, or before it makes room for another address of the port. The time counts from when the
+	// other port, or the address's own port for lack of room, first wanted it.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute

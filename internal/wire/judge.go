@@ -244,8 +244,7 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 
 // fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC
 // 6980), and a first fragment that does not include all extension headers or ICMPv6's type (RFC
-// 7112). A whole
-// packet with a fragment header is a first fragment too.
+// 7112). A whole packet with a fragment header is a first fragment too.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
 	off := int(h.L4Off)
 	if off < 8 || off > len(b) {

@@ -64,9 +64,9 @@ type RestartObserver interface {
 type Port interface {
 	Name() string
 	Limits() Limits // may change at any time; read once for each run of packets
-	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the
-	// packets except Progress.Arrives, or keep them, their headers or their segments. Many senders call it at once, each
-	// with its own Worker; the port must not send with that Worker. Within one flow, once a packet
-	// is Busy, all later ones of the batch must be Busy too.
+	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the packets
+	// except Progress.Arrives, or keep them, their headers or their segments. Many senders call it at
+	// once, each with its own Worker; the port must not send with that Worker. Within one flow, once a
+	// packet is Busy, all later ones of the batch must be Busy too.
 	Deliver(w *Worker, batch []*Packet)
 }

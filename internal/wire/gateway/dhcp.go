@@ -50,10 +50,10 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 }
 
 // sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC
-// 2131, 4.1): broadcast frames would share one queue of
-// answers, which a flood of questions fills, and every guest would get them. sendLease does not use
-// the endpoint of the DHCP service, which is bound to no address: netstack could choose as the source
-// any address for which it answers, with NAT all addresses.
+// 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills,
+// and every guest would get them. sendLease does not use the endpoint of the DHCP service, which is
+// bound to no address: netstack could choose as the source any address for which it answers, with
+// NAT all addresses.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -96,8 +96,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose
-// client's MAC is missing or not the frame's source. A client has to send its messages itself; the gateway
-// accepts no relays.
+// client's MAC is missing or not the frame's source. A client has to send its messages itself; the
+// gateway accepts no relays.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false

@@ -23,10 +23,10 @@
 // because netstack is promiscuous with NAT, and would answer for any address. Policy (policy.go) is
 // checked before a socket is made for a guest, on the address and port that are dialled: after
 // reassembly, whatever name or headers led there. By default it refuses reserved and link-local
-// addresses, clouds' metadata services, and IPv6 addresses that embed one of them; Policy.HostPorts lists the
-// reachable ports of the host, and is empty by default. A check compares the address, and at most 7
-// addresses embedded in it, with each prefix of the policy. The gateway reads the host's addresses
-// at most once a second, and logs at most one refusal of each guest a second.
+// addresses, clouds' metadata services, and IPv6 addresses that embed one of them; Policy.HostPorts
+// lists the reachable ports of the host, and is empty by default. A check compares the address, and
+// at most 7 addresses embedded in it, with each prefix of the policy. The gateway reads the host's
+// addresses at most once a second, and logs at most one refusal of each guest a second.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a
 // server may answer from another port (TFTP); so may a guest behind a forward. A flow
@@ -72,11 +72,12 @@
 // 2 MiB for a flow, 32 MiB for all flows plus 64 KiB for each. Datagrams lost for lack of room,
 // also in a socket, are counted.
 //
-// The addresses of the gateway and of Hosts with a MAC are reserved on the switch: frames with these sources
-// from other ports with a wire.Identity are dropped there. A lease belongs to its client: a DHCP
-// message is accepted only if the client's MAC in it is the frame's source, and its IP source is
-// unspecified or bound to that MAC's port. Otherwise it is dropped, and counted as BadDHCP. An address
-// that another port uses is not leased.
+// The addresses of the gateway and of Hosts with a MAC are reserved on the switch: frames with
+// these sources from other ports with a wire.Identity are dropped there. A lease belongs to its
+// client: a DHCP message is accepted only if the client's MAC in it is the frame's source (unless
+// it came in fragments), and its IP source is unspecified or, if a port with a wire.Identity has
+// that MAC, bound to that port. Otherwise it is dropped, and counted as BadDHCP. An address that
+// another port uses is not leased.
 //
 // A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or
 // tables of flows takes no other lock, with these exceptions: it may wake waiting goroutines; under

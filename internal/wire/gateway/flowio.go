@@ -118,8 +118,8 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is how many times toSocket tries at most to send a datagram: each try may return the error of
-// an earlier one. The same error twice in succession is the datagram's own.
+// pendingErrors is how many times toSocket tries at most to send a datagram: each try may return
+// the error of an earlier one. The same error twice in succession is the datagram's own.
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
