@@ -93,7 +93,7 @@ func benchReceive(b *testing.B, size int, device bool) {
 }
 
 // BenchmarkStream measures a transfer between two stacks over a pair of NICs in one process; the NICs
-// copy all data once.
+// copy all data.
 func BenchmarkStream(b *testing.B) {
 	for _, v := range []struct {
 		name   string

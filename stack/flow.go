@@ -25,11 +25,11 @@ type flow struct {
 	mu    sync.Mutex
 	conn  *Conn
 	age   int    // number of sweeps that found no endpoint
-	queue int    // the queue that the handshake came through
+	queue int    // the queue of the last segment before conn was set
 	last  int    // the queue that the last payload came through; -1: no payload came
 	heard uint32 // number of packets received
 
-	// Transmit. A byte of the stream that is in no part is from Write: netstack has it, in host memory.
+	// Transmit. An unacknowledged byte that is in no part is from Write: netstack has it, in host memory.
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown
@@ -203,10 +203,10 @@ type verdict uint8
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // the stack drops the segment, because the pool has few pages
+	refuse          // the stack drops the segment, because the pool has few pages, or no slot is free
 )
 
-// maxWindow is larger than any receive window: payload further ahead is outside of the window.
+// maxWindow is how far ahead payload may be before the stack takes it for outside of the window.
 const maxWindow = 64 << 20
 
 // receive processes a received segment with n bytes of payload, and returns what to do with the payload.
@@ -340,7 +340,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress returns a number that changes with each byte received, acknowledged or read.
+// progress returns a sum that grows with the bytes received in order, acknowledged and read.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

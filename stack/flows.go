@@ -14,7 +14,7 @@ import (
 
 const (
 	sweepEvery = time.Second
-	maxUnowned = 16384 // flows without a Conn; most are half open
+	maxUnowned = 16384 // flows without a Conn
 	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
 	maxKeep    = 3     // the same for a flow with payload: a right answer to the SYN cookie would have made an endpoint
 )

@@ -93,7 +93,8 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet that is not TCP. The device completes UDP's checksum.
+// other fills in the frame of a packet that is not TCP. The device completes a missing checksum of
+// UDP, except in a fragment.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst

@@ -124,7 +124,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		case nil:
 			c, err := l.s.newConn(ep, wq)
 			if err != nil {
-				continue // the connection ended before newConn
+				continue // for example, the connection ended before newConn
 			}
 			return c, nil
 		case *tcpip.ErrWouldBlock:

@@ -9,8 +9,7 @@ import (
 // placeholder is a Payloader for n bytes of payload in device memory: netstack counts n bytes without
 // having them, and the link layer puts the payload's place into the frames.
 //
-// Netstack reads a payload into buffers that it allocates and clears, which would be most of the
-// cost of a send, and it would keep 64 KiB of zeros for each segment. So a placeholder asks for a
+// Netstack reads a payload into buffers that it allocates and keeps. So a placeholder asks for a
 // buffer of one byte and returns n from Read: the view then has n bytes over memory that it does not
 // have. No byte of it can be read by mistake, because the slice would be out of bounds. New fails if
 // this netstack does not accept placeholders.

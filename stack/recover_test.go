@@ -32,8 +32,7 @@ func rack(o *stack.Options) { o.RACK = true }
 
 // A pool has few pages, and the application holds many of them. With a window that is wider than
 // the pool the NIC drops frames for lack of buffers, or the stack refuses frames that would take
-// the last ones, and all data still arrives. With a window that fits the pool nothing need be
-// dropped.
+// the last ones, and all data still arrives.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -80,7 +79,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 // page.
 func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	t.Parallel()
-	const pages = 72 // gpumem's pool.go reserves 36; with fewer than 18 only the missing segment is accepted
+	const pages = 72 // gpumem's pool.go reserves 36; if fewer than 4 are left, only the missing segment is accepted
 	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,7 +271,7 @@ func TestDialErrors(t *testing.T) {
 	testkit.ErrorIs(t, <-done, net.ErrClosed, "accept")
 }
 
-// Many connections at once use the same bindings, and close in all ways from both ends.
+// Many connections at once use the same bindings, and close in several ways from both ends.
 func TestManyConnections(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -503,7 +502,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// When the NIC dies, all waiting calls end with its error.
+// When the NIC dies, a waiting call ends, and a later one fails, with its error.
 func TestNICStops(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)

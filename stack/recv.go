@@ -138,7 +138,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	return got, nil
 }
 
-// receive reads from netstack into the sink, and waits for data. Under rmu.
+// receive reads from netstack into the sink, and waits for data, except with DontWait. Under rmu.
 func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
 	c.f.mu.Lock()
 	c.sink.pos = c.f.read

@@ -70,7 +70,7 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 	return w
 }
 
-// bindRX binds [off, off+size) of a stack's GPU to a queue, and steers a port to it.
+// bindRX binds [off, off+size) of a stack's GPU to queues, and steers a port to the first of them.
 func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues ...int) devmem.Binding {
 	t.Helper()
 	buf := testkit.Must(s.Register(0, off, size))(t)
@@ -196,8 +196,9 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern from device memory, in ranges at random offsets. It
-// overwrites each piece as soon as its send is complete. At the end it closes its side.
+// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of
+// device memory at random offsets, which it overwrites as soon as their send is complete. At the
+// end it closes its side.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32

@@ -10,12 +10,12 @@
 // device memory by the sequence number, also for a retransmission.
 //
 // The stack holds the pages of a received frame until the application has read past the end of the
-// frame and has returned each token for it; until then nothing is written to them. The application
-// owns sent memory again when the peer has acknowledged it and no descriptor of the device points to
-// it.
+// frame and has returned each token for it, or closes the connection; until then nothing is written
+// to them. The application owns sent memory again when the peer has acknowledged it, or the
+// connection has ended, and no descriptor of the device points to it.
 //
-// If a pool has few pages left, the stack drops data out of order, but never the missing segment, so
-// that the stream recovers.
+// If a pool has few pages left, the stack drops data out of order rather than the missing segment,
+// so that the stream recovers.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
 // queue's, a pool's. The stack holds none while it calls the NIC, except the first two, for Transmit

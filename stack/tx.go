@@ -23,7 +23,7 @@ type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // frames with payload on the ring, until Completed returns their cookies
+	waiting atomic.Int64 // TCP frames with payload on the ring, until Completed returns their cookies
 
 	mu      sync.Mutex
 	header  txHeader
@@ -54,7 +54,7 @@ type backlogged struct {
 	skip int
 }
 
-// write sends a packet, or puts it on the backlog.
+// write sends a packet, or puts it on the backlog, or drops it if that is full.
 func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -150,13 +150,13 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 	return 0, true
 }
 
-// Cookies of frames without device memory: bare has no payload, loaded has payload.
+// Cookies of frames without device memory: loaded is a TCP frame with payload, bare any other one.
 const (
 	bare   = ^uint64(0)
 	loaded = bare - 1
 )
 
-// count adds the frames with payload, which are now on the ring, to waiting.
+// count adds the TCP frames with payload, which are now on the ring, to waiting.
 func (q *txQueue) count(frames []driver.TxFrame) {
 	n := int64(0)
 	for i := range frames {

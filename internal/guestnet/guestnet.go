@@ -2,10 +2,11 @@
 // resolve: values that DHCP and a name server would provide, but known beforehand. It has both
 // ends: Ops registers the operation "network" with package agent, Apply is the host's call of it.
 //
-// Interfaces are identified by their MAC addresses. Apply then waits, by netlink's events, until
-// links are up and addresses can be used, so that a program that is started later finds a working
-// network. Interfaces to be left are unbound from the kernel's driver: they are for a driver in a
-// program. The package writes the files /etc/hosts and /etc/resolv.conf of its machine.
+// Interfaces are identified by their MAC addresses. The guest then waits, by netlink's events,
+// until links are up and addresses can be used, but at most limits.InterfaceReady: what cannot be
+// used then is in Result.NotReady. Interfaces to be left are unbound from the kernel's driver: they
+// are for a driver in a program. The package writes the files /etc/hosts and /etc/resolv.conf of
+// its machine.
 package guestnet
 
 import (
@@ -42,7 +43,7 @@ type Host struct {
 	Names []string   `json:"names"`
 }
 
-// Result has the guest's names of the interfaces, in the order of Config.
+// Result has the guest's interfaces, in the order of Config.
 type Result struct {
 	Interfaces []Found `json:"interfaces"`
 	NotReady   string  `json:"not_ready,omitempty"` // the parts that still cannot be used after the wait

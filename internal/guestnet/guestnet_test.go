@@ -112,7 +112,7 @@ func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	}
 }
 
-// If the kernel's command line or a setting disables IPv6, the rest of the network is configured.
+// If a setting disables IPv6, the rest of the network is configured.
 func TestNetworkWithoutIPv6(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -133,7 +133,8 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 	}
 }
 
-// The configuration waits for an interface whose driver is late. Its error names an interface that never comes.
+// The configuration fails when an interface has not come in time, and succeeds when it is there. A
+// dummy interface has no PCI device to leave.
 func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	c := Config{Interfaces: []Interface{{MAC: "02:00:00:00:00:03"}}}

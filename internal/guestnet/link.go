@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// find waits until all interfaces exist, and returns them in the order of Config.
+// find waits until all interfaces exist, at most limits.Interface, and returns them in the order of
+// Config.
 func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 	var links, found []netlink.Link
 	var missing string
@@ -74,8 +75,8 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address: the
-// kernel then has no IPv6, or it is disabled.
+// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address, as with
+// a kernel without IPv6.
 func (c *Config) routes(l netlink.Link) error {
 	six, err := netlink.AddrList(l, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0

@@ -25,9 +25,9 @@ type runner interface {
 }
 
 // Engine runs jobs whose GPU addresses are offsets in the window. Otherwise it behaves as
-// control.Client's RunJob, except that it may split a job into several: the status then counts the
-// bytes of all of them. RunJob reads each entry of the job's table once, before the part of the job
-// with that entry begins.
+// control.Client's RunJob, except that it may split a job into several (the status then counts the
+// bytes of all of them), and refuses a table in GPU memory and a digest of several extents. RunJob
+// reads each entry of the job's table once, before the part of the job with that entry begins.
 type Engine struct {
 	run    runner
 	w      *Window

@@ -24,7 +24,7 @@ import (
 const GuardName = "vnic-guard"
 
 // guard is a process that unregisters this process's buffers from the NIC if this process is
-// killed, as a GPU's driver does when a file is closed. The kernel undoes everything else.
+// killed, as a GPU's driver does when a file is closed.
 type guard struct {
 	mu   sync.Mutex
 	pipe *os.File // the process's stdin; under mu, which keeps lines whole

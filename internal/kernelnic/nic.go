@@ -245,6 +245,6 @@ type device struct {
 
 func (d device) Close() error { return d.nic.Close() }
 
-// Close closes the device, frees the memory and removes the addresses that Open added; the
-// interface stays up.
+// Close closes the device, frees the memory and removes the addresses that Open added. It undoes
+// nothing else: the interface stays up, with the MTU, the IPv6 routes and Lossless's TCP settings.
 func (n *NIC) Close() error { return n.undo.All() }

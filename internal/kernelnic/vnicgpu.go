@@ -47,7 +47,8 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, err
 }
 
-// driverSize rounds a window's size up to huge pages, but not above the GPU's size.
+// driverSize rounds a window's size up to huge pages, but not above the GPU's size, unless the size
+// itself is above that.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {

@@ -45,7 +45,7 @@ type Window struct {
 	undo    undo.Stack      // for Close
 
 	mu    sync.Mutex
-	inUse int // under mu: dma-bufs and registrations that were not released
+	inUse int // under mu: registrations that were not released
 }
 
 // NewWindow takes size bytes, rounded up to huge pages, from a node. maps lists which
@@ -187,8 +187,7 @@ func locate(gpu int, addr, size uint64, maps []control.GPUMap) (off uint64, ok b
 // Size returns the window's size in bytes.
 func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
 
-// use changes the number of dma-bufs and registrations of the window; while it is above 0, Close
-// fails.
+// use changes the number of registrations of the window; while it is above 0, Close fails.
 func (w *Window) use(more int) {
 	w.mu.Lock()
 	w.inUse += more
@@ -261,7 +260,7 @@ func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Close frees the memory. It fails with EBUSY while dma-bufs or registrations of it are in use.
+// Close frees the memory. It fails with EBUSY while a registration of it is not released.
 func (w *Window) Close() error {
 	w.mu.Lock()
 	busy := w.inUse

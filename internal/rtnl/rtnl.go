@@ -1,8 +1,8 @@
 // Package rtnl has what vnic's guests do with network interfaces beside the single calls of
 // vishvananda/netlink: addresses and routes of net/netip, and changes to wait for (rtnetlink(7)).
 //
-// Each call opens a socket of its own in the network namespace of its thread. Errors of the kernel
-// are syscall.Errno.
+// Each call opens sockets of its own in the network namespace of its thread. Errors of the kernel
+// wrap syscall.Errno.
 package rtnl
 
 import (
@@ -36,8 +36,9 @@ func address(p netip.Prefix) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 }
 
-// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; the error is EEXIST if
-// the same route exists. Linux removes an IPv4 route together with the link's last IPv4 address.
+// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; the error is EEXIST if a
+// default route with the same metric exists. Linux removes an IPv4 route together with the link's
+// last IPv4 address.
 func AddDefaultRoute(l netlink.Link, gateway netip.Addr, flags int) error {
 	return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice(), Flags: flags})
 }

@@ -20,7 +20,8 @@ func pair(t *testing.T) (a, b netlink.Link) {
 	return testkit.Must(netlink.LinkByName("a"))(t), testkit.Must(netlink.LinkByName("b"))(t)
 }
 
-// addrs returns a link's addresses as the kernel lists them, without addresses that the kernel itself has added.
+// addrs returns a link's addresses as the kernel lists them, without the addresses that the kernel
+// itself has added.
 func addrs(t *testing.T, l netlink.Link) (list []string) {
 	t.Helper()
 	for _, a := range testkit.Must(netlink.AddrList(l, netlink.FAMILY_ALL))(t) {

@@ -116,7 +116,8 @@ func (n *NIC) Memory() []byte { return n.gpu }
 // Drops returns the number of frames for which a bound queue had no buffer.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
-// Lost returns the number of packets of this NIC that the wire lost.
+// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. A
+// packet that is selected but not TCP still passes.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
 // BadSums returns the number of received frames with a wrong transport checksum

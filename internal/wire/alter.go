@@ -7,13 +7,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fault is a change that an impaired link makes to a copy of a packet, after switching and checks.
+// fault is a change of a packet for an Impairment. The receiver's link makes it in a copy, after
+// switching and checks.
 type fault struct {
 	kind fate   // passes: none; corrupt (one segment) or marked
 	draw uint64 // random number that selects the bit to flip
 }
 
-// alter delivers a changed copy of a packet to the link's port, according to the packet's fault.
+// alter changes a copy of a packet according to the packet's fault, and delivers it to the link's
+// port.
 func (l *Link) alter(w *Worker, p *Packet) {
 	x := &w.altered
 	from := cursor{segs: p.Payload}

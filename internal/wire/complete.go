@@ -43,8 +43,8 @@ func reachable(p *Packet) bool {
 }
 
 // completed describes p in w.whole, with its unplaced checksum completed. The copy refers to p's
-// payload, and is valid until the next call. completed parses the copy's headers again: they must
-// equal p's, because the checksum field lies behind them.
+// payload, and is valid until w.whole is used again. completed parses the copy's headers again, and
+// refuses a packet whose Meta.Headers differ from them.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {

@@ -46,26 +46,26 @@ func (r DropReason) String() string {
 }
 
 // Counters are the counters of a link, with their keys in the JSON of vnic stat. A packet is counted
-// when it is finished, not each time it meets a busy port (Busy counts that). A packet dropped before
-// its receiver is known counts at the sender's link, any other at the receiver's.
+// when it is finished, not each time it meets a busy port (Busy counts that). A drop counts at the
+// receiver's link if that link or its port drops the packet, otherwise at the sender's.
 type Counters struct {
-	Sent             uint64                 `json:"sent"` // packets that the port sent, whatever the verdict
+	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
 	SentBytes        uint64                 `json:"sent_bytes"`
 	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
 	Received         uint64                 `json:"received"`      // packets, and pieces of cut ones, that the port took
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
-	Busy             uint64                 `json:"busy"` // how often the port had no buffers
+	Busy             uint64                 `json:"busy"` // how often a packet met the port without buffers
 	Drops            [NumDropReasons]uint64 `json:"-"`
 	Held             uint64                 `json:"held"`                 // segments held back in a delay line
 	DelayFull        uint64                 `json:"delay_full"`           // segments that a full line did not hold back
 	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
-	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that an Impairment changed
-	Marked           uint64                 `json:"marked,omitempty"`     // segments that an Impairment marked (ECN)
-	NotLearned       uint64                 `json:"not_learned"`          // source addresses that the full table left out
+	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that Impairment.Corrupt selected
+	Marked           uint64                 `json:"marked,omitempty"`     // packets that an Impairment marked (ECN)
+	NotLearned       uint64                 `json:"not_learned"`          // addresses not learned for lack of room
 }
 
-// counters are the live counters; many workers write them, a few times for each batch.
+// counters are the live counters; many workers write them.
 type counters struct {
 	received, receivedBytes     atomic.Uint64
 	receivedMore                atomic.Uint64 // segments beyond one for each packet

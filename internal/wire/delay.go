@@ -15,24 +15,23 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // most tries to deliver a segment to a busy port, HoldMax apart
-	// A buffer has room for at least one segment. A packet above largeFrom gets a large buffer,
-	// which has room for any GSO packet.
+	maxTries = 8 // most deliveries of an entry to a port without buffers, HoldMax apart
+	// Lengths of entries' buffers, unless the line's bound is lower: at least minBuf for payload of
+	// up to largeFrom bytes, at least largeBuf for longer payload.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
 	// keepBytes bounds the free buffers that a line keeps for the next packets; it releases the
 	// rest, so a burst does not keep its memory.
 	keepBytes = 8 << 20
-	// Bounds of packets in flight on a link with a delay; further packets are Busy, so their sender
-	// waits.
+	// Bounds of the packets that a line holds in order; further packets are Busy.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
 
-// line is the delay line of a link. It holds segments back until enough later ones have overtaken
-// them, or for HoldMax; and it holds all packets of a link with a delay or a rate, in order, until
-// they are due. It copies payload to buffers of the wire, so the sender may reuse its own.
+// line is the delay line of one direction of a link. It holds segments back (Impairment.Reorder);
+// and it holds all other packets of a link with a delay, jitter or a rate, in order, until they are
+// due. It copies payload to buffers of the wire, so the sender may reuse its own.
 type line struct {
 	link     *Link
 	lv       int
@@ -40,7 +39,7 @@ type line struct {
 	maxCount int
 	maxBytes int
 	wait     time.Duration
-	due      atomic.Uint64 // the lowest due of all held segments; never if none
+	due      atomic.Uint64 // the lowest due of the held segments; never: none has one
 	kick     chan struct{} // capacity 1: wakes the goroutine for a new entry
 	stop     chan struct{}
 	done     chan struct{} // closed when the goroutine has ended
@@ -116,7 +115,7 @@ func (d *deque) last() *heldSegment {
 
 func (d *deque) pop() { d.list[d.head], d.head = nil, d.head+1 }
 
-// heldSegment is a segment in a delay line.
+// heldSegment is a segment, or a packet in order, in a delay line.
 type heldSegment struct {
 	Packet
 	hdr    [splitter.MaxHeader]byte
@@ -124,9 +123,9 @@ type heldSegment struct {
 	region *dma.Region // of buf
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64    // the entry is sent before the segment with this number; never: only late counts
-	late   time.Time // the goroutine sends the entry at this time
-	tries  int       // deliveries that met a busy port
+	due    uint64    // the entry is sent before the segment with this number, or at late; never: only at late
+	late   time.Time // the goroutine sends the entry from this time on
+	tries  int       // deliveries that met a port without buffers
 
 	inOrder bool // the entry is for queue, not for held
 }
@@ -165,9 +164,9 @@ func (l *line) close() {
 	}
 }
 
-// hold keeps a copy of a segment, which release sends before segment due passes. It returns false
-// if there is no room: the caller then lets the segment pass at once. It also returns false if the
-// copy failed: *r is then the reason.
+// hold keeps a copy of a segment, which release sends before segment due passes, or the line's
+// goroutine after HoldMax. It returns false if there is no room: the caller then lets the segment pass
+// at once. It also returns false if the copy failed: *r is then the reason.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -206,8 +205,8 @@ func (h *heldSegment) fill(w *Worker, p *Packet) DropReason {
 	return DropNone
 }
 
-// reserve returns an entry with a buffer of at least n bytes; nil: the line is full. Held segments,
-// and packets in order, have different bounds.
+// reserve returns an entry with a buffer of at least n bytes; nil: the line is full or closed. Held
+// segments, and packets in order, have different bounds.
 func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +249,7 @@ func (l *line) put(h *heldSegment) {
 	}
 	l.mu.Unlock()
 	l.start()
-	if first { // otherwise the goroutine is waiting for an earlier entry
+	if first { // otherwise the goroutine's timer runs for an entry already
 		signal(l.kick)
 	}
 }
@@ -312,8 +311,8 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	return best
 }
 
-// send sends an entry. If the port is busy, the line's goroutine tries again later; after maxTries
-// tries, send drops the entry.
+// send sends an entry. If the port is busy, the line's goroutine tries again later; the maxTries-th
+// time that the port has no buffers, send drops the entry.
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.beyond(w, h.run[:])
 	if h.Verdict.Kind == Busy {

@@ -11,41 +11,45 @@ import (
 )
 
 // Impairment is what a bad link does to the segments that pass it in one direction. Except for ECN,
-// Drop and Rate, the fate of the n-th segment depends on Seed, the direction and n alone, so a sequence
-// of segments meets the same fates in each run. A GSO packet counts as its segments; the link passes
-// on the runs of them that survive. The zero value does nothing. A segment meets one fate: the first
-// that applies, in the order of the fields.
+// Drop and Rate, an Impairment that a link has from the start draws the fate of the n-th segment from
+// Seed, the direction and n alone, so a sequence of segments meets the same fates in each run. A GSO
+// packet counts as its segments; the link passes on the runs of them that survive. The zero value
+// does nothing. Of the fates from Loss to Corrupt a segment meets one: the first that applies, in
+// the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN marks TCP segments that Loss, Burst or the queue would lose, if their sender supports ECN
-	// (RFC 3168).
+	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst; for the
+	// queue see Rate.
 	ECN   bool
 	Burst Burst // losses in bursts, in addition to Loss
 	// Drop are the numbers of the segments that each TCP connection loses when it first sends them:
-	// at most MaxDrop, in order. Segments count from 0, by the connection's maximum segment size.
+	// at most MaxDrop, in order. Segments count from 0, by the connection's longest segment so far.
+	// It applies to the first 4,096 connections whose SYN the link has seen.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
 	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
-	// Corrupt is the probability that the link flips one bit of a segment, in the TCP or UDP header
-	// or in the payload. The link completes the checksum before, so that the receiver detects the change.
+	// Corrupt is the probability that a TCP or UDP segment that is neither lost, held back nor
+	// duplicated has one bit flipped, in its TCP or UDP header or its payload. The link completes the
+	// checksum before, so that the receiver detects the change.
 	Corrupt float64
 	// ReorderDepth is the largest number of later segments that overtake a segment that is held
 	// back; the number is random, from 1. 0 means 3.
 	ReorderDepth int
-	// HoldMax is the longest time for which a segment is held back; 0 means 10 ms.
+	// HoldMax is the longest time for which a segment is held back, unless its receiver is busy; 0
+	// means 10 ms.
 	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the delay line. While it is full, the link holds no further
-	// segments back. 0 means 256 and 4 MiB.
+	// MaxPackets and MaxBytes bound the segments that are held back at a time. Beyond that the link
+	// holds no further ones back. 0 means 256 and 4 MiB.
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is the time that each packet is under way, give or take a random time of at most
-	// Jitter. No packet overtakes another.
+	// Delay is the time that each packet is under way that Reorder does not hold back, give or take
+	// a random time of at most Jitter, and longer if it would overtake another packet.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
-	// packets that do not fit. With ECN, the queue marks packets while it is more than half full.
-	// 0: no queue, and no Limit.
+	// packets that do not fit behind others. With ECN, the queue marks ECN-capable TCP packets while
+	// it is more than half full. 0: no queue, and no Limit.
 	Rate  float64
 	Limit int
 }
@@ -126,7 +130,8 @@ type chances struct {
 }
 
 // newChances compiles an impairment that begins at segment from. old is the link's previous
-// impairment, or nil: if its Burst or Drop is the same, newChances keeps the state of that field.
+// impairment, or nil: newChances keeps the state of its Burst if that and the seed are the same, and
+// the state of its Drop if that is the same.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -311,7 +316,8 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 // first returns the offset, from the first byte of the connection, of the next segment to lose.
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
-// lost skips the entries of the list that a lost segment of n bytes at seq covers.
+// lost skips the entries of the list for segments that begin before the end of a lost one, of n
+// bytes at seq.
 func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

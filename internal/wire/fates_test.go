@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts are as long and as frequent as in the model, depend on the seed, and do not depend on how the
-// sender packs segments.
+// Bursts are as long and as frequent as in the model, and do not depend on how the sender packs
+// segments.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -56,7 +56,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	}
 }
 
-// A link that never becomes good again loses all segments, one that changes at each segment loses
+// A link that never becomes good again loses all later segments, one that changes at each segment loses
 // half, and one with a loss below 1 in its only state loses that part.
 func TestBurstsAtTheirEnds(t *testing.T) {
 	for _, c := range []struct {
@@ -86,9 +86,8 @@ func TestDuplicatesComeTwice(t *testing.T) {
 	testkit.Equal(t, "counted", a.link.Counters().Duplicated, uint64(n))
 }
 
-// A corrupted segment differs from the sender's in one bit, after the IP header, and its checksum
-// was complete before: a receiver that verifies it detects the change. The sender's bytes do not
-// change.
+// A corrupted segment has a wrong TCP or UDP checksum, which a receiver that verifies it detects, and
+// a correct IPv4 header checksum. The sender's bytes do not change.
 func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}

@@ -261,7 +261,7 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	p := a.packet(b.mac, spec{n: 2000})
 	p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1900
 	a.send(p)
-	dropped(t, p, DropBadCsum) // the field is too far from the start of the frame
+	dropped(t, p, DropBadCsum) // not TCP's own field
 }
 
 // TestPayloadThatIsNotThere: if the memory segments of a packet are shorter than its stated length,

@@ -13,16 +13,17 @@ import (
 // Identity lists the source addresses that the frames of a port may have. The link drops other
 // frames as DropMAC or DropAddress, before the switch learns from them.
 //
-// The first port that uses an IP address is bound to it: no other port may use the address. A port
-// uses an address as the source of an IP packet or an ARP frame, as the target of a neighbor
-// advertisement, or as the target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
+// The first port that uses an IP address is bound to it: until the binding ends, no other port may
+// use the address. A port uses an address as the source of an IP packet or an ARP frame, as the
+// target of a neighbor advertisement or a redirect, or as the target of a probe for duplicates (RFC
+// 4862, 5.4; RFC 5227, 2.1) that no other port has.
 type Identity struct {
 	MAC     MAC           // the port's own MAC, which no other port may use; zero: none
-	Learn   bool          // the port's MAC is the source of its first frame since Link.Forget, instead of MAC
+	Learn   bool          // the port's MAC is the source of its first frame since Attach or Link.Forget, instead of MAC
 	Also    []MAC         // other MACs that the port may use, unless another port uses them
 	Any     bool          // the port may use any MAC that no other port uses
 	Router  bool          // the link does not check sources, because the port forwards other hosts' packets
-	Refused func(Refusal) // the sender's goroutine calls it, at most once in ReportEvery for each reason; may be nil
+	Refused func(Refusal) // called at most once in ReportEvery for each reason; may be nil
 }
 
 // Refusal is a refused frame, and the number of other frames refused for the same reason since the
@@ -32,7 +33,7 @@ type Refusal struct {
 	Reason DropReason // DropMAC or DropAddress
 	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
 	Addr   netip.Addr // for DropAddress
-	Holder string     // the other port that is bound to the address; "": none
+	Holder string     // the other port that is bound to the address, or has reserved it; "": none
 	Full   bool       // no other port is bound to the address, but the sender has MaxBindings addresses
 	More   uint64     // other frames refused for Reason since the last report
 }
@@ -42,9 +43,9 @@ const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
 	// MACs, beside its own. The link refuses another one, unless one of them is idle.
 	MaxBindings = 64
-	// BindingIdle is how long a bound address must be unused before another port may take it, or
-	// before it makes room for another address of the port. The time counts from when the other
-	// port, or the address's own port for lack of room, first wanted it.
+	// BindingIdle is how long a bound address without a lease must be unused before another port may
+	// take it, or before it makes room for another address of the port. The time counts from when the
+	// other port, or the address's own port for lack of room, first wanted it.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
@@ -111,10 +112,12 @@ func (s source) addr() netip.Addr {
 	return netip.Addr{}
 }
 
-// unspecified reports whether the address is 0.0.0.0 or ::, which each port may use.
+// unspecified reports whether all bytes are 0: an IP address is 0.0.0.0 or ::, which each port may
+// use.
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
-// unicast reports whether the address may be a machine's: neither a group, loopback nor zero.
+// unicast reports whether the address may be a machine's: no group's, and of IP addresses neither
+// loopback nor unspecified (IPv4: 0.0.0.0/8), nor IPv4's broadcast address.
 func (s source) unicast() bool {
 	switch s.kind {
 	case kindIPv4:
@@ -127,7 +130,7 @@ func (s source) unicast() bool {
 }
 
 // bindings has the address bindings of a switch. A link does not look there for frames from
-// addresses that its port has used before: see identity.allowed.
+// addresses in identity.allowed.
 type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
@@ -141,7 +144,7 @@ type binding struct {
 	isPortMAC  bool      // src is a port's own MAC, which no other port may use
 	reservedBy *Link     // the link that has reserved it; nil: not reserved
 	mac        MAC       // if reserved: Identity.MAC of the port for which it is reserved
-	used       bool      // the port has sent from src
+	used       bool      // the port has sent from src, or has leased it
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
@@ -267,7 +270,7 @@ func (r *bindings) enter(o *Identity) (*identity, error) {
 	return d, nil
 }
 
-// leave removes a link's bindings and reservations.
+// leave removes the bindings and reservations of a link with an Identity.
 func (r *bindings) leave(l *Link) {
 	if l.who == nil {
 		return
@@ -286,9 +289,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, except of its configured MAC, and a learned MAC. The port calls
-// Forget when another guest may be behind the port, while none of its packets is in flight. Addresses
-// reserved for the port stay reserved.
+// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's binding. The
+// port calls Forget when another guest may be behind the port, while none of its packets is in
+// flight. Addresses reserved for the port stay reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -314,9 +317,9 @@ func (l *Link) Forget() {
 	d.allowed.Store(h)
 }
 
-// Reserve reserves addresses, as long as this link is attached, for the port whose Identity.MAC is
-// mac; that port need not exist yet. No other port may use them. Reserve removes their existing
-// bindings.
+// Reserve reserves addresses, as long as this link, which has an Identity, is attached, for the port
+// whose Identity.MAC is mac; that port need not exist yet. No other port may use them. Reserve removes
+// their existing bindings, but skips addresses that are reserved already.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -334,14 +337,16 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	}
 }
 
-// Lease binds an address to the port with mac, until a time, whether the port uses it or not. It
-// returns false if another port has the address, or the port with mac may have no more addresses. If
-// no port with an Identity has mac, Lease checks nothing and returns true.
+// Lease binds an address to the port with mac, until a time, whether the port uses it or not; a
+// reserved address it does not change. It returns false if the address is no unicast address, or is
+// another port's (by a binding that is not idle) or reserved for one, or if the port with mac may
+// have no more addresses. If no port with an Identity has mac, Lease checks nothing and returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease reports whether no other port than the one with mac has the address.
+// MayLease returns false if the address is another port's (by a binding that is not idle) or reserved
+// for one. If no port with an Identity has mac, MayLease returns true.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
 // Holds reports whether an address is bound to the port with mac. If no port with an Identity has
@@ -354,7 +359,8 @@ func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	return d == nil || c != nil && c.by == d
 }
 
-// EndLease removes the binding of an address to the port with mac, which does not use it any more.
+// EndLease removes the binding of an address to the port with mac, which does not use it any more,
+// unless the address is reserved.
 func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r := &s.names
 	r.mu.Lock()
@@ -430,7 +436,8 @@ func (d *identity) like(s source) *[]*binding {
 }
 
 // allow binds an address to the port, or returns why the port may not send from it; probe: the port
-// only probes for duplicates. It takes the lock of the bindings, and calls Refused for a refusal.
+// only probes for duplicates. It takes the lock of the bindings. For a refusal it calls Refused, at
+// most once in ReportEvery for each reason.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
@@ -468,7 +475,8 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	return reason
 }
 
-// name returns the name of the port that has an address. The caller holds mu.
+// name returns the name of the port that has an address or its reservation, or else of the port that
+// reserved it. The caller holds mu.
 func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
@@ -510,8 +518,9 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 	return true, nil
 }
 
-// bind reports whether a port may use an address, and binds it. If not, it returns the other port's
-// binding; nil: no port may use the address, or port d has MaxBindings. The caller holds mu.
+// bind reports whether a port may use an address, and binds it, except for a probe of an address that
+// another port has. If not, it returns the other port's binding; nil: no port may use the address, or
+// port d has MaxBindings. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
@@ -554,8 +563,9 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 	return true, nil
 }
 
-// want records that another port wants an address, or that its own port needs room. It removes the
-// address from allowed, so that the next frame from it is recorded as a use. The caller holds mu.
+// want records that another port wants an address, or that its own port needs room, unless the
+// address was used a short time ago (wantedAgain). It removes the address from allowed, so that the
+// next frame from it is recorded as a use. The caller holds mu.
 func (r *bindings) want(c *binding, now time.Time) {
 	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return

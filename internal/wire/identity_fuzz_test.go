@@ -76,7 +76,7 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 	return macs, addrs
 }
 
-// FuzzIdentity makes two ports send frames in turn, with any split between header and memory,
+// FuzzIdentity makes two ports send frames, with any split between header and memory,
 // partial checksums and tags, while time passes and guests come and go. By an independent parse of
 // the received bytes, no frame from one port claims a MAC or an address of the router or of the
 // other port.

@@ -61,14 +61,14 @@ func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
 	return v
 }
 
-// ip4 and ip6 are the addresses of host n.
+// ip4, ip6 and ll6 are the addresses of host n.
 func ip4(n byte) []byte { return []byte{10, 0, 0, n} }
 func ip6(n byte) []byte { return []byte{0: 0xfd, 15: n} }
 func ll6(n byte) []byte { return []byte{0: 0xfe, 1: 0x80, 15: n} }
 
 var none6 = make([]byte, 16)
 
-// frame makes a frame from src, with a number of tags of VLAN 0.
+// frame makes a frame from src, with a number of VLAN tags.
 func frame(src MAC, tags int, etherType uint16, body []byte) []byte {
 	b := append(append([]byte{}, broadcast[:]...), src[:]...)
 	for i := range tags {
@@ -238,8 +238,7 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 }
 
 // TestNeighborsNameOnlyTheirMAC: the switch refuses ARP and neighbor discovery for the sender's own
-// address that names another host's MAC, messages that the switch cannot parse, and invalid IPv6
-// sources.
+// address that names another host's MAC, messages that the switch cannot parse, and invalid sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -518,8 +517,8 @@ func TestLeases(t *testing.T) {
 	b.say("by nobody", ping(b, 2), DropNone)
 }
 
-// consistent fails the test unless each port's allowed addresses equal its bindings, and each
-// port's list has exactly the bindings of that port.
+// consistent fails the test unless each port's allowed addresses are bound to that port, and the
+// ports' lists have exactly the bindings that are not fixed.
 func (v *town) consistent(t *testing.T) {
 	t.Helper()
 	r := &v.s.names

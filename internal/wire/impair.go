@@ -35,7 +35,8 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 	return x
 }
 
-// Impair replaces the impairments of the packets that the port sends (up) and receives (down). The
+// Impair replaces the impairments of the packets that the port sends (up) and receives (down); but a
+// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. The
 // numbers of segments continue. Segments that are in a delay line leave it as the old impairments
 // have determined. If the link is being detached, Impair changes nothing and returns ErrDetached.
 func (l *Link) Impair(up, down Impairment) error {

@@ -108,8 +108,8 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	}
 }
 
-// TestFateSurvivesBusyPorts: with one seed the link loses and holds back the same segments, also if
-// the port runs out of buffers repeatedly.
+// TestFateSurvivesBusyPorts: with one seed the link loses the same segments, also if the port runs
+// out of buffers repeatedly.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateSurvivesBusyPorts(t *testing.T) {

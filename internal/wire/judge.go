@@ -15,8 +15,8 @@ const unchecked = NumDropReasons + 1
 // checked reports whether the link checks the source addresses of its port's frames.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes reports whether all source addresses of a packet are in its parsed headers, and its port
-// has used them before. It takes no lock, and looks only at headers that splitter has parsed.
+// passes reports whether all source addresses of a packet are in its parsed headers, and in allowed
+// (or unspecified). It takes no lock, and looks only at headers that splitter has parsed.
 func (d *identity) passes(p *Packet) bool {
 	allowed, h := d.allowed.Load(), &p.Meta.Headers
 	if !allowed.hasMAC(p.Src) {
@@ -62,7 +62,7 @@ func tagged(h *splitter.Headers) bool {
 	return h.EtherType == splitter.EtherTypeVLAN || h.EtherType == splitter.EtherTypeQinQ
 }
 
-// Lengths and offsets of fields with source addresses.
+// Lengths of headers, ICMPv6's protocol number, and neighbor discovery's types of messages and options.
 const (
 	arpLen      = 28 // RFC 826, for IPv4 on Ethernet
 	ipv4Len     = 20 // RFC 791
@@ -79,9 +79,9 @@ const (
 	ndTargetLink = 2
 )
 
-// checkSource returns why a packet's sender may not send it, or DropNone. For a packet with
-// addresses behind the headers (ARP, neighbor discovery) it also returns a copy whose Header
-// includes them, because the sender may rewrite its own memory after the check.
+// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of
+// it if addresses lie behind its Header (ARP, neighbor discovery). The copy's Header includes them,
+// because the sender may rewrite its own memory after the check.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -117,7 +117,7 @@ func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	return q, DropNone
 }
 
-// checkedLen returns how many bytes of a frame checkSource reads.
+// checkedLen returns how many bytes of a frame checkSource reads at most.
 func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
@@ -173,8 +173,8 @@ func (d *identity) linkAddr(b []byte) DropReason {
 }
 
 // arp checks an ARP frame (RFC 826), of whatever operation, by its sender addresses; and a probe
-// (RFC 5227) by its target. It refuses a frame that is not for IPv4 on Ethernet, because it cannot
-// find the addresses in it.
+// (RFC 5227) by its target. It refuses a frame that is not for IPv4 and MACs of 6 bytes, because it
+// cannot find the addresses in it.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -230,7 +230,7 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 
 // malformed checks a frame whose headers are inconsistent or too long. A receiver may be less
 // strict than splitter, so malformed checks the frame's source address. It refuses a frame in which
-// more addresses may lie behind extension headers.
+// it finds none, or which may have more addresses (ICMPv6, extension headers).
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -243,8 +243,8 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 }
 
 // fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC
-// 6980), and a first fragment that does not include the upper-layer header (RFC 7112). A whole
-// packet with a fragment header is a first fragment too.
+// 6980), and a first fragment that does not include all extension headers or ICMPv6's type (RFC
+// 7112). A whole packet with a fragment header is a first fragment too.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
 	off := int(h.L4Off)
 	if off < 8 || off > len(b) {

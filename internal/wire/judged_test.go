@@ -42,7 +42,7 @@ func partial(p *Packet, start, offset uint16) *Packet {
 	return p
 }
 
-// plainSum is a direct implementation of RFC 1071.
+// plainSum returns the one's complement sum of RFC 1071, not inverted, computed directly.
 func plainSum(b []byte) uint16 {
 	var s uint32
 	for i, c := range b {
@@ -56,8 +56,8 @@ func plainSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// pseudo makes the pseudo-header of an IP packet without extension headers, for l4 bytes to the
-// address to.
+// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of an IP
+// header to the address to, which need not be that header's destination.
 func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	var b []byte
 	if ip[0]>>4 == 4 {
@@ -72,7 +72,7 @@ func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 // inner is the packet inside a tunnel: IP with TCP or UDP, whose checksum field has the
 // pseudo-header's sum, as Linux sets it for CHECKSUM_PARTIAL.
 type inner struct {
-	b      []byte // from the IP header on
+	b      []byte // from the IP header on; of SRv6 inline from TCP or UDP on
 	l4     int    // offset of TCP or UDP
 	field  int    // offset of the checksum
 	pseudo []byte
@@ -158,8 +158,9 @@ func tunnels(s spec, payload []byte) map[string]struct {
 }
 
 // TestTunnelsArriveWithGoodSums: frames that Linux sends with partial checksums of a TCP or UDP
-// that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum,
-// whatever the receiver accepts, however the frame lies in memory, and over impaired links.
+// that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum (a
+// partial one if the switch parses them and the receiver accepts that), however the frame lies in
+// memory, and over impaired links.
 //
 // Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
@@ -261,7 +262,7 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 }
 
 // TestHeadersThatAreNotTheFrames: the wire drops a packet whose Meta or Header does not match its
-// bytes, when it completes the checksum.
+// bytes, when it completes a checksum that no receiver can place (unplaced).
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
@@ -352,8 +353,8 @@ func judge(h *splitter.Headers, b []byte) judged {
 // FuzzWhatIsJudgedLeaves sends any frame with any partial checksum, as a GSO packet or not. A port
 // gets what was checked: its bytes parse to the headers in its Meta, and to the addresses, type,
 // ports and flow of the sender's frame. Without segmentation each byte equals the sender's, except
-// for the two bytes of the checksum, which lie after the checked ones. No frame of the control
-// channel comes out.
+// for the two bytes of the checksum: TCP's or UDP's own field, or else two bytes after the checked
+// ones. No frame of the control channel comes out.
 //
 // Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
 // them.

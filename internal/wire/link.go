@@ -279,7 +279,7 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 }
 
 // admit returns why a packet may not pass the wire at all, unplaced for a packet whose checksum has
-// to be completed first, or DropNone. It looks only at headers that splitter has parsed.
+// to be completed first, or DropNone. It looks only at the link header and what splitter has parsed.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {

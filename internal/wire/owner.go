@@ -1,9 +1,9 @@
 package wire
 
-// Owner returns the link of the port to which a MAC is bound (Identity); nil: none. isPortMAC: the MAC
-// is that port's own, so only another machine with the same MAC could send from it elsewhere. A port
-// whose link does not check its frames, such as an uplink to other machines, calls Owner before it
-// sends a frame, from which the switch would learn the MAC.
+// Owner returns the link of the port to which a MAC is bound (Identity); nil: none, or the binding is
+// idle. isPortMAC: the MAC is that port's own, so only another machine with the same MAC could send
+// from it elsewhere. An uplink to other machines, whose frames its link does not check, calls Owner
+// before it sends a frame, from which the switch would learn the MAC.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()

@@ -38,13 +38,12 @@ type Packet struct {
 
 	taken  bool       // flood: some receiver has taken it
 	reason DropReason // flood: drop reason of the last receiver that has not taken it
-	fault  fault      // change that an impaired link makes after switching
+	fault  fault      // change for an Impairment, which the receiver's link makes
 	mark   uint64     // the result of Sending of the sender's tap
 	origin *Packet    // the packet from which this piece was cut
 
 	// Progress records which parts of the packet were finished before it met a busy port. It is the
-	// last field, because most packets have no progress, and the fields before it fit into four
-	// cache lines.
+	// last field, because most packets have no progress.
 	Progress Progress
 }
 
@@ -52,8 +51,7 @@ type Packet struct {
 // from the header, and cuts the padding of a runt (Meta.Headers.Carried). It keeps the bytes behind
 // the IP packet of a longer frame.
 func (p *Packet) Prepare() {
-	// One statement for each field: one assignment of several values writes each value twice, and
-	// reads it before the first write is done.
+	// One statement for each field, because one assignment of several values is slower.
 	p.Verdict = Verdict{}
 	p.Progress.reset()
 	p.Leaves = 0
@@ -91,8 +89,8 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
 // Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not
-// cover. The wire does not segment or merge such a frame, and leaves it to the receiver to verify
-// the checksum. The wire completes a partial checksum before any receiver gets the frame.
+// cover. The wire does not segment such a frame, and completes its partial checksum before any
+// receiver gets it.
 func (p *Packet) Trailed() bool {
 	h := &p.Meta.Headers
 	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
@@ -170,8 +168,8 @@ const (
 type level struct {
 	done  uint32 // payload bytes that are finished
 	known bool   // seq is set
-	taken bool   // a part of the packet reached its receiver, or a delay line
-	held  uint16 // segments that went to a delay line
+	taken bool   // a part of the packet was taken, by a receiver or a delay line
+	held  uint16 // segments that a delay line holds back (Impairment.Reorder)
 	seq   uint64 // number of the packet's first segment on an impaired link
 }
 
@@ -181,9 +179,9 @@ type VerdictKind uint8
 // Kinds of verdicts.
 const (
 	Pending VerdictKind = iota // not delivered yet
-	Taken                      // copied: all of it, or the part that an impaired link let pass
+	Taken                      // copied, at least a part of it, by a port or a delay line
 	Dropped                    // lost, for Reason
-	Busy                       // not taken: retry when Queue has buffers, or at Until
+	Busy                       // not finished: retry when Queue has buffers, or at Until
 )
 
 var kindNames = [...]string{"pending", "taken", "dropped", "busy"}

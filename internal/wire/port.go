@@ -51,11 +51,12 @@ func cwr(m *splitter.Meta) bool {
 }
 
 // RestartObserver is a Port with state for machines behind other ports: the switch notifies it when
-// such a machine restarts.
+// such a machine restarts or is detached.
 type RestartObserver interface {
 	// PortRestarted is called by Link.Restarted when the machine behind l has lost all state of its
-	// connections: its device was reset, has another driver, or has lost its frontend. The control
-	// goroutine of l's port makes the call, which must not wait.
+	// connections: its device was reset, has another driver, or has lost its frontend; or when l has
+	// been detached from the switch. It must not wait: the control goroutine of l's port makes the
+	// call, or the goroutine that detaches l.
 	PortRestarted(l *Link)
 }
 
@@ -63,9 +64,9 @@ type RestartObserver interface {
 type Port interface {
 	Name() string
 	Limits() Limits // may change at any time; read once for each run of packets
-	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the
-	// packets, or keep them, their headers or their segments. Many senders call it at once, each
-	// with its own Worker; the port must not send with that Worker. Within one flow, once a packet
-	// is Busy, all later ones of the batch must be Busy too.
+	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the packets
+	// except Progress.Arrives, or keep them, their headers or their segments. Many senders call it at
+	// once, each with its own Worker; the port must not send with that Worker. Within one flow, once a
+	// packet is Busy, all later ones of the batch must be Busy too.
 	Deliver(w *Worker, batch []*Packet)
 }

@@ -100,8 +100,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach detaches a port. When it returns, no worker is in the port's Deliver or the link's, or will
-// enter the port's again. Neither Deliver may call Detach.
+// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or
+// will enter the port's again. Neither Deliver may call Detach.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {

@@ -9,14 +9,14 @@ type Tap interface {
 	// Sending is called by the link before it does anything with a packet, so the calls show the
 	// order in which the port sent packets. The link passes the returned mark to Sent.
 	Sending(p *Packet) (mark uint64)
-	// Sent is called by the link when the packet has its Verdict. The port sends a Busy packet again.
+	// Sent is called by the link when the packet has its Verdict. The port may send a Busy packet again.
 	Sent(w *Worker, p *Packet, mark uint64)
 	// Received is called by the link or its port for a packet that came for the port; the Verdict is
 	// Taken or Dropped. A packet that the wire cut comes as its pieces.
 	Received(w *Worker, p *Packet, place Placement)
 }
 
-// Placement is where a receiving port has put a packet; Nowhere if it was dropped.
+// Placement is where a receiving port has put a packet; Nowhere if it was dropped, or that is unknown.
 type Placement struct {
 	Queue     int           // receive queue; -1: none
 	Split     bool          // headers and payload are in different buffers
@@ -31,7 +31,8 @@ type Placement struct {
 var Nowhere = Placement{Queue: -1}
 
 // PlacementReporter is a Port that itself calls Received of its link's tap, because only the port
-// knows where the packets lie. For all other ports the link calls it.
+// knows where the packets lie. For all other ports, and for packets that are lost before they reach
+// the port, the link calls it.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
@@ -82,8 +83,8 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// missed reports to the tap, if there is one, a packet that was lost on its way down the link, and
-// sets the packet's Verdict to Dropped.
+// missed sets the Verdict of a packet that was lost on its way down the link to Dropped, and reports
+// the packet to the tap; without a tap it does nothing.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)

@@ -55,7 +55,7 @@ type stage struct {
 	run    [1]*Packet
 }
 
-// NewWorker makes a Worker with all its scratch.
+// NewWorker makes a Worker.
 func NewWorker() *Worker {
 	w := &Worker{Copier: dma.NewCopier()}
 	w.csumRegion = dma.NewBuffer(w.csum[:], dma.Wire)
@@ -74,8 +74,8 @@ func NewWorker() *Worker {
 // sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports whether the packets are pieces of one packet: after Busy the wire cuts all but
-// the first anew, without their Progress.
+// Cutting reports whether the packets are pieces of one packet: for a retry after Busy the wire cuts
+// the pieces anew, and only the first of them keeps its Progress.Arrives.
 func (w *Worker) Cutting() bool { return w.cutting }
 
 // busyWith returns the verdict with which the link was busy in this batch.

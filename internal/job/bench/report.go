@@ -32,7 +32,7 @@ type Row struct {
 	Yardstick string `json:"yardstick"`      // what ours is compared with; empty: the row is a yardstick itself
 	Measured  bool   `json:"measured"`       // false: it was not measured; note has the reason
 	Note      string `json:"note,omitempty"` // why it was not measured
-	Bytes     uint64 `json:"bytes"`          // payload bytes of all runs of ours, counted outside of the measuring loop
+	Bytes     uint64 `json:"bytes"`          // payload bytes of all runs of ours but the warm-up, as the runs report them
 
 	Ours  *Interval `json:"ours" jsonschema:"nullable"`            // in unit; null if it was not measured
 	Yard  *Interval `json:"yardstick_value" jsonschema:"nullable"` // in unit; null also without a yardstick

@@ -20,8 +20,8 @@ type Report struct {
 	// with --rails: each direction of each rail, in each mode; runs has their sums and the longest
 	// time
 	Rails []Rail `json:"rails,omitempty"`
-	// rate of devmem divided by that of copy, null when only one mode ran; a ratio of the emulation,
-	// no performance claim
+	// rate of devmem divided by that of copy, null when only one mode ran or copy's rate is 0; a ratio of
+	// the emulation, no performance claim
 	Ratio *float64 `json:"ratio" jsonschema:"nullable"`
 	// models of the guests' NICs: virtio, with our driver and TCP stack, or gve, with the kernel's;
 	// where the guests differ, the sender's, a comma and the receiver's
@@ -69,20 +69,22 @@ type Rail struct {
 type Run struct {
 	Mode  string `json:"mode" jsonschema:"enum=devmem,enum=copy"`
 	Bytes uint64 `json:"bytes"` // bytes of the application, in all rounds
-	// from the order to send until the bytes lie contiguous in the receiver's GPU memory, by the
-	// host's clock; filling, poisoning and digests are not included
+	// from the order to send until the bytes lie contiguous in the receiver's GPU memory, or, if the
+	// receiver is on another host, until they are sent; by this host's clock; filling, poisoning and
+	// digests are not included
 	Seconds float64 `json:"seconds"`
-	// every byte of the destination is what the seed generates, compared by the host, and its digest
-	// equals the source's
+	// every byte of the destination (of the source, if the receiver is on another host) is what the seed
+	// generates, compared by the host, and the digests of both are equal
 	SHA256Match bool `json:"sha256_match"`
-	// digest of the destination, of the kind that digest names; one for each round, with commas
-	// between
+	// digest of the destination (of the source, if the receiver is on another host), of the kind that
+	// digest names; one for each round, with commas between
 	SHA256             string `json:"sha256"`
 	PayloadBytesDevice uint64 `json:"payload_bytes_device"` // rx.device
 	PayloadBytesHost   uint64 `json:"payload_bytes_host"`   // rx.host
 	// bytes that the receiver's devmem socket found in host memory
 	LinearBytes uint64 `json:"linear_bytes"`
-	// header bytes of the measured connection, both directions, at the sender's NIC
+	// header bytes of the measured connection, both directions, at the sender's NIC, or at the receiver's
+	// if the sender is on another host
 	HeaderBytes uint64 `json:"header_bytes"`
 	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces when p2p is off
 	CopyEngineBytes uint64 `json:"copy_engine_bytes"`

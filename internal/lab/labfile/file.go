@@ -25,10 +25,11 @@ type File struct {
 	// P2P is on if a NIC transfers directly to and from the memory of a GPU where the PCIe tree allows
 	// it, and off if all payload takes a detour through host memory.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
-	// Seed selects the packets that links lose and hold back; without it each run draws its own seed.
+	// Seed selects the packets that links lose, hold back, duplicate or corrupt; without it each run draws its own
+	// seed.
 	Seed *uint64 `yaml:"seed,omitempty"`
-	// Scale divides all rates, for an emulator that is a thousand times slower than hardware: a number
-	// of at least 1, the default.
+	// Scale divides all rates and multiplies all delays, for an emulator that is a thousand times slower than
+	// hardware: a number of at least 1, the default.
 	Scale Quantity `yaml:"scale,omitempty"`
 }
 

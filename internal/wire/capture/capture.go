@@ -24,13 +24,16 @@ var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?
 
 // Options configure a capture.
 type Options struct {
-	Payload int    // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
-	Records int    // most packets that wait to be written; 0: as many as fit 32 MiB, 256 to 8192
+	Payload int // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
+	// Records is the most packets that wait to be written, rounded up to a power of 2; 0: as many as
+	// fit 32 MiB, 256 to 8192.
+	Records int
 	Comment string // of the whole file
 	// Once writes a frame once if one captured port sends it and others receive it at once: as it
 	// was sent, with its fate at each. Frames delayed by a link are still written when they arrive.
-	Once   bool
-	Failed func(err error) // called once, by a goroutine of Capture, at a write error; nil: see Close
+	Once bool
+	// Failed is called once, at the first error, by a goroutine of Capture or in Close; nil: see Close.
+	Failed func(err error)
 
 	patience time.Duration // tests: of Close
 }

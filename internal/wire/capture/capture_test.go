@@ -23,7 +23,7 @@ import (
 )
 
 // TestFileTellsWhatPassed: the file has each frame as its sender sent it and as its receiver got
-// it, in the order of these events, with all properties that the capture can record.
+// it, in the order of these events, with comment, direction and queue.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -177,8 +177,9 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the lost segments that the comment of a sent packet names, and the
-// segments that arrived, are together all segments of the packet.
+// TestLostSegmentsAreNamed: the segments that the comment of a sent packet names as lost on the
+// sender's link, and the segments that arrived, are together all segments of the packet; a receiver's
+// link has lost the segments that the file does not have as received.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.

@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// text is a comment being made. There is one for each packet, and fmt would take longer for it than
-// the writer takes for all the rest of the packet.
+// text is a comment being made. There is one for each packet, and fmt would be slow for it.
 type text []byte
 
 // add appends strings and numbers.
@@ -137,7 +136,7 @@ func (r *record) endsText(t *text) {
 	}
 }
 
-// fate adds the frame's verdict, unless it was lost in part.
+// fate adds the frame's verdict, unless the comment already says it.
 func (r *record) fate(t *text) {
 	switch {
 	case r.verdict == wire.Taken && r.iface.rx: // queue and place are in the comment already

@@ -54,7 +54,7 @@ func goldenNoPort(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// goldenTraffic sends packets of every kind between three ports; the third is attached later.
+// goldenTraffic sends packets of many kinds between three ports; the third is attached later.
 func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	a, b := pair(t)
 	c := attached(t, out, o, a, b)

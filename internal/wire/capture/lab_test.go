@@ -23,8 +23,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const gpuSize = 1 << 20
 
-// host is a machine on the switch: it takes every packet, reports a placement, and does not read
-// the payload.
+// host is a machine on the switch, whose port reports the placement of packets.
 type host struct {
 	t    testing.TB
 	name string

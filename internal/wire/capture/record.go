@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of a record's lists; a record only counts entries beyond them.
+// Bounds of a record's lists; of entries beyond them a record only notes that there are more.
 const (
-	maxFrags = 20 // a GSO packet is 17 pages
+	maxFrags = 20 // a GSO packet is at most 17 pages
 	maxLost  = 8
 )
 
@@ -117,7 +117,7 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	r.n += got
 }
 
-// loss records which segments of a packet the link lost, and held back.
+// loss records which segments of a packet the link lost, and how many it held back.
 func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	r.held = p.Held()
 	for from := uint32(0); ; {
@@ -143,7 +143,7 @@ type locations struct {
 }
 
 // frag is a piece of payload. In GPU memory each piece of the driver or the application has its own
-// frag; append adds pieces in other memory to one frag.
+// frag; append joins consecutive pieces in other memory of one kind to one frag.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind

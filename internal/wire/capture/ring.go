@@ -24,7 +24,7 @@ func newRing(n, size int) *ring {
 	return r
 }
 
-// reserve returns the next record; nil: all are waiting to be written.
+// reserve returns the next record; nil: all are in use.
 func (r *ring) reserve() *record {
 	for {
 		i := r.tail.Load()

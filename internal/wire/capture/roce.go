@@ -13,9 +13,9 @@ const (
 	bthLen   = 12 // Base Transport Header (9.2)
 )
 
-// roceExt is the length of the headers behind BTH, by operation code of reliable connections (table
-// 38): RETH has 16 bytes, AETH and immediate data 4 each. Other operation codes belong to other
-// transports, for which BTH is enough.
+// roceExt is the length of the headers behind BTH that a capture includes, by operation code of
+// reliable connections (table 38): RETH has 16 bytes, AETH and immediate data 4 each. With any other
+// operation code a capture includes only BTH.
 var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
 	0x11: 4}
 

@@ -14,7 +14,7 @@ type iface struct {
 	name     string
 	about    string
 	rx       bool          // as the port's guest sees it
-	seen     atomic.Uint64 // frames that passed
+	seen     atomic.Uint64 // frames that passed; with Options.Once not those noted in their sender's record
 	missed   atomic.Uint64 // part of seen: not captured
 	reported uint64        // missed so far in the file; used by the writer
 }

@@ -76,8 +76,8 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer in addition to the buffers of take, all of it from the budget; nil: the
-// port's share is used up.
+// more returns one buffer in addition to the buffers of take, all of it from the budget; nil: less
+// than the least size is left of the port's share.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends connections in all states and directions, and flows that wait for a peer.
+// Close ends connections with traffic in both directions, one that waits for its guest, and flows.
 func TestCloseUnderTraffic(t *testing.T) {
 	w := newRig(t, func(o *Options) { // forwards to a guest that does not exist
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}

@@ -49,11 +49,11 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one
-// because the client has no address yet (RFC 2131, 4.1): broadcast frames would share one queue of
-// answers, which a flood of questions fills, and every guest would get them. sendLease does not use
-// the endpoint of the DHCP service, which is bound to no address: netstack could choose as the source
-// any address for which it answers, with NAT all addresses.
+// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC
+// 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills,
+// and every guest would get them. sendLease does not use the endpoint of the DHCP service, which is
+// bound to no address: netstack could choose as the source any address for which it answers, with
+// NAT all addresses.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -75,8 +75,8 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 }
 
 // mayAsk reports whether a datagram's source address is unspecified, or is bound on the switch to the
-// port of the client's MAC: no other port may send from such an address. For whole frames
-// asksForAnother has also checked the MAC; for reassembled fragments mayAsk is the only check.
+// port of the client's MAC, or no port with an Identity has that MAC. For whole frames asksForAnother
+// has also checked the MAC; for reassembled fragments mayAsk is the only check.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -96,8 +96,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose
-// client's MAC is not the frame's source. A client has to send its messages itself; the gateway
-// accepts no relays.
+// client's MAC is missing or not the frame's source. A client has to send its messages itself; the
+// gateway accepts no relays.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -148,7 +148,8 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	default:
 		return nil, to
 	}
-	// An answer to a client without an address, and a NAK (RFC 2131, 4.1), go to the broadcast address.
+	// An answer to a client without an address in the network, and a NAK (RFC 2131, 4.1), go to the
+	// broadcast address.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)

@@ -155,8 +155,8 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	}
 }
 
-// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own, and none without
-// NAT, because their questions are then not forwarded.
+// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own; without NAT only
+// vnic's own, because their questions are then not forwarded.
 func TestSearchList(t *testing.T) {
 	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
 	host := readSearch(strings.NewReader(conf))

@@ -50,7 +50,8 @@ func (l *listener) Lost() (n uint64) {
 	return n
 }
 
-// openAnswer makes a socket at a forward's address, with another port, connected to a sender.
+// openAnswer makes a socket at a forward's address, if that is specified, with another port, connected
+// to a sender.
 func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	if err := checkBuffer(a.Buffer); err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 }
 
 // A Dialer makes sockets of this process for a gateway in another process. The Dialer does not trust
-// that process: it checks each address by its own policy. Several goroutines may use a Dialer.
+// that process: it checks each request by its own options. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy
@@ -80,7 +81,7 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // the host of each UDP flow, by the flow's local port; also of past flows
+	opened map[uint16]netip.Addr // the server's address of each UDP flow, by the flow's local port; also of past flows
 }
 
 // NewDialer uses NAT, Policy and Forwards of a gateway's options.

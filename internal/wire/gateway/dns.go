@@ -85,8 +85,8 @@ func (s *dnsServer) serves(a netip.AddrPort) bool {
 }
 
 // connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766),
-// until the guest closes it, sends no question for dnsIdle, or ctx ends. It calls made when the
-// handshake is complete.
+// until the guest closes it, sends no question for dnsIdle or one without an answer, the quota evicts
+// it, or ctx ends. It calls made when the handshake is complete.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

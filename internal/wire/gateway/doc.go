@@ -21,16 +21,16 @@
 //
 // Guests are hostile. The filter (filter.go) decides by addresses which frames netstack sees,
 // because netstack is promiscuous with NAT, and would answer for any address. Policy (policy.go) is
-// checked once for each socket that is made for a guest, on the address and port that are dialled:
-// after reassembly, whatever name or headers led there. By default it refuses link-local addresses,
-// clouds' metadata services, and IPv6 addresses that embed one of them; Policy.HostPorts lists the
-// reachable ports of the host, and is empty by default. A check compares the address, and at most 7
-// addresses embedded in it, with each prefix of the policy. The gateway reads the host's addresses
-// at most once a second, and logs at most one refusal of each guest a second.
+// checked before a socket is made for a guest, on the address and port that are dialled: after
+// reassembly, whatever name or headers led there. By default it refuses reserved and link-local
+// addresses, clouds' metadata services, and IPv6 addresses that embed one of them; Policy.HostPorts
+// lists the reachable ports of the host, and is empty by default. A check compares the address, and
+// at most 7 addresses embedded in it, with each prefix of the policy. The gateway reads the host's
+// addresses at most once a second, and logs at most one refusal of each guest a second.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a
 // server may answer from another port (TFTP); so may a guest behind a forward. A flow
-// ends after 2 minutes of silence (RFC 4787). Packets of a guest are forwarded as by a router: with
+// ends after 2 minutes of silence (RFC 4787). Its packets are forwarded as by a router: with
 // one hop less, and their DF, which IPv6 packets have unless the guest has fragmented them itself.
 // Errors of the host's sockets (IP_RECVERR), and packets without hops left, are reported to the
 // guest by ICMP, and the flow and its source port stay. A port of the switch gets at most 50 errors
@@ -40,12 +40,13 @@
 //
 // Queues, flows, leases and pending questions have limits: 1,024 connections; 256 pending ones, whose
 // server gets 10 seconds to accept, and then the guest 10 seconds to confirm; 1,024 closed connections
-// whose end the guest has not confirmed (unfinished.go); 1,024 datagram flows; 128 forwarded questions; 32
-// connections for questions; and 256 datagrams of 4 KiB that wait for each service. A port of the
-// switch may use all that is free. When nothing is free, a port with less than its equal share
-// takes an entry of the port that has most: the oldest one; of datagram flows, first one with a
-// question and an answer, then the one that has been silent for longest. Any other port is refused,
-// except that for a datagram flow it gives up one of its own (quota.go). The wire identifies the
+// that netstack has not finished, before it makes new ones (unfinished.go); 1,024 datagram flows;
+// 128 forwarded questions; 32 connections for questions; and 256 datagrams of 4 KiB that wait for
+// each service. A port of the switch may use all that is free. When nothing is free, a port with
+// less than its equal share takes an entry of the port that has most: the oldest one; of datagram
+// flows, first one with a question and an answer, then the one that has been silent for longest.
+// Any other port is refused, except that for a datagram flow it gives up one of its own, and for a
+// connection a closed one in TIME-WAIT (quota.go, unfinished.go). The wire identifies the
 // port (wire.Packet.From), not the source address, so a guest that invents addresses gets no more.
 // Refused and evicted entries are counted in Stats; finding the entry to evict costs a look at each
 // of the port's.
@@ -56,8 +57,8 @@
 // the first ones of a port have 2 MiB, and each has at least 64 KiB. A flow has one socket that
 // receives from any port of the server, and up to 8 that send, one for each server port, time to
 // live and DF. Beyond that it closes the socket that it opened first. There are at most 4,096
-// descriptors, beside the descriptors of flows that are just ending. 4 flows at a time open
-// sockets, of the ports in turn (turns.go). Sockets of forwards have 4 MiB each in addition.
+// descriptors, beside the descriptors of flows that are just ending. 4 flows of NAT at a time
+// open sockets, of the ports in turn (turns.go). Sockets of forwards have 4 MiB each in addition.
 //
 // Incoming frames wait for netstack in a queue for each port; the queues are served in turn, by
 // bytes (inbox.go). They share 512 frames and 4 MiB in equal parts, and each has at least 32 frames
@@ -71,11 +72,12 @@
 // 2 MiB for a flow, 32 MiB for all flows plus 64 KiB for each. Datagrams lost for lack of room,
 // also in a socket, are counted.
 //
-// The addresses of the gateway and of Hosts are reserved on the switch: frames with these sources
-// from other ports with a wire.Identity are dropped there. A lease belongs to its client: a DHCP
-// message is accepted only if the client's MAC in it is the frame's source, and its IP source is
-// unspecified or bound to that MAC's port. Otherwise it is dropped, and counted as BadDHCP. An address
-// that another port uses is not leased.
+// The addresses of the gateway and of Hosts with a MAC are reserved on the switch: frames with
+// these sources from other ports with a wire.Identity are dropped there. A lease belongs to its
+// client: a DHCP message is accepted only if the client's MAC in it is the frame's source (unless
+// it came in fragments), and its IP source is unspecified or, if a port with a wire.Identity has
+// that MAC, bound to that port. Otherwise it is dropped, and counted as BadDHCP. An address that
+// another port uses is not leased.
 //
 // A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or
 // tables of flows takes no other lock, with these exceptions: it may wake waiting goroutines; under

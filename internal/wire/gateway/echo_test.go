@@ -159,7 +159,7 @@ func TestNoHopIsLeft(t *testing.T) {
 	testkit.Equal(t, "sockets", len(asked), 0)
 }
 
-// ICMP errors from guests are dropped, also in fragments: netstack would apply them to other
+// ICMP errors from guests are dropped, also in first fragments: netstack would apply them to other
 // guests' connections.
 func TestGuestsSendNoErrors(t *testing.T) {
 	r := newRaw(t, newSwitch(t), 1)

@@ -16,7 +16,7 @@ type filter struct {
 	nat              bool
 }
 
-// Ports that the filter checks.
+// Ports of the gateway's services and of DHCP clients.
 const (
 	portDNS        = 53
 	portDHCPServer = 67
@@ -89,7 +89,7 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside reports whether the filter lets a packet go to an address that is not on the link. The
+// outside reports whether a packet's protocol and destination let it go beyond the link by NAT. The
 // gateway checks its Policy later, when it makes a socket.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
 	icmp := uint8(protoICMP) // allowedICMP checks its types
@@ -144,7 +144,8 @@ const (
 // allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a
 // type that guests may send. It checks a fragmented packet by its first fragment, which has at least
 // 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers behind
-// the fragment header may be ICMP; allowedICMP refuses it, because nobody sends such packets.
+// the fragment header may be ICMP, so allowedICMP refuses fragments of other protocols than TCP, UDP
+// and ICMPv6.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
 	off, first := int(h.L4Off-h.L3Off), true
 	switch {

@@ -64,8 +64,8 @@ func notDialled(t *testing.T) (*rig, chan string) {
 	return w, asked
 }
 
-// TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
-// dials no address that the filter would refuse, whatever checksum a guest asks for.
+// TestFilterIsNotBypassedByChecksums: the wire drops a frame whose partial checksum would change its
+// destination after the filter has seen it, so the gateway does not dial the new one.
 //
 // Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
 // them.

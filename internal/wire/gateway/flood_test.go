@@ -60,8 +60,8 @@ func TestFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A guest that never confirms the end of its connections is limited to its share of unfinished
-// ones; another guest has its own share.
+// A guest that never confirms the end of its connections gets no new ones when the unfinished ones
+// fill their table; another guest still gets its share.
 func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -158,7 +158,7 @@ func TestFlowsEndWithTheirGuest(t *testing.T) {
 	}
 }
 
-// keys returns the keys of all flows.
+// keys returns the keys of all NAT flows.
 func (fs *flows) keys() (list []flowKey) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

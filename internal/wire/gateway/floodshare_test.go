@@ -72,7 +72,7 @@ func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	return float64(n) / time.Since(begin).Seconds()
 }
 
-// leased reports whether a client gets a lease with at most one retry after 3 s, as clients do (RFC
+// leased reports whether a client gets a lease with at most one retry of each message, after 3 s (RFC
 // 2131, 4.1).
 func (r *raw) leased() bool {
 	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
@@ -107,7 +107,7 @@ func (r *raw) leased() bool {
 	return ack != nil && ack.MessageType() == dhcpv4.MessageTypeAck
 }
 
-// TestFloodsLeaveShares: during a flood from one or two ports with 8 queues each, a guest completes
+// TestFloodsLeaveShares: during a flood from one or two ports with 8 queues in all, a guest completes
 // as many connections as beside threads that only spin, because these use the CPUs too: the median
 // ratio of 15 alternating pairs is at least 0.8. And 20 of 20 leases are granted by the client's
 // first retry.

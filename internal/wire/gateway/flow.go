@@ -138,15 +138,15 @@ type flow struct {
 
 // outgoing is a datagram from a guest.
 type outgoing struct {
-	to   permit // port 0: an echo
+	to   permit // port 0: an echo; not set for a forward
 	port uint16 // the server's port as the guest sees it; for a forward, the guest's port
 	ttl  uint8
 	df   bool
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: there are too many flows, or netstack has no route to the
-// guest. The goroutine that runs netstack calls it.
+// flowOf finds a flow, or begins it; nil: there are too many flows, netstack has no route to the
+// guest, or the gateway is being closed. The goroutine that runs netstack calls it.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {

@@ -19,7 +19,7 @@ type flowSocket struct {
 	c     *net.UDPConn
 	raw   syscall.RawConn
 	to    permit // destination
-	port  uint16 // the server's port as the guest sees it
+	port  uint16 // the server's port as the guest sees it; for a forward, the guest's port
 	ttl   uint8
 	df    bool
 	local uint16
@@ -33,8 +33,7 @@ type flowSocket struct {
 
 // flowReader is a flow that gets the datagrams and errors of a flowSocket.
 type flowReader interface {
-	// heard gets a datagram, and may wait until ctx ends. from is not valid if the socket is
-	// connected.
+	// heard gets a datagram from a sender, and may wait until ctx ends.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
 	// troubled gets an error of a datagram that the socket sent: oob has the error's control
 	// messages, to is the datagram's destination, b its data.
@@ -42,7 +41,7 @@ type flowReader interface {
 }
 
 // newFlowSocket makes a flowSocket of the socket that open opens, with bufs as its receive buffer.
-// After an error it frees bufs; otherwise closeAll or drop does.
+// After an error it frees bufs.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
@@ -119,8 +118,8 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is how many times toSocket tries to send a datagram: each try may return the error of
-// an earlier one. The same error twice in succession is the datagram's own.
+// pendingErrors is how many times toSocket tries at most to send a datagram: each try may return
+// the error of an earlier one. The same error twice in succession is the datagram's own.
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
@@ -160,7 +159,7 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	return max(mtu, 0)
 }
 
-// read passes on received datagrams, until the socket is closed.
+// read passes on received datagrams and errors, until the socket is closed or ctx ends.
 func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
@@ -245,7 +244,7 @@ func ofDatagram(err error) bool {
 	return false
 }
 
-// countLost counts the datagrams that the socket has dropped for lack of room since the last call.
+// countLost counts the datagrams that the socket has dropped since the last call.
 func (s *flowSocket) countLost(g *Gateway, fd int) {
 	if lost, ok := droppedBy(fd); ok {
 		g.count.udpLost.Add(uint64(lost - s.lost))
@@ -253,7 +252,7 @@ func (s *flowSocket) countLost(g *Gateway, fd int) {
 	}
 }
 
-// droppedBy returns how many datagrams a socket had no room for: the last number of SO_MEMINFO
+// droppedBy returns how many datagrams a socket has dropped: the last number of SO_MEMINFO
 // (SK_MEMINFO_DROPS of linux/sock_diag.h). It reads the numbers into a TCPInfo, whose field Lost is at
 // the offset of that number.
 func droppedBy(fd int) (uint32, bool) {

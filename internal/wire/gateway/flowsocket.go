@@ -40,7 +40,7 @@ type Flow struct {
 const forwardBuffer = 4 << 20
 
 // Answer describes a socket for a guest behind a forward that answers from another port than the
-// forward's.
+// forward's destination.
 type Answer struct {
 	Listen netip.AddrPort // the forward's address on the host
 	Sender netip.AddrPort // the sender to the forward, to which the socket is connected

@@ -93,7 +93,7 @@ func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 }
 
 // flow returns the flow of an outside sender, and makes it if there is none; nil: there are too
-// many flows, or netstack has no route to the guest. Only run calls it.
+// many flows, netstack has no route to the guest, or the gateway is being closed. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]

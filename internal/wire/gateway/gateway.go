@@ -54,7 +54,7 @@ type Gateway struct {
 	waiting    atomic.Int64 // bytes in the backlogs of all flows
 	opens      *turns       // for flows that open sockets
 
-	// Tests change these before start.
+	// Tests may change the following functions and limits before start.
 	now       func() time.Time
 	resolvers func() []netip.AddrPort
 	search    []string // domains by which guests complete names; the gateway's is the first

@@ -13,15 +13,15 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of the frames that wait for netstack. The ports with frames in the inbox share inboxFrames
-// and inboxBytes equally. A port may always have laneFrames and laneBytes, so k ports exceed the
-// sums by at most k times these.
+// Bounds of the frames that wait for netstack. Each of n ports with frames in the inbox gets room for
+// more frames while it has less than one n-th of inboxFrames and inboxBytes, or of laneFrames and
+// laneBytes if these are more.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
 	laneBytes   = 128 << 10 // twice the longest frame
-	turnBytes   = 64 << 10  // bytes that netstack takes from a port in its turn
+	turnBytes   = 64 << 10  // credit in bytes that a port gets in each turn
 	frameCost   = 2 << 10   // least bytes that a frame counts in a turn: netstack's work for a short one
 )
 
@@ -58,7 +58,7 @@ func (a *arrived) release() {
 type inbox struct {
 	filled chan struct{} // capacity 1: wakes the reader, for a lane in turn or a closed inbox
 	closed atomic.Bool
-	active atomic.Int32 // lanes with frames
+	active atomic.Int32 // lanes with frames or reserved space
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
@@ -84,7 +84,7 @@ func newInbox() *inbox {
 }
 
 // lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes idle ones; most of these belong to detached ports.
+// switch can have ports, it first deletes idle ones, such as a detached port's.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()

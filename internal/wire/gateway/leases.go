@@ -33,7 +33,7 @@ type lease struct {
 	until time.Time // end of the lease
 }
 
-// newLeases makes a pool of the addresses in the gateway's network that no host has.
+// newLeases makes a pool of at most poolSize addresses in the gateway's network that no host has.
 func newLeases(o *Options) *leases {
 	l := &leases{hosts: map[wire.MAC]*Host{}, none: map[wire.MAC]bool{}}
 	p := o.Prefix4
@@ -64,8 +64,9 @@ func newLeases(o *Options) *leases {
 }
 
 // offer returns an address for a client: the Host's, or the address of the client's earlier lease;
-// otherwise the one that it wants, if that is free; otherwise any free one. offer keeps an address of
-// the pool for the client for offerTime. false: no address is free.
+// otherwise the one that it wants, if that is free; otherwise any free one. offer does not return an
+// address of the pool that another port uses, and keeps one without a lease for the client for
+// offerTime. false: there is none.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -87,8 +88,9 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return x.addr, true
 }
 
-// confirm leases an address to a client for leaseTime from now on, and ends the client's lease of any
-// other address; false: the client may not have the address.
+// confirm leases an address of the pool to a client for leaseTime from now on, and ends the client's
+// lease of any other address; false: the client may not have the address. For a Host it only compares
+// the address.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr

@@ -42,8 +42,8 @@ func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	return addrs, found, ours || name == domain
 }
 
-// answer returns the answer to a question about a name or an address for which the gateway is
-// authoritative; nil for other questions.
+// answer returns the answer to a question about a name that it has, or about a name or an address for
+// which the gateway is authoritative; nil for other questions.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
 	name := ""

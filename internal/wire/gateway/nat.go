@@ -23,7 +23,7 @@ const (
 	maxTCP     = 1024
 	maxPending = 256 // connections that guests ask for and do not have yet
 	maxUDP     = 1024
-	maxUDPSize = 64 << 10
+	maxUDPSize = 64 << 10 // bytes of the buffer for a datagram
 )
 
 // startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's

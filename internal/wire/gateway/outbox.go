@@ -42,7 +42,7 @@ type outbox struct {
 
 var _ nic.TxQueue = (*outbox)(nil)
 
-// outSlot has the bytes of a frame in flight, in memory of the gateway (dma.Wire).
+// outSlot has the bytes of a frame in flight.
 type outSlot struct {
 	frame []byte // the header of the frame, or all of it
 	mem   *dma.Region
@@ -217,7 +217,7 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue. full is false, because nobody waits for space: put drops excess
+// Backlog implements nic.TxQueue. full is false, because put does not wait for space: it drops excess
 // packets for a destination.
 func (o *outbox) Backlog() (frames int, full bool) {
 	o.mu.Lock()

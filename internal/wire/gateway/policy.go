@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Policy defines which addresses guests reach through NAT. The gateway checks it once for each
-// socket that it makes for a guest, with the address and port to which it connects that socket. By
-// which name, fragments or headers the guest reached that address makes no difference.
+// Policy defines which addresses guests reach through NAT. The gateway checks it before it makes a
+// socket for a guest, with the address and port to which it connects that socket. By which name,
+// fragments or headers the guest reached that address makes no difference.
 //
 // An address may be embedded in an IPv6 address in many ways (embedded). The gateway checks each
 // such layer by itself, as follows, and refuses the whole address if it refuses a layer.
@@ -22,8 +22,8 @@ import (
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
 // Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses
-// it (checkResolver). The gateway takes an address for the host's only if an interface has the
-// address: it does not recognize one that only a route makes local (ip route add local).
+// it (checkResolver). The gateway takes an address for the host's only if it is a loopback address or
+// an interface has it: it does not recognize one that only a route makes local (ip route add local).
 type Policy struct {
 	HostPorts   Ports // ports of the host that guests reach
 	Deny, Allow []netip.Prefix
@@ -39,7 +39,7 @@ const (
 	RuleLinkLocal      // on the host's links
 	RuleMetadata       // clouds' services for the host
 	RuleDeny           // Policy.Deny
-	RuleHostPorts      // a port of the host that is not in Policy.HostPorts
+	RuleHostPorts      // a port of the host that Policy.HostPorts does not allow
 	NumRules
 )
 
@@ -106,15 +106,14 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that the gateway may dial. Only check and checkResolver make permits, and
-// functions that make sockets accept nothing else.
+// permit is an address that the gateway may dial. Only check and checkResolver make permits.
 type permit struct{ to netip.AddrPort }
 
 // refusal is the reason why the gateway may not dial an address.
 type refusal struct {
 	to   netip.AddrPort
 	rule Rule
-	flag string // the flag that would allow it
+	flag string // which flag refuses the address, or would allow it
 }
 
 func (r *refusal) Error() string {
@@ -164,8 +163,8 @@ func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr returns the rule, of the policy or of builtin, that refuses an address, and the flag that
-// would allow it; RuleNone: no rule refuses it.
+// addr returns the rule, of the policy or of builtin, that refuses an address, and refusal.flag;
+// RuleNone: no rule refuses it.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"

@@ -141,7 +141,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The flag that a refusal's message names does allow the address.
+// A flag --allow or --host-ports that a refusal's message names does allow the address.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -207,7 +207,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	good4, good6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8::1]:80")
 	type step struct {
 		frames  func(r *raw) [][]byte
-		rule    Rule // RuleNone: netstack or the filter drops it
+		rule    Rule // RuleNone: the policy refuses nothing
 		dialled string
 	}
 	one := func(proto byte, to string) func(r *raw) [][]byte {

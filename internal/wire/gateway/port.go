@@ -25,7 +25,7 @@ type port struct {
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // called after a guest's restart; nil: no connection or flow is to be ended
+	restarted func(owner) // called when a guest restarts or its port is detached; nil: nothing is to be ended
 
 	// unreachable answers a ping of an outside address. Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
@@ -142,9 +142,9 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	return checked, p.filter.admits(h, checked)
 }
 
-// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum,
-// because netstack will not. The sender may change the payload's memory meanwhile. So receive takes the
-// bytes that wants has checked from checked, and does not read them again.
+// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum if
+// the packet is CsumNone, because netstack will not. The sender may change the payload's memory
+// meanwhile. So receive takes the bytes that wants has checked from checked.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,

@@ -244,7 +244,7 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 	}
 }
 
-// flood takes 50 frames per second, and makes the gateway send 40 times as many.
+// flood takes 50 frames per second, and makes the gateway send some 40 times as many.
 func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
 	tick := time.NewTicker(20 * time.Millisecond)

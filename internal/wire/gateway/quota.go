@@ -8,15 +8,15 @@ import (
 )
 
 // owner is the user for which a quota counts an entry: the port of the switch that sent the frame
-// asking for the entry, whatever the frame's source address; or, for a forward to a guest whose port
-// is unknown, that guest.
+// asking for the entry, whatever the frame's source address; for a forward, the port of its guest, or
+// that guest if its port is unknown.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf returns the owner of flows from forwards to a guest: its port, if the switch knows the
-// port. So flows that a guest begins and flows to it count together.
+// ownerOf returns the owner of flows from forwards to a guest: its port, if the guest is a Host and the
+// switch knows the port. So flows that a guest begins and flows to it count together.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]

@@ -30,7 +30,7 @@ var errNotTheAnswer = errors.New("not an answer to this question")
 // hostResolvers returns the machine's current resolvers.
 func hostResolvers() []netip.AddrPort { return fromResolvConf(readResolvers) }
 
-// fromResolvConf returns what read finds in this machine's resolv.conf; nil: there is no such file.
+// fromResolvConf returns what read finds in this machine's resolv.conf; nil: it cannot be opened.
 func fromResolvConf[T any](read func(io.Reader) []T) []T {
 	f, err := os.Open(resolvConf)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// hostSearch reads the domains by which this machine completes names. The gateway calls it once,
-// when it starts.
+// hostSearch reads the domains by which this machine completes names. A gateway with NAT calls it once,
+// when it is made.
 func hostSearch() []string { return fromResolvConf(readSearch) }
 
 // readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves

@@ -20,7 +20,7 @@ const (
 	// socketWriter collects shorter pieces in a chunk: a system call for each segment of an ordinary
 	// MTU costs more than its copy.
 	directLen = 8 << 10
-	// segmentLen is how much of a host's stream netstack gets at a time: one largest segment
+	// segmentLen is how much of a host's stream netstack gets at most at a time: one largest segment
 	// (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Both ends wait for full sockets, in the middle of pieces of all lengths, and no byte is lost,
+// Both ends send pieces of many lengths through small sockets that become full, and no byte is lost,
 // repeated or out of order.
 func TestSpliceThroughFullSockets(t *testing.T) {
 	const size = 3 << 20
@@ -46,7 +46,7 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends bytes in pieces of all lengths and then closes its direction; concurrently it receives to
+// both sends bytes in pieces of many lengths and then closes its direction; concurrently it receives to
 // the end, and checks that it receives the expected bytes.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group

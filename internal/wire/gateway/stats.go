@@ -13,18 +13,18 @@ type Stats struct {
 	OutBad     uint64           // invalid packets of netstack
 	TCPFlows   uint64           // connections through NAT and forwards, total
 	UDPFlows   uint64           // datagram flows, echoes included, total
-	UDPLost    uint64           // datagrams for which a socket, or their receiver, had no room
+	UDPLost    uint64           // datagrams that were lost for lack of room, or because their guest did not resolve
 	TCPOpen    int64            // connections now, also ones being made
 	UDPOpen    int64            // datagram flows now
-	Refused    uint64           // flows, datagrams for services and questions to forward beyond the limits
-	Evicted    uint64           // flows and questions ended to make room for a port with fewer
-	Denied     [NumRules]uint64 // flows and questions that Policy refused
-	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
+	Refused    uint64           // connections, flows, datagrams for services and questions to forward beyond the limits
+	Evicted    uint64           // connections, flows, datagrams for services and questions that made room for others
+	Denied     [NumRules]uint64 // attempts to reach a server or resolver that Policy refused
+	Unreached  uint64           // connections, flows and datagrams whose other end the gateway could not reach
 	Leases     int64            // pool addresses leased, offered or withheld now
 	BadDHCP    uint64           // requests that were invalid, not from their client, or found no free address
 	Queries    uint64           // DNS questions
 	Forwarded  uint64           // part of Queries: sent to the host's resolvers
-	BadQueries uint64           // part of Queries: invalid, or answered by an error of the gateway
+	BadQueries uint64           // part of Queries: invalid, refused, or not answered by a resolver
 }
 
 type counters struct {

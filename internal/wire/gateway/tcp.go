@@ -150,7 +150,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 
 // handshake makes the guest's end of a connection that the guest asks for. It fails if the guest
 // does not confirm the connection within confirmTime, or if ctx ends. By itself netstack would wait
-// for two minutes; only Abort ends its wait.
+// longer; only Abort ends its wait.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())

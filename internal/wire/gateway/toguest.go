@@ -25,9 +25,9 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	return r
 }
 
-// sendDatagram sends a UDP datagram to a guest. It waits for the guest's MAC, which netstack
-// resolves, and for room in the outbox, as long as a frame waits for a receiver. If it waits in
-// vain, it drops the datagram and counts it as lost.
+// sendDatagram sends a UDP datagram to a guest. It waits until netstack has resolved the guest's MAC,
+// and then for room in the outbox as long as a frame waits for a receiver. If it waits in vain, it
+// drops the datagram and counts it as lost.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)

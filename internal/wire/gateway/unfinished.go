@@ -8,11 +8,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is how many connections may be in unfinished: the gateway has closed them, and the
-// guest has not, for up to unackedTime. Netstack keeps their endpoints.
+// maxUnfinished is the number of connections in unfinished from which on a new connection needs room.
+// Netstack keeps their endpoints.
 const maxUnfinished = maxTCP
 
-// unfinished are the guests' ends of connections that the gateway has closed.
+// unfinished are the guests' ends of connections that the gateway has closed and netstack has not
+// finished.
 type unfinished struct {
 	mu     sync.Mutex
 	shares shares[ended]

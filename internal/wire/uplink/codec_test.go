@@ -62,9 +62,9 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// The frames of a stream do not depend on the pieces in which the stream arrives. The cutter skips a frame
-// that is too long for the uplink without storing it; a length that is too long for QEMU ends the
-// stream.
+// The frames of a stream do not depend on the pieces in which the stream arrives. The cutter skips
+// a frame that is too long for its buffer without storing it; a length that is too long for QEMU
+// ends the stream.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)
 	all := streamOf([]byte("one"), nil, long, bytes.Repeat([]byte{2}, 1500), long, []byte("three"))

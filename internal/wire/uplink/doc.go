@@ -12,10 +12,10 @@
 //
 // Packets in outgoing frames are at most MTU bytes long, with complete checksums: the wire segments
 // GSO packets and completes checksums for the uplink (Limits). The uplink verifies TCP and UDP
-// checksums of incoming frames, so that NICs can report them as good: a driver that receives to GPU
-// memory cannot verify them itself. VXLAN passes consecutive frames of one flow and one length to
-// the kernel as one datagram that the kernel segments (UDP_SEGMENT); the last frame may be shorter. A
-// stream writes up to 64 waiting frames with one system call.
+// checksums of incoming frames unless a tap's kernel has, so that NICs can report them as good: a
+// driver that receives to GPU memory cannot verify them itself. VXLAN passes consecutive frames of
+// one source port and length to the kernel as one datagram that the kernel segments (UDP_SEGMENT);
+// the last frame may be shorter. A stream writes up to 64 waiting frames with one system call.
 //
 // Incoming frames may have any source MAC except MACs of this switch's ports (wire.Switch.Owner). A
 // frame from a gateway's MAC, or from one that a guest uses beside its NIC's own (--allow-mac), is

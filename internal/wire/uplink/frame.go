@@ -11,7 +11,7 @@ const (
 	frameBytes = 8 << 20 // of all buffers together, unless these are fewer than minFrames
 )
 
-// frame is a buffer with a frame in it, behind room for the carrier's header.
+// frame is a buffer with a frame in it; an outgoing frame is behind room for the carrier's header.
 type frame struct {
 	b    []byte
 	n    int    // bytes, the room included

@@ -45,8 +45,8 @@ func newOutbox(u *Uplink) *outbox {
 }
 
 // lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes the lanes that use no buffer and on which no sender waits;
-// most of these belong to detached ports.
+// switch can have ports, it first deletes the lanes that use no buffer and on which no sender waits,
+// such as a detached port's.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()

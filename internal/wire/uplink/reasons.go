@@ -14,7 +14,7 @@ type reason int
 const (
 	none       reason = iota
 	stranger          // a datagram from another address than the peer's
-	badHeader         // a VXLAN header too short or without I flag; a virtio_net_hdr with a GSO type that was not offered
+	badHeader         // a VXLAN header too short or without I flag; a virtio_net_hdr with an invalid GSO type
 	otherVNI          // a datagram with another VNI than the tunnel's
 	tooLong           // longer than Options.MTU with link header and two tags
 	badFrame          // too short for a link header

@@ -34,9 +34,9 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// While an uplink listens on a port, the port counts as this program's: no guest reaches it through
-// the gateway. Otherwise a VXLAN uplink to a peer on this machine would take a guest's datagrams
-// for the peer's.
+// While an uplink listens on a port, the port counts as this program's: guests do not reach it through
+// the gateway, unless the policy names it. Otherwise a VXLAN uplink to a peer on this machine would
+// take a guest's datagrams for the peer's.
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
@@ -291,7 +291,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
 
-// An uplink that ends with an error passes it to Options.Failed and logs nothing; Close does not
+// An uplink that ends with an error passes it to Options.Failed and does not log it; Close does not
 // call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)

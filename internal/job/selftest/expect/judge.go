@@ -50,13 +50,13 @@ func (j *Judged) Complaint() bool {
 type ProgramJudgement struct {
 	Name   string         `json:"name"`
 	Column results.Column `json:"column"`
-	Judged bool           `json:"judged"` // false: there are no expectations for this program and column
+	Judged bool           `json:"judged"` // false: there are no expectations for it in this column, or it did not run
 	Cases  []Judged       `json:"cases"`
 }
 
 // Judgement has the verdicts of a run.
 type Judgement struct {
-	Judged bool `json:"judged"` // false: there are no expectations for this device and kernel
+	Judged bool `json:"judged"` // false: there are no expectations for this device and kernel, or for its programs
 	// Why says why there is no judgement.
 	Why string `json:"why,omitempty"`
 	// Matches is true if every judged case has the expected result, or passes; an unjudged run has

@@ -68,7 +68,7 @@ type Program struct {
 type Case struct {
 	Name        string      `json:"name"` // "(program)": the whole program
 	Result      ktap.Result `json:"result"`
-	Reason      string      `json:"reason,omitempty"` // as the program printed it; may have several lines
+	Reason      string      `json:"reason,omitempty"` // as printed, or why the parser chose Result; may have several lines
 	Seconds     float64     `json:"seconds"`
 	Diagnostics []string    `json:"diagnostics,omitempty"`
 	Dropped     int         `json:"diagnostics_left_out,omitempty"` // lines

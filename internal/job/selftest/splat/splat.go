@@ -40,7 +40,7 @@ type Splat struct {
 	Function string   `json:"function,omitempty"`
 	Module   string   `json:"module,omitempty"` // kernel module of Function; "": built in, or unknown
 	Time     string   `json:"time,omitempty"`   // printk's time of the first line: seconds since the machine booted
-	Lines    []string `json:"lines"`            // the whole block, without times
+	Lines    []string `json:"lines"`            // of the block, without times, at most its first 200
 	Dropped  int      `json:"dropped,omitempty"`
 }
 
