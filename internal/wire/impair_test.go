@@ -73,7 +73,7 @@ var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 // TestFateOfSegmentsIsTheSeeds: with one seed the link loses and holds back the same segments,
 // however the sender packs them and whatever the port accepts.
 //
-// Invariant: wire: The seed alone decides which segments are lost or late.
+// Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	bad := Impairment{Seed: 42, Loss: 0.05, Reorder: 0.1, ReorderDepth: 5, HoldMax: time.Hour}
 	for side, o := range map[string][2]Impairment{"up": {bad, {}}, "down": {{}, bad}} {
@@ -111,7 +111,7 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 // TestFateSurvivesBusyPorts: with one seed the link loses the same segments, also if the port runs
 // out of buffers repeatedly.
 //
-// Invariant: wire: The seed alone decides which segments are lost or late.
+// Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateSurvivesBusyPorts(t *testing.T) {
 	bad := Impairment{Seed: 7, Loss: 0.1}
 	run := func(buffers int) (seqs []int) {

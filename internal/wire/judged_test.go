@@ -356,8 +356,7 @@ func judge(h *splitter.Headers, b []byte) judged {
 // for the two bytes of the checksum: TCP's or UDP's own field, or else two bytes after the checked
 // ones. No frame of the control channel comes out.
 //
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)

@@ -61,8 +61,7 @@ func TestFloodWithNobodyThere(t *testing.T) {
 }
 
 // Invariant: wire: Control frames never pass the wire.
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestWhatTheWireRefuses(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})

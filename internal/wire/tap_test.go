@@ -83,8 +83,8 @@ func expect(t *testing.T, got []string, want ...string) {
 // TestTapIsToldOfEachPacketOnce: the link reports a packet that met a busy port again when the
 // sender sends it again, and reports a segmented packet as its segments.
 //
-// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
-// of its payload.
+// Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
+// with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	a, b := pair(t)
 	up, down := watch(a.link), watch(b.link)
@@ -123,8 +123,8 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 // TestTapIsToldWhatTheLinkLost: on the way up, the sender's tap can ask for the losses; on the way
 // down, the receiver's tap sees them.
 //
-// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
-// of its payload.
+// Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
+// with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	bad := Impairment{Seed: 11, Loss: 0.2, Reorder: 0.1, HoldMax: time.Hour}
 	for name, sizes := range shapes() {

@@ -483,8 +483,7 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 // cannot place the field, the frame arrives unchanged. In no case does completing the checksum turn
 // it into a control frame, or into a frame of another flow.
 //
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}

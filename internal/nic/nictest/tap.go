@@ -90,8 +90,8 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 // frame's verdict. Answers of the control channel do not pass the wire, so the tap does not see
 // them.
 //
-// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
-// of its payload.
+// Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
+// with the segments that the link lost and, if the port reports it, the place of its payload.
 func tap(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	var from, to tapLog
@@ -153,8 +153,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 // tapBounced checks that, if the NIC does not reach the GPU peer to peer, the tap still sees the
 // payload in GPU memory, marked as bounced.
 //
-// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
-// of its payload.
+// Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
+// with the segments that the link lost and, if the port reports it, the place of its payload.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	var to tapLog

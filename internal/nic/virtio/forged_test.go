@@ -25,8 +25,7 @@ func (mute) Send([]byte) error { return nil }
 // frame: no guest can forge frames of another guest's NIC. The forged frame would be a notice of a
 // finished job, in another generation.
 //
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})

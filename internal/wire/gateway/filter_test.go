@@ -67,8 +67,7 @@ func notDialled(t *testing.T) (*rig, chan string) {
 // TestFilterIsNotBypassedByChecksums: the wire drops a frame whose partial checksum would change its
 // destination after the filter has seen it, so the gateway does not dial the new one.
 //
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
 		"UDP": func(r *raw) bypass {
@@ -155,8 +154,7 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 // TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
 // not get the new bytes past it.
 //
-// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
-// them.
+// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)
