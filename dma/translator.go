@@ -4,7 +4,7 @@ import "math"
 
 // Translator translates addresses of one space for one user, such as a ring, whose buffers mostly
 // lie in the same region: it tries the region of the last address first. One goroutine at a time
-// uses it, inside the space.
+// uses it, between Space.Enter and Space.Leave.
 type Translator struct {
 	space  *Space
 	table  *table  // the table that region comes from; if the space has another table, region is void

@@ -158,7 +158,7 @@ func TestLists(t *testing.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
 		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
 		if n <= 2 {
-			most = 5 << 18 // longer than a piece, across the border between the regions
+			most = 5 << 18 // longer than pieceLen; an entry may then cross the border between the two regions of RAM
 		}
 		// In GPU memory sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
 		const half = 3 << 19
@@ -217,7 +217,8 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// Copies are counted by the NUMA node of guest memory, and cross its links.
+// The engine counts copied bytes by the NUMA node of their guest memory. A batch of copies crosses the links of one
+// node: the node of its first byte whose node is known.
 func TestCopiesAreCountedByNode(t *testing.T) {
 	var crossed []int
 	links := func(gpu, node int) *shape.Route {
@@ -266,7 +267,8 @@ func (b *rig) endless() Job {
 	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: n}
 }
 
-// Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
+// Invariant: gpumem: Removing memory ends the jobs that still need it, and a reset of the engine
+// ends all its jobs.
 func TestCancel(t *testing.T) {
 	b := newRig(t, EngineOptions{MaxJobs: 3})
 	j := b.endless()

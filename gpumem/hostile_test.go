@@ -89,7 +89,8 @@ func TestHostileJobs(t *testing.T) {
 // TestMemoryGoesAway removes the buffer, or the RAM, that a job uses: the job fails, and writes nothing
 // after the buffer's removal.
 //
-// Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
+// Invariant: gpumem: Removing memory ends the jobs that still need it, and a reset of the engine
+// ends all its jobs.
 func TestMemoryGoesAway(t *testing.T) {
 	for _, tc := range []struct {
 		name string

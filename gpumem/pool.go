@@ -149,8 +149,7 @@ const segmentPages = 4
 
 // Supply returns the state that the pool will have after it keeps the pages of an arriving frame.
 // It is SupplyLow when fewer pages than the reserve are left, or when queued data has more than
-// half of the pages. The other half is for tokens and for in-order data: an application that holds
-// tokens for these pages while it waits for missing data still gets that data. It is SupplyEmpty
+// half of the pages. The other half is for tokens and for in-order data. It is SupplyEmpty
 // only when the pages that are left would not hold the missing segment: if the stack refused
 // segments in order earlier, the sender would deliver only one segment per retransmission timeout.
 func (p *Pool) Supply(frame int) Supply {

@@ -35,8 +35,8 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 	testkit.Must(Build(t.Context(), o))(t)
 }
 
-// The sources of the module are embedded in this program: the files that Kbuild names, and two of the headers that
-// these include.
+// The program embeds the module's sources. The test looks for the C file of each object in Kbuild, and for two of the
+// headers.
 func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	kbuild := testkit.Must(fs.ReadFile(GPUModuleSource(), "Kbuild"))(t)
 	_, list, ok := strings.Cut(string(kbuild), "vnicgpu-y :=")

@@ -31,10 +31,9 @@ func (s *session) getIRQInfo(m *message) error {
 }
 
 // setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again
-// whenever the guest unmasks it, and sends no descriptor for a vector that nothing listens to
-// (gve.md, section 2). The server refuses masking and triggering by message: these are for
-// level-triggered interrupts and for tests of the client, and a device here has one eventfd per
-// vector.
+// whenever the guest unmasks the vector, and sends no descriptor for a vector that nothing listens
+// to. The server refuses to mask or trigger interrupts by message: only level-triggered interrupts
+// need masking, and triggering only lets a client test its own handlers.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)

@@ -141,7 +141,7 @@ func (s *session) ack(m *message, result uint64) error {
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
 // refused logs that a request, or a part of it, failed without ending the connection. Of failures
-// for the same missing memory it logs only the first.
+// with ErrMemory it logs only the first until the regions change, and counts the others.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {

@@ -228,7 +228,7 @@ func readerGone(err error) bool {
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// The most lines of an error, and bytes of a line, that complain prints. Later lines may be output of guests.
+// The most lines of an error, and bytes of a line, that complain prints: an error may have output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000

@@ -70,7 +70,7 @@ func TestNBDKitPattern(t *testing.T) {
 	}
 }
 
-// --offset may be anything up to the device's end, whatever the device's size.
+// --offset may be any multiple of the device's blocks from which --size bytes fit on the device.
 func TestOffsets(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A bundle is fetched once, its size is reported before, and packages that only maintainer scripts
-// need are left out. A missing package is named in the error.
+// A bundle is fetched once, its size is reported before the download, and the packages that Leave names
+// are not installed. A missing package is named in the error.
 func TestBundleIsFetchedOnce(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")

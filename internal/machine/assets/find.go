@@ -97,7 +97,7 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 }
 
 // hostQEMU returns the QEMU that the user names, else the QEMU of PATH; its Args are nil if there is none. note
-// is the reason why a QEMU of PATH cannot be used; "" if there is none, or hostQEMU does not look for it.
+// is the reason why the QEMU of PATH cannot be used; "" if PATH has no QEMU, has a usable one, or is not searched.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())

@@ -19,7 +19,7 @@ func flow(n uint32) *splitter.Flow {
 	return f
 }
 
-// rows reads a table's shards by flow, and checks that no flow has two rows in a shard.
+// rows reads a table's shards by flow, and fails if a flow has two rows, in one shard or in two.
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
@@ -143,7 +143,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// A row has at most the size in doc.go, and a Shard not much more.
+// A row and a Shard have at most the sizes in doc.go.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)

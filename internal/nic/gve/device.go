@@ -257,8 +257,9 @@ func (d *Device) failed(tx bool, id int, err error) {
 	d.AskReset()
 }
 
-// reset is device reset: when it returns, all DMA for the driver has ended, and reset has cleared
-// the state that the driver and commands have set up, except for the PCI configuration space.
+// reset is device reset: when it returns, all DMA for the driver has ended, and everything is cleared
+// that the driver has set up by registers, by the admin queue and by the control channel. The PCI
+// configuration space and the eventfds stay.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()

@@ -138,7 +138,8 @@ func TestBuffersInOddMemory(t *testing.T) {
 // A queue whose vector has no eventfd still works; the device raises its interrupt when the
 // frontend sets an eventfd.
 //
-// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
+// Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
+// are due meanwhile are raised as one.
 func TestQueueWithoutEventFD(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -231,8 +232,8 @@ func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w.Moves(t)
 }
 
-// Interrupt doorbells with any bits, in any order, mask, arm and delay. They break nothing, and
-// interrupts come when the driver enables them again.
+// The driver may write any values to interrupt doorbells, in any order; they mask or arm the vectors
+// and set their intervals. They break nothing, and interrupts come when the driver enables them again.
 func TestAnyInterruptDoorbell(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(0)

@@ -145,8 +145,8 @@ func (l *stream) Copy() (dst, src []byte) {
 
 // Bytes arrive as they were sent, whole, split or not, with complete checksums.
 //
-// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
-// nothing else changes.
+// Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
+// to other buffers; split or not, its bytes stay as they were sent.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {

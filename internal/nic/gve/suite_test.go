@@ -22,7 +22,7 @@ func TestNIC(t *testing.T) {
 	})
 }
 
-// Invariant: nic: The suite detects each fault that can be injected into a NIC.
+// Invariant: nic: The suite detects each fault of package sabotage that the device model can have.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
 // patient is for tests whose frames wait until the test goes on, however long a loaded machine

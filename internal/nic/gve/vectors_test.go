@@ -12,7 +12,8 @@ import (
 
 // A vector fires once for each arming, and loses no interrupt.
 //
-// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
+// Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
+// are due meanwhile are raised as one.
 func TestVectorFiresOnce(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(1)

@@ -119,8 +119,8 @@ func same(t testing.TB, got, want *Frame) {
 // Headers go to the header buffer and payload elsewhere, exact to the byte, for every critical
 // length.
 //
-// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
-// nothing else changes.
+// Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
+// to other buffers; split or not, its bytes stay as they were sent.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

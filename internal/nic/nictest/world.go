@@ -265,7 +265,7 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	w.A.Sent(0) // patience ends
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
-	w.Bad.Post(0, 2) // Bad posts buffers after all, which ends its penalty
+	w.Bad.Post(0, 2) // Bad posts buffers after all: frames to Bad wait again (nic.Patience)
 	f := send(w.Bad, 20)
 	w.A.Send(0, f)
 	Arrives(t, w.Bad, 0, &f)
@@ -282,7 +282,7 @@ func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
 	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {
-		w.Bad.Post(0, 1) // ends the penalty of the previous try
+		w.Bad.Post(0, 1) // frames to Bad wait again, if patience ended in the previous try
 		w.B.Post(0, n)
 		for i := range n {
 			w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))

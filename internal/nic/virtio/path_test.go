@@ -111,8 +111,8 @@ func (l *stream) Copy() (dst, src []byte) {
 
 // Bytes arrive as they were sent, whole, with the right virtio_net_hdr.
 //
-// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
-// nothing else changes.
+// Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
+// to other buffers; split or not, its bytes stay as they were sent.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {

@@ -152,7 +152,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.OK(err)
-	old := b.FD // the test's
+	old := b.FD // the test's own descriptor of the old memory, which the device no longer maps
 	blank := bytes.Repeat([]byte{poison}, rawMem)
 	_, err = unix.Pwrite(old, blank, 0)
 	b.OK(err)

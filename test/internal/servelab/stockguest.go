@@ -1,5 +1,5 @@
 // Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the printed
-// arguments. It also tests a few guests of labs. Its files that are not tests belong to the program guest, process 1 of
+// arguments. It also tests guests that `vnic serve --lab` describes. Its files that are not tests belong to the program guest, process 1 of
 // guests that have no other program of vnic.
 package servelab
 
@@ -19,7 +19,8 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's program is process 1. Its operations use eth0 by the kernel's driver.
+// The guest's program is process 1. Its operations use eth0, those of xdp.go the interface in args, by the kernel's
+// driver.
 
 // stockModules are the kernel's driver, and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
@@ -72,7 +73,7 @@ func Main() {
 	})
 }
 
-// lease has the settings that the guest got by DHCP.
+// lease has the settings that the guest got by DHCP, and in MTU the one that eth0 had before.
 type lease struct{ Addr, Router, DNS, MTU string }
 
 // up brings eth0 up by DHCP, and starts servers of streams and HTTP.

@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/internal/report/junit"
 )
 
-// JUnit writes a run for CI: a suite for each program, and a failure or error for each case that does not match the
-// expected results. A case that fails as expected, or is new and does not pass, is skipped, with its reason, so that
-// CI does not fail because of it. Without a judgement each failed case is a failure.
+// JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict does
+// not match (expect.Verdict.Matches). A case that fails as expected, or is new and does not pass, is skipped, with its
+// reason, so that CI does not fail because of it. A case that is not judged is a failure, or error, if it failed.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
