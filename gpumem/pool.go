@@ -40,8 +40,8 @@ type page struct {
 //
 // A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of
 // the stack, which has queued a frame, and of tokens, which a user has. When the last reference is
-// dropped, the page is free again. When no page is free or posted, the NIC finds no buffer, and drops
-// and counts whole frames.
+// dropped, the page is free again. While no page is free or posted, frames wait with their senders; the
+// NIC drops and counts whole frames that wait too long.
 type Pool struct {
 	gpu int
 	off uint64 // offset of page 0 in the GPU's memory
@@ -143,14 +143,13 @@ const (
 	SupplyEmpty        // the stack may accept only the segment that comes next in the stream
 )
 
-// segmentPages hold one segment of a jumbo frame (9,000 bytes): retransmitted segments are no
-// longer.
+// segmentPages hold one segment with an MTU of at most 9,000. A longer one may not fit though Supply
+// returns SupplyLow.
 const segmentPages = 4
 
 // Supply returns the state that the pool will have after it keeps the pages of an arriving frame.
 // It is SupplyLow when fewer pages than the reserve are left, or when queued data has more than
-// half of the pages. The other half is for tokens and for in-order data. It is SupplyEmpty
-// only when the pages that are left would not hold the missing segment: if the stack refused
+// half of the pages. It is SupplyEmpty only when fewer than segmentPages are left: if the stack refused
 // segments in order earlier, the sender would deliver only one segment per retransmission timeout.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()

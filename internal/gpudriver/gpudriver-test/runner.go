@@ -108,7 +108,7 @@ func (t *T) beside(again func() error, do func()) {
 	}
 }
 
-// wait polls until done returns true.
+// wait polls until done returns true; after patience it returns an error that names what.
 func wait(what string, done func() bool) error {
 	for start := time.Now(); !done(); runtime.Gosched() {
 		if time.Since(start) > patience {

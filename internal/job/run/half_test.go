@@ -147,7 +147,7 @@ func TestHalves(t *testing.T) {
 // If one side is not proved, because b's payload goes through host memory, the run fails on
 // both hosts: b names the reason, and a reports that b's side is not proved.
 //
-// Invariant: run: A half is proved only if the other host has proved its half, too.
+// Invariant: run: A run of a half succeeds only if both hosts have proved their halves.
 func TestHalfIsNotProved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	up := t.TempDir() + "/up"
@@ -176,8 +176,8 @@ func TestHalfIsNotProved(t *testing.T) {
 	}
 }
 
-// If two hosts have different options or lab files, both name the difference before anything is
-// transferred.
+// If two hosts differ in a setting on which they must agree (hello), or in their lab files apart from
+// uplinks, both name the first difference before anything is transferred.
 func TestHalvesThatDoNotFit(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -22,7 +22,7 @@ const (
 	AccelTCG  Accel = "tcg"
 )
 
-// EnvAccel is the environment variable that overrides AccelAuto.
+// EnvAccel is the environment variable with the default of --accel.
 const EnvAccel = "VNIC_ACCEL"
 
 // ParseAccel parses auto, kvm or tcg.
@@ -47,8 +47,8 @@ var probing = struct {
 // ChooseAccel decides how guests run. AccelAuto chooses KVM only if it works in a probe, because
 // /dev/kvm may exist and then fail in the guest's first instructions. The probe boots a small
 // guest; its result is kept for this QEMU and kernel until this machine reboots, or for lateHolds if the
-// machine may have been busy. AccelKVM is not probed; without /dev/kvm it is an error. why is one line
-// for the user.
+// machine may have been busy; a failure may answer for other kernels too (probes.find). AccelKVM is not
+// probed; if /dev/kvm cannot be opened, it is an error. why is one line for the user.
 //
 // If KVM works in the probe, the time limits adapt to the boot time of the probe's guest (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {

@@ -139,8 +139,8 @@ func TestStatusOfNAKs(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: Each NAK with new information costs at most a window of frames, and other
-// NAKs cost none.
+// Invariant: nic/rdma: A NAK for a sequence error costs at most a window of frames, and none if it
+// repeats one since which no new packet was acknowledged.
 func TestStormsOfNAKs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.Timeout = 20 })

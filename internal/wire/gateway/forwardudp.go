@@ -38,7 +38,8 @@ const (
 
 // outerFlow is a datagram flow between an outside sender and a guest. The gateway sends the guest's
 // answers from another port than the forward's destination through a separate socket for each port, so
-// that the sender can tell these ports apart, and send to each.
+// that the sender can tell these ports apart, and send to each. There are at most flowSockets of them; a
+// further one replaces the oldest.
 type outerFlow struct {
 	flowLife
 	backlog

@@ -35,11 +35,11 @@ const (
 	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
 	OpLog         = "lab.log"         // return the kernel's log, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	// use eth0, whose device is gone; return the log, a []Record, up to a record with Name in it
+	// take eth0 down, whose device is gone; return the new records of the kernel's log up to one with Name, a []Record
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // settings of ethtool and ip, and back; the NIC has timestamps
+	OpSetters = "lab.setters" // change settings by ethtool and ip, and set them back; needs a NIC with Timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's program is process 1. Its operations use eth0, those of xdp.go the interface in args, by the kernel's
+// The guest's program is process 1. Its operations use eth0 (in xdp.go: the interface in args) by the kernel's
 // driver.
 
 // stockModules are the kernel's driver, and the drivers of links on top of eth0.
