@@ -90,7 +90,10 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 // returns. It refuses flags whose values the lab file gives: the ones in flags, the flags of
 // impairments, of NICs and of memory, and the flags of the gateway if the file sets the gateway.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
-	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
+	flags = append(flags, "memory", "gpu-memory")
+	options := pflag.NewFlagSet("", pflag.ContinueOnError)
+	nicFlags(options, new(lab.NICOptions))
+	options.VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
 	for _, x := range lab.Impairments() {
 		if x.Flag != "" {
 			flags = append(flags, x.Key)

@@ -71,8 +71,10 @@ func (o *Options) describeFlags() (d lab.Description) {
 		if o.ownNIC(i) {
 			g.NICs[0].GPUs = []int{} // no GPU
 			n := guestnet.DevmemHost + i
+			options := o.NICOptions
+			options.MaxMTU, options.XDP = 0, false // vnic's driver raises no MTU, and runs no XDP program
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
-				Addr6: lab.Addr6(n), NICOptions: lab.NICOptions{MTU: o.MTU, RSCUsecs: o.RSCUsecs}})
+				Addr6: lab.Addr6(n), NICOptions: options})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
