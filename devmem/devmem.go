@@ -140,8 +140,8 @@ const (
 	// Peek leaves the data in the stream (MSG_PEEK). Each peek issues new tokens, which
 	// must all be returned.
 	Peek RecvFlags = 1 << iota
-	// Trunc, without Peek, discards up to len(linear) bytes, also in device memory: RecvDevmem returns
-	// only their number n, and no frags (MSG_TRUNC).
+	// Trunc discards up to len(linear) bytes, also in device memory, unless Peek is set too: RecvDevmem
+	// returns only their number n, and no frags (MSG_TRUNC).
 	Trunc
 	// DontWait returns EAGAIN instead of waiting (MSG_DONTWAIT).
 	DontWait

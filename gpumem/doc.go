@@ -16,7 +16,6 @@
 // windows that do not occur by chance, and Audit finds each of them in memory where it should not
 // be.
 //
-
 // The package is not API (README, Stability).
 package gpumem
 
