@@ -40,8 +40,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 		return
 	}
 	fmt.Fprintf(b, "# vnic %s: mode %s, %d ranks, minBytes %d maxBytes %d warmup iters: %d iters: %d validation: %d\n",
-		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters,
-		map[bool]int{true: 1}[m.Rows[0].InPlace.Wrong != nil]) // as nccl-tests prints it
+		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m)) // as nccl-tests prints it
 	fmt.Fprintf(b, "# guests: %v; %s; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
 		english.Plural(r.Channels, "channel", ""), r.Seed)
 	for _, x := range m.Ranks {
@@ -71,6 +70,14 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 		verdict = "FAILED"
 	}
 	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.6g\n#\n", m.Wrong, verdict, m.Bus)
+}
+
+// checked returns nccl-tests' "validation": 1 if the results of a mode were compared, else 0.
+func checked(m *Mode) int {
+	if m.Rows[0].InPlace.Wrong == nil {
+		return 0
+	}
+	return 1
 }
 
 // text returns the columns of a half. A time that is too long for its column has fewer decimals, as in nccl-tests.
