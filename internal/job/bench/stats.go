@@ -34,13 +34,13 @@ func summarize(values []float64) *Interval {
 // value is below the true median with a chance of one half, so the number of values below it has a binomial
 // distribution: the interval is that of the sign test (Conover, Practical Nonparametric Statistics, 3.2).
 func outside(n int) int {
-	chance := math.Pow(2, -float64(n)) // the chance that exactly k values are below the true median
+	log := -float64(n) * math.Ln2 // of the chance that exactly k values are below the true median
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {
-		if sum += chance; 2*sum > doubt {
+		if sum += math.Exp(log); 2*sum > doubt {
 			break
 		}
-		chance *= float64(n-k) / float64(k+1)
+		log += math.Log(float64(n-k) / float64(k+1))
 	}
 	return max(k-1, 0)
 }
