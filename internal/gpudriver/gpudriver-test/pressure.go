@@ -18,7 +18,8 @@ func compacting(test func(t *T)) func(t *T) {
 // again.
 func shortOfRAM(test func(t *T)) func(t *T) {
 	return func(t *T) {
-		available, _ := memavail.Available("/")
+		available, where := memavail.Available("/")
+		t.require(where != "", "how much memory is available is not known")
 		size := int(available-available/8-uint64(2*moveSize)) &^ (page - 1)
 		take := func() error {
 			b, err := mapAnonymous(size, false)
