@@ -93,7 +93,7 @@ type Binding interface {
 	Done() <-chan struct{}
 }
 
-// FlowID names a flow rule.
+// FlowID names a flow rule; 0 names none.
 type FlowID uint32
 
 // Flow is a rule: packets that match Src and Dst go to Queue. A zero address or port matches any,
