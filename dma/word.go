@@ -9,9 +9,10 @@ import (
 )
 
 // StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees
-// either the old word or the new one, and a reader that loads the new word as an acquire (LoadWord; a
-// driver's read barrier) also sees everything that was stored before it. So StoreWord can publish a ring entry by its last word, if that word marks
-// the entry as valid. b must start at a multiple of 4 (Aligned) and have at least 4 bytes.
+// either the old word or the new one, and a reader that loads the new word as an acquire (LoadWord;
+// a driver's read barrier) also sees everything that was stored before it. So StoreWord can publish
+// a ring entry by its last word, if that word marks the entry as valid. b must start at a multiple
+// of 4 (Aligned) and have at least 4 bytes.
 //
 // Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
 // compiler moves no store behind it. Both architectures are little endian.

@@ -60,7 +60,9 @@ func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing strin
 // up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
 func (i *Interface) up(l netlink.Link) error {
 	withoutDAD(l.Attrs().Name)
-	_, err := rtnl.BringUp(l, i.MTU, i.Addrs, func(p netip.Prefix, err error) bool { return without6(p.Addr().Is6(), err) })
+	_, err := rtnl.BringUp(l, i.MTU, i.Addrs, func(p netip.Prefix, err error) bool {
+		return without6(p.Addr().Is6(), err)
+	})
 	return err
 }
 

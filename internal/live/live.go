@@ -53,10 +53,11 @@ func (l *Command) File(flag, name string) *Draft {
 	return d
 }
 
-// Run calls job with a context that ends when c's context ends, or when the broker, the process outside of the sandbox,
-// ends. Before, it sets in o the Broker and the function that confines this process, and adds Services: the uplinks, the
-// counters and the capture. config returns what the broker may do. After job, Run writes the report of Page, closes all
-// that it has opened, and removes files of File that were not committed. The caller prints the capture's report.
+// Run calls job with a context that ends when c's context ends, or when the broker, the process
+// outside of the sandbox, ends. Before, it sets in o the Broker and the function that confines this
+// process, and adds Services: the uplinks, the counters and the capture. config returns what the
+// broker may do. After job, Run writes the report of Page, closes all that it has opened, and
+// removes files of File that were not committed. The caller prints the capture's report.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell

@@ -47,8 +47,8 @@ func AddDefaultRoute(l netlink.Link, gateway netip.Addr, flags int) error {
 // duplicate address detection: they can be used at once. It skips an address if the kernel's error
 // for it satisfies ignore (nil: none does). added are the addresses that the link did not have
 // before, also after an error.
-func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (added []netip.Prefix,
-	err error) {
+func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (
+	added []netip.Prefix, err error) {
 	if mtu != 0 && mtu != l.Attrs().MTU {
 		if err := netlink.LinkSetMTU(l, mtu); err != nil {
 			return nil, fmt.Errorf("MTU %d: %w", mtu, err)

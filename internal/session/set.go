@@ -207,7 +207,8 @@ func (s *Set) reach(d *lab.Description) error {
 		mem := g.HW.GPUs[first(&d.Guests[i])]
 		n := &Node{Guest: g, Name: g.Name, Port: p, Memory: Memory{Name: g.Name, GPU: mem.GPU},
 			P2P: s.opt.P2P.Of(i) && !d.NoP2P && g.HW.Tree.Path(p.Place, mem.Place).P2P(),
-			Config: NodeConfig{Port: p, GPU: mem.GPU, Family: s.opt.Family, Bind: s.opt.bind(), Loss: LinkLoss(&s.opt.Impairment, s.opt.Lab),
+			Config: NodeConfig{Port: p, GPU: mem.GPU, Family: s.opt.Family, Bind: s.opt.bind(),
+				Loss:     LinkLoss(&s.opt.Impairment, s.opt.Lab),
 				Window:   (s.opt.window(i) + HugePage - 1) &^ (HugePage - 1),
 				Gateways: s.opt.gateways(), Log: s.opt.Log}}
 		s.Nodes = append(s.Nodes, n)

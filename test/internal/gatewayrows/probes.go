@@ -237,7 +237,8 @@ func (p *prober) ipv6() (string, string, error) {
 	return p.share(len(text), 2), strings.Join(text, " and "), nil
 }
 
-// await6 waits until the NIC has an IPv6 address beside its link-local one, and the kernel has found no duplicate of it.
+// await6 waits until the NIC has an IPv6 address beside its link-local one, and the kernel has
+// found no duplicate of it.
 func (p *prober) await6() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the printed
-// arguments. It also tests guests that `vnic serve --lab` describes. Its files that are not tests belong to the program guest, process 1 of
-// guests that have no other program of vnic.
+// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs
+// with the printed arguments. It also tests guests that `vnic serve --lab` describes. Its files
+// that are not tests belong to the program guest, process 1 of guests that have no other program of
+// vnic.
 package servelab
 
 import (

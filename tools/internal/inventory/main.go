@@ -1,5 +1,6 @@
-// Command inventory lists the tests and checks of a checkout. Given an older and a newer list, it finds
-// for each entry of the older list its heir: the entry of the newer list that it has become. See the heads of tools/inventory/list and tools/inventory/heirs.
+// Command inventory lists the tests and checks of a checkout. Given an older and a newer list, it
+// finds for each entry of the older list its heir: the entry of the newer list that it has become.
+// See the heads of tools/inventory/list and tools/inventory/heirs.
 package main
 
 import (
