@@ -323,17 +323,16 @@ func TestSabotageIsSeen(t *testing.T) {
 }
 
 // When a rank has left the ring, the operations of all other ranks end with an *Error, and the error of
-// the next rank names the rank that left, and the step.
+// the next rank names the rank that left, and the step. An operation of the rank that left binds nothing.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)
 	testkit.OK(t, list[2].ring.Close())
 	errs := all(list, func(i int, r *rank) error {
-		if i == 2 {
-			return nil
-		}
 		return r.ring.AllReduce(t.Context(), devmem.Float32, r.data, 0, 1000)
 	})
+	testkit.ErrorIs(t, errs[2], net.ErrClosed)
+	testkit.Equal(t, "bindings after Close", len(list[2].dev.Stats().Bindings), 0)
 	for _, i := range []int{0, 1, 3} {
 		e := (*Error)(nil)
 		if !errors.As(errs[i], &e) {

@@ -111,6 +111,11 @@ func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
 		return nil, nil //nolint:nilnil // Sender takes a nil binding: payload goes through host memory
 	}
+	select {
+	case <-r.left: // Close has ended the last binding, and nothing would end a new one
+		return nil, net.ErrClosed
+	default:
+	}
 	if r.tx != nil && r.txOf == b {
 		return r.tx, nil
 	}
