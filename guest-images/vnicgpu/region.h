@@ -7,7 +7,7 @@
 /* Memory of a program whose pages a NIC gets on demand. */
 struct region {
 	struct mmu_interval_notifier notifier;
-	struct kref ref;			/* one of the file's list, and one of each function that uses the region without a list's lock */
+	struct kref ref;			/* of the file's list, and of functions that use the region without the list's lock */
 	struct vnicgpu *gpu;
 	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
 	struct list_head list;			/* entry in the file's list */
@@ -16,11 +16,11 @@ struct region {
 	u32 id;
 	unsigned long start, pages;
 
-	struct mutex lock;			/* taken in invalidations: do not allocate memory while holding it */
+	struct mutex lock;			/* taken in invalidations: allocate no memory under it */
 	unsigned long *mapped;			/* under lock: pages that the NIC may use */
 	u32 generation;				/* under lock: number of the last invalidation */
 	int error;				/* under lock: errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
-	struct vnicgpu_region_stats stats;	/* under lock, except refused and the fields that are no counters */
+	struct vnicgpu_region_stats stats;	/* under lock, except refused */
 	atomic64_t refused;
 };
 
