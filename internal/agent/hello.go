@@ -24,15 +24,15 @@ type Hello struct {
 	CPUs      int      `json:"cpus"`
 	MemTotal  uint64   `json:"mem_total"` // bytes
 	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
-	BootMS    int64    `json:"boot_ms"`   // time from the kernel's start until init was done
-	UptimeMS  int64    `json:"uptime_ms"` // now
-	Modules   []string `json:"modules"`   // loaded by init
+	BootMS    int64    `json:"boot_ms"`   // from the kernel's start to the agent's
+	UptimeMS  int64    `json:"uptime_ms"`
+	Modules   []string `json:"modules"` // loaded by init
 	PCI       []PCI    `json:"pci"`
 }
 
 // PCI is a device of the guest.
 type PCI struct {
-	Addr   string `json:"addr"` // "0000:00:02.0"
+	Addr   string `json:"addr"`
 	Vendor uint16 `json:"vendor"`
 	Device uint16 `json:"device"`
 	Class  uint32 `json:"class"`
@@ -48,12 +48,11 @@ type BAR struct {
 	Flags uint64 `json:"flags"` // Linux's IORESOURCE_*
 }
 
-// Find returns the devices with these ids.
 func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is the guest's uptime when this process started. Init starts the agent's process when it is done.
+// started is the guest's uptime when this process started, which is when init was done.
 var started = uptime()
 
 func init() {
@@ -77,7 +76,7 @@ func hello(ctx context.Context) *Hello {
 	return h
 }
 
-// uptime returns the time since boot in milliseconds, or 0 if the kernel returns an error.
+// uptime returns the time since boot in milliseconds; 0: unknown.
 func uptime() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -116,8 +115,7 @@ func readHex(path string) uint64 {
 	return v
 }
 
-// parseResource parses sysfs' "resource", which has a line "start end flags" for each of six BARs. It
-// ignores unused BARs and the lines after the sixth: the seventh is the ROM's.
+// parseResource parses the six BARs' lines "start end flags" of sysfs' "resource".
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

@@ -40,8 +40,8 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert loads base.ko, or base.ko.zst, which the kernel unpacks. If there is neither file, the module
-// is built into the kernel, and insert returns nil.
+// insert loads base.ko, or base.ko.zst, which the kernel unpacks. If there is neither file, insert takes the
+// module for built into the kernel, and returns nil.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")
