@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A trial run reports what Landlock would refuse when a file is opened, by the path that the open
-// leads to.
+// A trial run reports the path of an openat that Landlock would refuse.
 func TestTrialSaysWhatLandlockWouldRefuse(t *testing.T) {
 	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	t.Chdir(dir)

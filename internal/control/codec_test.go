@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has values of the types on the wire that decode decodes, how many bytes of each may have only
-// one value, because they are reserved, and how many may have two values, because they are bools.
+// layouts has values on the wire, and how many bytes of each may have only one value, because they are
+// reserved, or two, because they are bools.
 var layouts = []struct {
 	name            string
 	value           any
@@ -57,7 +57,7 @@ var layouts = []struct {
 
 var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
-// again decodes data as a value of v's type, and encodes that value.
+// again decodes data as a value of v's type, and encodes it.
 func again(v any, data []byte) ([]byte, error) {
 	p := reflect.New(reflect.TypeOf(v)).Interface()
 	if err := decode(data, p); err != nil {
@@ -66,7 +66,6 @@ func again(v any, data []byte) ([]byte, error) {
 	return encode(nil, p)
 }
 
-// enc returns the encoding of a value that has one.
 func enc(v any) []byte {
 	b, err := encode(nil, v)
 	if err != nil {
@@ -75,8 +74,7 @@ func enc(v any) []byte {
 	return b
 }
 
-// FuzzFrame checks that frames, and data of the types in layouts, that decode are encoded to the same
-// bytes again, and that nothing panics.
+// FuzzFrame checks that what decodes is encoded to the same bytes again.
 func FuzzFrame(f *testing.F) {
 	for _, b := range goldenFrames(f) {
 		f.Add(b)
@@ -130,9 +128,8 @@ func TestBadValuesAreNotEncoded(t *testing.T) {
 	}
 }
 
-// TestWhatIsReservedIsZero changes each byte of each structure to each value: values that decode
-// are encoded to the same bytes again, and others are refused with EINVAL. Reserved bytes must
-// accept one value and bools two; both are counted.
+// TestWhatIsReservedIsZero changes each byte of each structure to each value: a reserved byte must accept one
+// value, and a bool two.
 func TestWhatIsReservedIsZero(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {

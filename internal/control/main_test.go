@@ -13,8 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler with a State and a list of jobs. Its goldenHandler answers the commands that change
-// neither.
+// port is a Handler with a State and jobs. Its goldenHandler answers the other commands.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -137,8 +136,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop is called with the number of a frame, and reports
-// whether the frame is lost and whether it is duplicated; requests and replies count together.
+// link joins a client and a dispatcher. drop gets the number of a frame, and reports whether the frame is
+// lost, and whether it is duplicated.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher
