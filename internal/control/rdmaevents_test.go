@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestOnRDMATellsEachThatAsked registers two sets of callbacks for different events, and removes
-// one.
+// TestOnRDMATellsEachThatAsked registers two sets of callbacks, and removes one.
 func TestOnRDMATellsEachThatAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
@@ -27,7 +26,7 @@ func TestOnRDMATellsEachThatAsked(t *testing.T) {
 		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 5))
 		l.deliver(l.d.NotifyPages(nil, driverMAC, &r))
 		p.s.Generation = 78
-		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 6)) // a notify reports a reset and its own event
+		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 6)) // a reset, and the notify itself
 		testkit.Must(c.Hello(t.Context()))(t)
 		p.s.Generation = 79
 		testkit.Must(c.Hello(t.Context()))(t) // a reply reports a reset too
@@ -47,7 +46,7 @@ func TestOnRDMATellsEachThatAsked(t *testing.T) {
 	})
 }
 
-// TestBadNotifiesAreStrays sends notifies that do not decode, and notifies that do not exist.
+// TestBadNotifiesAreStrays sends notifies that do not decode, or do not exist.
 func TestBadNotifiesAreStrays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})

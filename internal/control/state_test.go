@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// check checks the invariants of every State.
+// check checks what is true of every State.
 func (s *State) check(t interface{ Fatalf(string, ...any) }, i *Info) {
 	if len(s.Splits) != int(i.QueuePairs) || len(s.Rules) > int(i.MaxRules) || len(s.Bindings) > int(i.MaxBindings) ||
 		len(s.FlowCounters) > int(i.MaxFlowCounters) {
@@ -50,7 +50,7 @@ func testInfo() *Info {
 	return &Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 2, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 1}
 }
 
-// TestRules checks the errno of each refusal, and that each command leaves a valid State.
+// TestRules checks the errno of refusals, and the State after each command.
 func TestRules(t *testing.T) {
 	i := testInfo()
 	set := func(t *testing.T) *State {
@@ -192,9 +192,6 @@ func TestStateIsJSON(t *testing.T) {
 	}
 }
 
-// TestStateKeepsItsRules executes random commands: the State stays valid, and a refused command does
-// not change it.
-//
 // Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {
 	i := testInfo()

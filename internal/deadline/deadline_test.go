@@ -32,7 +32,7 @@ func TestDeadlineMoves(t *testing.T) {
 			t.Error("it passed though it was moved")
 		default:
 		}
-		d.Set(time.Now().Add(time.Second)) // sooner
+		d.Set(time.Now().Add(time.Second))
 		<-waiting
 		if !passed(d) {
 			t.Error("after its time: not passed")

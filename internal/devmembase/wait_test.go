@@ -33,7 +33,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// A closed set accepts no more elements. Close returns the elements, and reports whether it is the first Close.
+// A closed set accepts no more elements.
 func TestSet(t *testing.T) {
 	var s Set[int]
 	testkit.Equal(t, "added", s.Add(1, nil) && s.Add(2, nil), true)

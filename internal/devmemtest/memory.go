@@ -15,9 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MemoryWorld is the environment of a case of MemoryCases: a devmem.Memory; two buffers of one GPU,
-// each of at least MemorySize bytes; one buffer of another GPU (nil: there is only one GPU); and the
-// contents of the two buffers, for reads and writes by the CPU.
+// MemoryWorld is the environment of a case of MemoryCases: two buffers of one GPU, each of at least
+// MemorySize bytes, and their contents; and one buffer of another GPU (nil: there is none).
 type MemoryWorld struct {
 	Memory   devmem.Memory
 	Buffers  [2]devmem.Buffer
@@ -58,8 +57,8 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases returns the suite of devmem.Memory. Its cases check that each method changes exactly
-// the bytes that its documentation names; most also check that it counts them.
+// MemoryCases returns the suite of devmem.Memory: whether the methods change exactly the bytes that they
+// should.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -71,11 +70,11 @@ func MemoryCases() []MemoryCase {
 type memoryEnv struct {
 	T
 	*MemoryWorld
-	want   [2][]byte // the expected contents of the buffers at the end
+	want   [2][]byte // expected contents of the buffers
 	random *rand.Rand
 }
 
-// compare compares the memory of both buffers with the expected contents.
+// compare compares both buffers with the expected contents.
 func (e *memoryEnv) compare() {
 	e.Helper()
 	for i, want := range e.want {
@@ -173,7 +172,7 @@ func gather(e *memoryEnv) {
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Gathered: all})
 }
 
-// sum is the reference for Reduce: it adds b to a, one element at a time, with Go's types.
+// sum is the reference for Reduce: it adds b to a, one element each.
 func sum(t devmem.Type, a, b []byte) {
 	le := binary.LittleEndian
 	switch t {
@@ -187,8 +186,7 @@ func sum(t devmem.Type, a, b []byte) {
 	}
 }
 
-// nearest returns the bfloat16 nearest to the float32 of a sum: it compares the distances of both
-// neighbours, and chooses the even one if the distances are equal.
+// nearest returns the bfloat16 nearest to the float32 of a sum, the even one in a tie.
 func nearest(sum float64) uint16 {
 	f := float32(sum)
 	low := uint16(math.Float32bits(f) >> 16) // towards zero
@@ -210,7 +208,7 @@ func nearest(sum float64) uint16 {
 	return high
 }
 
-// nan reports whether an element is a NaN: the bits of a NaN in a sum are not specified.
+// nan reports whether an element is a NaN, whose bits in a sum are not specified.
 func nan(t devmem.Type, b []byte) bool {
 	switch t {
 	case devmem.Float32:
@@ -221,7 +219,7 @@ func nan(t devmem.Type, b []byte) bool {
 	return false
 }
 
-// reduced adds n elements in the expected contents, copies the NaNs of the actual contents there, and compares both.
+// reduced adds n elements in the expected contents, takes NaNs from the actual contents, and compares both.
 func (e *memoryEnv) reduced(t devmem.Type, dst int, dstOff uint64, src int, srcOff, n uint64) {
 	e.Helper()
 	size := t.Size()
@@ -253,7 +251,7 @@ func reduce(e *memoryEnv) {
 		e.reduced(t, 0, last, 1, last, 1)
 		all += size
 	}
-	// Values that random numbers seldom have: ties, both signs of zero, denormals, infinities.
+	// Ties, both signs of zero, denormals, infinities.
 	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 1 << 8, 1<<8 + 2, 1.0 / 256, 3.0 / 256, -1.0 / 256,
 		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), math.SmallestNonzeroFloat32,
 		0x1p-126, 0xffp120, 0x1p119}
@@ -286,7 +284,7 @@ func reduceInPlace(e *memoryEnv) {
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 8, e.Buffers[0], 1<<20, 1000))
 	e.reduced(devmem.Int32, 0, 8, 0, 1<<20, 1000)
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 4096, e.Buffers[0], 4096, 5))
-	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // adds the elements to themselves
+	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // adds them to themselves
 }
 
 func beyond(e *memoryEnv) {
@@ -330,7 +328,7 @@ func wrong(e *memoryEnv) {
 
 func twoGPUs(e *memoryEnv) {
 	if e.Other == nil {
-		return // the world has one GPU
+		return
 	}
 	m, ctx := e.Memory, e.Context()
 	e.fails(m.Gather(ctx, e.Buffers[0], e.Other, []devmem.Move{{Len: 1}}), syscall.EXDEV)

@@ -12,8 +12,7 @@
 //
 // A program that is not a test, for example in a guest, runs a case with Check.
 //
-// A world is a device and an ordinary TCP host that can reach it. Each case gets a new world, so
-// that it cannot be affected by other cases. The world chooses the addresses.
+// A world is a device and an ordinary TCP host that can reach it, and is used for one case.
 //
 // The package is not API (README, Stability).
 package devmemtest
@@ -46,21 +45,21 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is the environment of a case. Its maker destroys it in T.Cleanup.
+// World is the environment of a case. T.Cleanup destroys it.
 type World struct {
-	Dev  devmem.Device // the device under test
-	Addr netip.Addr    // address of Dev
-	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. Only flow
-	// rules send traffic to them.
+	Dev  devmem.Device
+	Addr netip.Addr // address of Dev
+	// Queues are receive queues of Dev that can be bound, at least 2, in rising order, with traffic by flow
+	// rules only.
 	Queues []int
 	GPU    int
-	// Memory is the GPU's memory, which the CPU can access: at least 4 MiB, all zero at first.
+	// Memory is the GPU's: at least 4 MiB, all zero at first.
 	Memory Memory
 
 	Host Host
-	// Strict reports that tokens are issued as on Linux: the lowest free number first, from 1.
+	// Strict: tokens are issued as on Linux, the lowest free number first, from 1.
 	Strict bool
-	// Pages reports that Stats counts pages.
+	// Pages: Stats counts pages.
 	Pages bool
 }
 
@@ -105,7 +104,7 @@ const (
 	patience = time.Minute
 )
 
-// env is a World with helpers that report errors that the case does not expect.
+// env is a World with helpers.
 type env struct {
 	T
 	*World
@@ -165,7 +164,6 @@ func (e *env) bindTX() devmem.Binding {
 	return b
 }
 
-// steer steers the port's traffic to the bound queue.
 func (e *env) steer() devmem.FlowID {
 	e.Helper()
 	id, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: e.Queues[0]})
@@ -173,7 +171,7 @@ func (e *env) steer() devmem.FlowID {
 	return id
 }
 
-// accept opens a connection from the host to the device.
+// accept opens a connection from the host.
 func (e *env) accept() (devmem.Conn, net.Conn) {
 	e.Helper()
 	l, err := e.Dev.Listen(netip.AddrPortFrom(e.Addr, port))
@@ -228,9 +226,8 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f while the case continues; the case calls wait before it ends. A case sends more
-// than a few segments in this way while the other end receives, because the windows of both ends
-// limit how much may be in flight.
+// background runs f while the case continues, until wait. A case sends much in this way: the windows of both
+// ends limit how much may be in flight.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -252,7 +249,7 @@ func (e *env) write(c net.Conn, b []byte) {
 	testkit.OK(e, writeAll(c, b))
 }
 
-// stream makes the host write the bytes of want, and receives all of them.
+// stream makes the host write want, and receives it.
 func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	e.Helper()
 	wait := e.background(func() error { return writeAll(host, want) })
@@ -269,7 +266,7 @@ func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	return b
 }
 
-// arrived waits until n bytes can be read from c, without reading them.
+// arrived waits until n bytes can be read from c.
 func (e *env) arrived(c devmem.Conn, n int) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, 256), make([]byte, n)
@@ -287,8 +284,7 @@ func (e *env) arrived(c devmem.Conn, n int) {
 	}
 }
 
-// poll calls f every millisecond until f returns true, for at most patience. It is for conditions that
-// no call waits for.
+// poll calls f every millisecond until f returns true, for at most patience.
 func (e *env) poll(f func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -312,7 +308,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	testkit.OK(e, list.GiveBack(c))
 }
 
-// bytes returns the bytes of the frags, in device memory and in linear, in order. With no frags it returns linear.
+// bytes returns the bytes of the frags, or without frags those of linear.
 func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	e.Helper()
 	if len(frags) == 0 {
@@ -337,7 +333,7 @@ func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	return out
 }
 
-// recv calls RecvDevmem with room for room frags and n bytes, and returns the frags and the bytes.
+// recv calls RecvDevmem with room for room frags and n bytes.
 func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, room), make([]byte, n)
@@ -352,13 +348,13 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives the expected bytes, and gives their tokens back to the connection.
+// recvAll receives the expected bytes, and returns their tokens.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with room for room frags in each call; it calls check with the frags of each call.
+// recvEach is recvAll with room for room frags in each call, after which it calls check.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {
@@ -370,7 +366,7 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, and checks that DontNeed reports known freed tokens.
+// dontNeed returns tokens, of which known are known.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {
@@ -378,7 +374,7 @@ func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.T
 	}
 }
 
-// unused checks, if Pages is set, that no page of a binding holds data, and no token is held.
+// unused checks, if Pages is set, that a binding's pages hold no data, and no token is held.
 func (e *env) unused(b devmem.Binding) {
 	e.Helper()
 	if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
@@ -395,7 +391,7 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
-// readWhile runs f, which sends the bytes of want, and meanwhile reads them from the host's connection c.
+// readWhile runs f, and meanwhile reads want from the host's connection c.
 func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
 	e.Helper()
 	wait := e.background(f)
@@ -414,7 +410,7 @@ func (e *env) equal(what string, got, want []byte) {
 	}
 }
 
-// errOf returns the error of a call, its last result.
+// errOf returns a call's last result, an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -427,7 +423,6 @@ func (e *env) errorIs(what string, err, want error) {
 	}
 }
 
-// store writes bytes to the transmit buffer.
 func (e *env) store(off int, b []byte) {
 	e.Helper()
 	testkit.OK(e, errOf(e.Memory.WriteAt(b, int64(txOff+off))))

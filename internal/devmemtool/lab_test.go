@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world has the NICs and GPUs of two guests on a switch. Each run of the tool opens one guest's NIC.
+// world has the NICs and GPUs of two guests on a switch.
 type world struct {
 	t      testing.TB
 	guests [2]*guest
@@ -28,7 +28,7 @@ type guest struct {
 	t    testing.TB
 	port *lab.Port
 	gpu  *gpumem.GPU
-	// change may wrap the opened device.
+	// may wrap the opened device
 	change func(*Device)
 }
 
@@ -71,8 +71,7 @@ func (r run) String() string {
 	return fmt.Sprintf("status %d\nstdout: %.200q\nstderr: %s", r.status, r.out, r.err)
 }
 
-// want fails the test unless the run ended with status, wrote exactly out to stdout, and has all of
-// says on stderr.
+// want checks the status, the whole stdout, and parts of stderr.
 func (r run) want(t testing.TB, who string, status int, out string, says ...string) {
 	t.Helper()
 	missing := func(part string) bool { return !strings.Contains(r.err, part) }
@@ -95,7 +94,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched is the tool's stderr. It closes listens when the tool reports that it waits, or in end.
+// watched is the tool's stderr. It closes listens when the tool waits for a connection.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once
@@ -118,13 +117,11 @@ func (w *world) recv(ctx context.Context, args string) <-chan run {
 	return done
 }
 
-// send runs the sender in guest 0.
 func (w *world) send(ctx context.Context, in, args string) <-chan run {
 	done, _ := w.start(ctx, 0, in, "send "+args)
 	return done
 }
 
-// both runs the receiver and the sender.
 func (w *world) both(in, recv, send string) (r, s run) {
 	w.t.Helper()
 	done := w.recv(w.t.Context(), recv)

@@ -84,7 +84,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 	}
 }
 
-// The error of a wrong ID explains the ID, and lists the bindings or rules that exist, at most maxNamed.
+// The error of a wrong ID explains it, and lists at most maxNamed existing ones.
 func TestIDsNameThemselves(t *testing.T) {
 	var all, many Device
 	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {
@@ -177,7 +177,7 @@ func TestDocsHaveAllMistakes(t *testing.T) {
 	}
 }
 
-// pageOfMistakes returns the part of docs/mistakes.md that is generated from the table.
+// pageOfMistakes returns the generated part of docs/mistakes.md.
 func pageOfMistakes() string {
 	pool := rx(100)
 	example := Device{Bindings: []Binding{pool}, Rules: []devmem.Flow{{Dst: here, Queue: 2}}}.situation(
