@@ -1,6 +1,6 @@
 package driver
 
-// batch holds the frames for one call of Receive, and their memory. The polling goroutine owns it.
+// batch holds the frames for one call of Receive, and their memory, for the polling goroutine.
 type batch struct {
 	frames []RxFrame
 	ranges []Range // payload of the frames
@@ -26,7 +26,7 @@ func (b *batch) next() *RxFrame {
 
 func (b *batch) drop() { b.frames = b.frames[:len(b.frames)-1] }
 
-// join joins first and piece(1) to piece(count-1). It fails if the frame is too long.
+// join joins first and piece(1) to piece(count-1). It fails for a frame of more than maxFrame.
 func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []byte, ok bool) {
 	start := len(b.arena)
 	b.arena = append(b.arena, first...)

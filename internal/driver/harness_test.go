@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf returns the error of a call, its last result.
+// errOf returns a call's last result, an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -30,7 +30,6 @@ func checkErr(t testing.TB, what string, err, want error) {
 	}
 }
 
-// mapped maps a file until the test ends.
 func mapped(t testing.TB, fd int, size uint64) []byte {
 	t.Helper()
 	b := testkit.Must(unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
@@ -88,7 +87,6 @@ func (g *testGPU) whole(t testing.TB) {
 	testkit.Equal(t, "pages that were not given back", g.out(), 0)
 }
 
-// testReceiver keeps copies of frames and cookies.
 type testReceiver struct {
 	gpu  *testGPU
 	keep bool // do not return pages
@@ -97,7 +95,7 @@ type testReceiver struct {
 	cond        *sync.Cond
 	frames      []gotFrame
 	cookies     []uint64
-	completions int // calls of Completed
+	completions int // of Completed
 	wakes       int
 	each        func(f *RxFrame) // called on the polling goroutine; set under mu
 }
@@ -152,7 +150,7 @@ func (r *testReceiver) wait(ok func() bool) {
 	}
 }
 
-// waitFrames waits until there are n frames and takes them.
+// waitFrames waits for n frames and takes them.
 func (r *testReceiver) waitFrames(n int) (f []gotFrame) {
 	r.wait(func() bool { return len(r.frames) >= n })
 	r.locked(func() { f, r.frames = r.frames, nil })
@@ -166,7 +164,7 @@ type rig struct {
 	rcv *testReceiver
 	gpu *testGPU
 
-	gone bool // the backend is gone: Close may fail
+	gone bool // Close may fail: the backend is gone
 }
 
 type rigOptions struct {
@@ -193,7 +191,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// attach starts a driver, without a Receiver, on a test device. The caller closes the driver, which ends the device.
+// attach starts a driver, without a Receiver, on a test device. The caller closes it.
 func attach(t testing.TB, o rigOptions) (*rig, error) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -233,7 +231,6 @@ func (r *rig) bind(t testing.TB) {
 // steer makes the device send frames back on a queue; -1: drop them.
 func (r *rig) steer(queue int) { r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } }) }
 
-// locked calls f under mu.
 func (r *testReceiver) locked(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

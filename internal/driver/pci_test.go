@@ -86,7 +86,7 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	}
 }
 
-// fakeHugePages returns a Memory with ordinary memory at invented addresses.
+// fakeHugePages returns ordinary memory at invented addresses.
 func fakeHugePages() *hugemem.Memory {
 	next := uint64(1 << 32)
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
@@ -98,8 +98,7 @@ func fakeHugePages() *hugemem.Memory {
 
 const hugePage = hugemem.PageSize
 
-// TestHugePage uses a real huge page if the machine has one: it does not change the machine to get
-// one.
+// TestHugePage uses a huge page if the machine has one.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
 	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
@@ -139,7 +138,7 @@ func TestHugeMemory(t *testing.T) {
 	}
 }
 
-// physical returns the physical address that a test's pagemap has for an address.
+// physical returns the physical address that a test's pagemap has for addr.
 func physical(tree *pciTree, addr uintptr) (uint64, error) {
 	addrs, err := hugemem.Physical(tree.path("pagemap"), addr, 1, 1)
 	if err != nil {
@@ -169,7 +168,7 @@ func TestPhysicalErrors(t *testing.T) {
 	}
 }
 
-// TestPCIErrors checks that each failing step says which one it was and what to do.
+// TestPCIErrors checks that each failing step is named.
 func TestPCIErrors(t *testing.T) {
 	remove := func(path string) func(*pciTree, string) {
 		return func(p *pciTree, dir string) { os.RemoveAll(p.path(strings.ReplaceAll(path, "DIR/", dir))) }
@@ -178,7 +177,7 @@ func TestPCIErrors(t *testing.T) {
 		name string
 		edit func(p *pciTree, dir string)
 		addr string
-		want string // in the error
+		want string
 	}{
 		{"no sysfs", remove("sys"), "", "mount sysfs"},
 		{"no device", remove("DIR/"), "", "-device virtio-net-pci"},
@@ -229,7 +228,6 @@ func TestPCIErrors(t *testing.T) {
 	}
 }
 
-// bar maps the NIC's registers until the test ends.
 func (p *pciTree) bar(dir string) regs {
 	b, err := pciDev{dir: p.path(dir)}.mapBAR(4, 0x4000)
 	testkit.OK(p.t, err)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PCI ids, and the kernel's driver that passes interrupts on.
 const (
 	idVirtioNet = "0x1af4:0x1041" // modern virtio-net
 	idIVSHMEM   = "0x1af4:0x1110"
@@ -57,7 +56,7 @@ func (s sysfs) find(id string) ([]pciDev, error) {
 	return devs, nil
 }
 
-// findNIC returns the virtio-net device at addr; if addr is empty, the only one of the machine.
+// findNIC returns the virtio-net device at addr, or if addr is empty the only one.
 func (s sysfs) findNIC(addr string) (pciDev, error) {
 	devs, err := s.find(idVirtioNet)
 	if err != nil {
@@ -88,13 +87,11 @@ func (d pciDev) attr(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// pciBAR is the address range of a BAR.
 type pciBAR struct{ addr, size uint64 }
 
 const resourceMem = 0x200 // IORESOURCE_MEM
 
-// bars reads the address ranges of the BARs; a BAR that is not memory, or has no address,
-// has size 0.
+// bars reads the address ranges of the BARs; size 0: no memory, or no address.
 func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	text, err := d.attr("resource")
 	if err != nil {
@@ -140,8 +137,8 @@ func writeAttr(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// bindUIO binds the device to uio_pci_generic, instead of another driver, and returns the name of its uio
-// device. If the device is bound there already, it only returns the name.
+// bindUIO binds the device to uio_pci_generic, in place of another driver, and returns the name of its uio
+// device.
 func (d pciDev) bindUIO() (string, error) {
 	dir := filepath.Join(d.sys.drivers(), uioDriver)
 	if _, err := os.Stat(dir); err != nil {
@@ -153,8 +150,7 @@ func (d pciDev) bindUIO() (string, error) {
 				return "", fmt.Errorf("taking %s from %s: %w", d.addr, old, err)
 			}
 		}
-		// The override names one device; an id would match every virtio-net device without a
-		// driver.
+		// The override names one device; an id would match every virtio-net device without a driver.
 		err := writeAttr(filepath.Join(d.dir, "driver_override"), uioDriver)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = writeAttr(filepath.Join(dir, "new_id"), "1af4 1041")
@@ -162,7 +158,7 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// bind fails if writing new_id has bound the device already
+		// bind fails if writing new_id has bound the device
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}
@@ -175,7 +171,7 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens the uio device called name, and makes its node in /dev if there is none.
+// openUIO opens a uio device, whose node in /dev it makes if there is none.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +194,6 @@ func (d pciDev) openUIO(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openConfig opens the configuration space.
 func (d pciDev) openConfig() (pciConfig, error) {
 	f, err := os.OpenFile(filepath.Join(d.dir, "config"), os.O_RDWR, 0)
 	if err != nil {
@@ -207,7 +202,6 @@ func (d pciDev) openConfig() (pciConfig, error) {
 	return pciConfig{f}, nil
 }
 
-// mapBAR maps a BAR's memory.
 func (d pciDev) mapBAR(i int, size uint64) ([]byte, error) {
 	path := filepath.Join(d.dir, "resource"+strconv.Itoa(i))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/virtionet"
 )
 
-// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's: its BAR 4 is a file,
-// so that registers keep their last values, and queue and feature selectors select nothing.
+// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's, whose BAR 4 is a file:
+// registers keep their last values, and selectors select nothing.
 type pciTree struct {
 	t    testing.TB
 	root sysfs
@@ -81,7 +81,6 @@ func (p *pciTree) nic(addr string) (dir string) {
 	return dir
 }
 
-// gpu adds an ivshmem device.
 func (p *pciTree) gpu(pciAddr string, addr, size uint64) (dir string) {
 	return p.device(pciAddr, "0x1af4", "0x1110", pciSpace(),
 		resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{addr, size}))

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removedNIC waits until a NIC has stopped because the device named in the error was removed.
+// removedNIC waits until a NIC has stopped because the named device was removed.
 func removedNIC(t *testing.T, n *NIC, name string) {
 	t.Helper()
 	<-n.failed
@@ -24,8 +24,8 @@ func removedNIC(t *testing.T, n *NIC, name string) {
 	checkErr(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
 }
 
-// The mappings of a device end with its removal: an access then faults (SIGBUS), the NIC stops, and
-// does not access the device again. The fault is real: the registers' file is truncated.
+// The mappings of a device end with its removal: an access then faults, here because the registers' file is
+// truncated.
 func TestNICWhoseRegistersGoStops(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)
@@ -51,7 +51,7 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault at any other address is a panic, not a removal of the device.
+// A fault at any other address is a panic.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
@@ -66,8 +66,6 @@ func TestFaultElsewhereIsAPanic(t *testing.T) {
 	_ = p.touch(func() error { regs(b).read8(0); return nil })
 }
 
-// The kernel reports a removed device: the NIC, a GPU that rings point to, another GPU, or
-// something else.
 func TestRemovalsThatTheKernelTells(t *testing.T) {
 	const gpu = "0000:00:03.0"
 	for _, c := range []struct {
@@ -137,15 +135,14 @@ func TestRemovalEvents(t *testing.T) {
 		defer close(done)
 		hearRemovals(events, func(string) {})
 	}()
-	testkit.OK(t, events.Close()) // ends it
+	testkit.OK(t, events.Close())
 	<-done
 }
 
-// In a process the program reports a removed GPU: a NIC that has bound it stops, and returns its
-// pages when the queue is unbound.
+// A NIC from Attach that has bound a removed GPU stops, and returns its pages when the queue is unbound.
 func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r := newBoundRig(t, rigOptions{})
-	r.nic.RemoveGPU(99) // not its GPU
+	r.nic.RemoveGPU(99)
 	testkit.OK(t, r.nic.Err())
 	r.nic.RemoveGPU(3)
 	removedNIC(t, r.nic, "GPU 3")
@@ -154,8 +151,7 @@ func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r.gpu.whole(t)
 }
 
-// After its device is gone, a sleeper cannot sleep any more, but rest returns at each wake: the
-// driver runs its callers' requests until Close.
+// After its descriptor has failed, a sleeper's rest returns at each wake.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

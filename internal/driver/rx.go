@@ -9,32 +9,31 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Sizes of reception: in bytes, and maxBatch in frames.
+// Sizes in bytes, and maxBatch in frames.
 const (
 	hostBuf   = 4096    // a buffer of a host queue
-	maxFrame  = 1 << 17 // the driver drops longer frames; IP packets are shorter, and a batch must have room for a frame
+	maxFrame  = 1 << 17 // longer frames are dropped; a batch must have room for one
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
 
-// rxQueue is a receive queue. The polling goroutine owns it.
+// rxQueue is a receive queue, owned by the polling goroutine.
 //
-// A host queue has buffers in host memory; a frame may use several of them
-// (VIRTIO_NET_F_MRG_RXBUF). Any other queue has no buffers until it is bound; then split has its
-// chains.
+// A host queue has buffers in host memory, of which a frame may use several (VIRTIO_NET_F_MRG_RXBUF). Any
+// other queue has no buffers until it is bound.
 type rxQueue struct {
 	n     *NIC
 	index int
 	ring  *ring
 	host  []memory // buffers of a host queue, by cookie
-	hdrs  []memory // header buffers of a bound queue; BindQueue makes them
-	split *split   // nil: the queue is not bound
+	hdrs  []memory // header buffers of a bound queue
+	split *split   // chains of a bound queue; nil: not bound
 
-	used []virtq.Used // chains that the device returned and that are not posted again
-	have int          // how many chains used has
+	used []virtq.Used // returned chains that are not posted again
+	have int          // chains in used
 
 	refill atomic.Bool // Refill was called
-	stats  counters    // written by open, and by the polling goroutine once it runs
+	stats  counters    // written by open, and then by the polling goroutine
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {
@@ -56,7 +55,6 @@ func newRxQueue(n *NIC, index int) (*rxQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// postHost posts all buffers of a host queue.
 func (q *rxQueue) postHost() error {
 	for i := range q.host {
 		if err := q.addHost(uint32(i)); err != nil {
@@ -117,12 +115,11 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	}
 }
 
-// takeHost adds the frames at the start of used to the batch, as many as it has room for, and
-// returns how many buffers they use.
+// takeHost adds frames from used to the batch, while that has room, and returns how many buffers they use.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		piece := q.host[first.Cookie].b[:first.Len] // not more than the buffer: virtq checks Len
+		piece := q.host[first.Cookie].b[:first.Len] // virtq has checked Len
 		var h netHdr
 		count, err := q.readHeader(&h, piece, len(piece), "buffer")
 		if err != nil || count > len(used)-n {
@@ -144,8 +141,8 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// readHeader decodes the virtio_net_hdr at the start of b, to which the device wrote n bytes, and
-// returns how many buffers the frame uses.
+// readHeader decodes the virtio_net_hdr at the start of b, to which the device wrote n bytes, and returns how
+// many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
@@ -157,8 +154,8 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// addFrame adds a frame to the batch, or passes it to the control client. It drops a frame that is
-// too short or not ok.
+// addFrame adds a frame to the batch, or passes it to the control client. It drops a frame that is too short
+// or not ok.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)
@@ -180,7 +177,7 @@ func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	return nil
 }
 
-// enableCall asks for a call at the next returned chain; more reports that there is work already.
+// enableCall asks for a call at the next returned chain; more: there is work already.
 func (q *rxQueue) enableCall() (more bool) {
 	if q.host == nil && q.split == nil {
 		return false
