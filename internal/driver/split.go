@@ -8,18 +8,18 @@ import (
 )
 
 // split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
-// (docs/specs/virtio.md, 4). The polling goroutine owns it.
+// (docs/specs/virtio.md, 4), owned by the polling goroutine.
 //
-// A returned chain keeps the pages that its frame did not use, in order. Before the driver posts
-// the chain again, fill adds pages from the PageSource. A chain without any page waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order; fill adds others before the chain is
+// posted again. A chain without any page waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
-	hdrs     []memory   // header buffers, by cookie
+	hdrs     []memory   // by cookie
 	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is PagesPerChain
-	idle     []uint32   // cookies that are not posted
+	idle     []uint32   // cookies of chains that are not posted
 	posted   int
-	draining bool          // postSplit posts no more chains
+	draining bool          // no more chains are posted
 	drained  chan struct{} // closed when draining and nothing is posted
 	bufs     []virtq.Buf   // scratch
 }
@@ -37,8 +37,7 @@ func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
 	return s
 }
 
-// pollSplit delivers the frames in q.used and posts the chains again. got reports that new chains
-// have come.
+// pollSplit delivers the frames in q.used and posts the chains again; got: new chains have come.
 func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	refill := q.refill.Load() && q.refill.Swap(false)
 	if !got && !refill {
@@ -66,13 +65,13 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	return true, err
 }
 
-// takeSplit adds the frames at the start of used to the batch, as many as it has room for, and
-// returns how many chains they use. It removes the frames' pages from their chains.
+// takeSplit adds frames from used to the batch, while that has room, and returns how many chains they use. It
+// removes the frames' pages from their chains.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		if first.Len == 0 { // an empty chain: the device returns it because split was turned off
+		if first.Len == 0 { // the device returns it because split was turned off
 			n++
 			continue
 		}
@@ -105,7 +104,7 @@ func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	return int(chains[i].Len)
 }
 
-// fits reports whether each chain's payload fits into its pages, as it does for a split frame.
+// fits reports whether each chain's payload fits into its pages, as a split frame's does.
 func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	for i, u := range chains {
 		if payloadOf(chains, i, hdrLen) > len(s.pages[u.Cookie])*PageSize {
@@ -115,7 +114,6 @@ func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	return true
 }
 
-// addSplit adds a frame to the batch.
 func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Used) error {
 	f := b.next()
 	*f = RxFrame{Queue: q.index, Header: header, Split: true}
@@ -142,8 +140,7 @@ func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Us
 	return nil
 }
 
-// take appends the first n bytes of a chain's pages to ranges, and removes the used pages from the
-// chain.
+// take appends the first n bytes of a chain's pages to ranges, and removes these pages from the chain.
 func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	pages := s.pages[cookie]
 	i := 0
@@ -192,7 +189,7 @@ func (q *rxQueue) postSplit(back []virtq.Used) error {
 	return nil
 }
 
-// postChain fills a chain up with pages and posts it, or leaves it idle if it has no page or the ring is full.
+// postChain fills a chain up with pages and posts it, or leaves it idle without a page or room in the ring.
 func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	s := q.split
 	if !*dry {
@@ -227,7 +224,7 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	return nil
 }
 
-// fill adds pages from the source to a chain; full reports whether the chain has all its pages.
+// fill adds pages from the source to a chain; full: it has all its pages.
 func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	have := s.pages[c]
 	want := have[len(have):cap(have)]

@@ -80,7 +80,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 	for i := range 5 {
 		r.steer(0)
 		r.bind(t)
-		for k := range 300 { // more than the ring, so that it wraps
+		for k := range 300 { // more than the ring has
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
 		}
 		for _, f := range r.rcv.waitFrames(300) {
@@ -93,7 +93,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 
 func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 600})
-	r.nic.offloads.QueueReset = false // before anybody reads it
+	r.nic.offloads.QueueReset = false // before the first reader
 	r.dev.do(func() { r.dev.flush = true })
 	for i := range 3 {
 		r.bind(t)
@@ -140,8 +140,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
-	// Earlier frames may still be in flight: the driver drops the ones that the device forwards
-	// before split is on again, and the others arrive split. Repeat the last frame until it arrives.
+	// Earlier frames may be in flight, and frames without split are dropped until split is on again.
 	for arrived := false; !arrived; {
 		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
 		r.rcv.mu.Lock()
@@ -182,7 +181,6 @@ func TestBindErrors(t *testing.T) {
 	checkErr(t, "unbinding twice", r.nic.UnbindQueue(2), unix.EINVAL)
 }
 
-// badSource returns an offset that is not a page's.
 type badSource struct{ pages int }
 
 func (b badSource) TakePages(queue int, dst []uint64) int {

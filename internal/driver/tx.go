@@ -12,41 +12,41 @@ import (
 
 // Sizes of transmission.
 const (
-	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks; an ordinary frame uses one
-	wholeLen   = 17 * PageSize // a chunk for a whole frame: Options.WholeFrames
+	chunkLen   = 2048          // a chunk of DMA memory for headers and linear data
+	wholeLen   = 17 * PageSize // a chunk for a whole frame (Options.WholeFrames)
 	maxTxDescs = 64            // of a chain
-	// MaxTxRanges is how many device ranges a TxFrame may have, in addition to its linear data.
+	// MaxTxRanges bounds the device ranges of a TxFrame.
 	MaxTxRanges = 30
-	// MaxTxLinear is how many bytes Header and Linear may have together.
+	// MaxTxLinear bounds Header and Linear together, in bytes.
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
-// txQueue is a transmit queue. Callers of Transmit and the polling goroutine use it under mu.
+// txQueue is a transmit queue, used under mu.
 type txQueue struct {
 	n     *NIC
 	index int
 
 	mu      sync.Mutex
 	ring    *ring
-	err     error    // not nil: the queue is closed
-	chunks  []memory // DMA memory
-	chunk   int      // bytes of each
-	free    []uint32 // free chunks
+	err     error // set: the queue is closed
+	chunks  []memory
+	chunk   int // bytes of each chunk
+	free    []uint32
 	slots   []txSlot // frames in flight, by the ring's cookie
-	idle    []uint32 // free slots
-	watched int      // frames in flight whose TxFrame.Cookie is not 0
+	idle    []uint32
+	watched int      // frames in flight with a TxFrame.Cookie
 	starved bool     // Transmit has returned because the ring was full
-	freed   bool     // the device has returned a frame since Transmit set starved
+	freed   bool     // the device has returned a frame since starved was set
 	asleep  bool     // the polling goroutine sleeps, or is about to
-	calls   bool     // askCalls has asked the device for calls
-	done    []uint64 // returned cookies that Completed has not reported
+	calls   bool     // the device was asked for calls
+	done    []uint64 // returned cookies to report
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
 	stats counters
 }
 
-// doneLen returns how many cookies may wait for Completed, for a ring of a size.
+// doneLen bounds the cookies that wait for Completed, for a ring of a size.
 func doneLen(size int) int { return 4 * size }
 
 // txSlot is a frame in flight.
@@ -82,10 +82,9 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, it accepts
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, that is
 // fewer than all, and the polling goroutine calls Completed, with or without cookies, when there is room.
-// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit, also the
-// one that calls the Receiver.
+// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
@@ -125,7 +124,7 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 	return n, err
 }
 
-// add puts a frame into the ring, or returns ErrFull, or another error if the frame is wrong.
+// add puts a frame into the ring, or returns ErrFull, or the frame's error.
 func (q *txQueue) add(f *TxFrame) error {
 	linear := len(f.Header) + len(f.Linear)
 	if linear == 0 || linear > MaxTxLinear || len(f.Device) > MaxTxRanges {
@@ -166,8 +165,7 @@ func (q *txQueue) add(f *TxFrame) error {
 	return nil
 }
 
-// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks, and starts q.bufs with these
-// chunks.
+// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks, and sets q.bufs to these.
 func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	q.bufs = q.bufs[:0]
 	var hdr [netHdrLen]byte
@@ -243,8 +241,7 @@ func (q *txQueue) reap() error {
 	return nil
 }
 
-// poll reports sent frames to the Receiver. The polling goroutine calls it; cookies is scratch
-// memory.
+// poll reports sent frames to the Receiver; cookies is scratch memory.
 func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	q.mu.Lock()
 	if q.err != nil {
@@ -267,9 +264,9 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return report, err
 }
 
-// wanted reports whether a caller waits until frames are sent. If none waits, transmit takes sent
-// frames back when the ring is full: most frames of a TCP connection are acknowledgments, and an
-// interrupt for each would cost more than the frame.
+// wanted reports whether a caller waits until frames are sent. Otherwise transmit takes them back when the
+// ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for each would cost
+// more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
 // askCalls asks the device for a call when it has sent a frame; more: it has sent one already.
@@ -278,8 +275,7 @@ func (q *txQueue) askCalls() (more bool) {
 	return q.ring.EnableCall()
 }
 
-// enableCall asks for calls if a caller waits until frames are sent; more: there is work already.
-// The polling goroutine calls it before it sleeps.
+// enableCall, before a sleep, asks for calls if a caller waits for them; more: there is work already.
 func (q *txQueue) enableCall() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -293,7 +289,7 @@ func (q *txQueue) enableCall() (more bool) {
 	return more || len(q.done) > 0
 }
 
-// disableCall asks for no more calls. The polling goroutine calls it after it has slept.
+// disableCall, after a sleep, asks for no more calls.
 func (q *txQueue) disableCall() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -303,8 +299,8 @@ func (q *txQueue) disableCall() {
 	}
 }
 
-// close makes later calls of Transmit fail with err. It returns the cookies that Completed has not
-// reported, including frames in flight.
+// close makes later calls of Transmit fail with err, and returns the cookies that were not reported, of
+// frames in flight too.
 func (q *txQueue) close(err error) (cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -322,7 +318,6 @@ func (q *txQueue) close(err error) (cookies []uint64) {
 	return cookies
 }
 
-// gpu returns a GPU that the device can reach, or nil.
 func (n *NIC) gpu(id int) *GPUInfo {
 	for i := range n.gpus {
 		if n.gpus[i].ID == id {

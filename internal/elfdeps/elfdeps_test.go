@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// file describes a crafted ELF file.
 type file struct {
 	interp                 string
 	soname, rpath, runpath string
@@ -193,7 +192,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// The files that Find returns suffice for a program of this machine: its own dynamic linker searches only these.
+// A program's own dynamic linker needs only the files that Find returns.
 func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	files, err := Finder{}.Find("/bin/ls")
 	if err != nil || len(files) < 2 {

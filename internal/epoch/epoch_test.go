@@ -5,8 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Wait also waits for a reader that loads the index and then sleeps through a whole grace period, and so
-// counts itself in the counter that is not current.
+// Wait also waits for a reader that loads the index, and counts itself after a whole grace period.
 func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e Epoch

@@ -15,14 +15,14 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// child is this program again, started as region; it opens a region of its memory on this program's file.
+// child is this program as regionOf.
 type child struct {
 	*exec.Cmd
 	stdin io.Closer
 	*region
 }
 
-// newChild starts a child with a number of pages, half of them in the GPU. The NIC uses all of them.
+// newChild starts a child with a number of pages, half of them in the GPU, all used by the NIC.
 func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	t := n.t
 	c := exec.Command("/proc/self/exe", "region", strconv.Itoa(pages))
@@ -47,7 +47,7 @@ func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	return x
 }
 
-// end kills the child, or lets it end by itself, and waits for its end.
+// end kills the child, or lets it end by itself.
 func (c *child) end(kill bool) error {
 	if kill {
 		_ = c.Process.Kill()
@@ -57,7 +57,7 @@ func (c *child) end(kill bool) error {
 	return errors.Join(c.stdin.Close(), c.Wait())
 }
 
-// regionOf is the child: it opens a region on the file that it has inherited, and ends with its input.
+// regionOf opens a region on the file that it has inherited, and ends with its input.
 func regionOf(t *T, pages string) {
 	n := must(strconv.Atoi(pages))(t)
 	f := gpudriver.FromFD(3)
@@ -82,8 +82,7 @@ func childTold(t *T, f *gpudriver.File, n *hostNIC) {
 	}
 }
 
-// manyKilled starts processes, one after the other, and kills every second one; the others end by themselves.
-// The NIC uses their pages meanwhile.
+// manyKilled starts processes, one after the other, and kills every second one while the NIC uses its pages.
 func manyKilled(t *T, f *gpudriver.File, n *hostNIC) {
 	for i := range 20 {
 		t.step = fmt.Sprintf("process %d", i)

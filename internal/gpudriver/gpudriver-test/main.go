@@ -1,6 +1,5 @@
-// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU: which calls it refuses,
-// that memory belongs to the file that allocated it, and that removal waits for devices but not for programs. It prints
-// a line for each test.
+// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU. It prints a line
+// for each test.
 //
 //	gpudriver-test                 memory, mappings and dma-bufs
 //	gpudriver-test memory          the same, without the test that needs a NIC with device memory TCP
@@ -26,11 +25,11 @@ const (
 	page  = gpudriver.PageSize
 	piece = 1 << 20
 	nic   = "eth0"
-	// patience is the longest wait for an event; the guest may be emulated.
+	// patience bounds the wait for an event; the guest may be emulated.
 	patience = 30 * time.Second
 )
 
-// commands are the arguments that run no tests. hold, region and signals are for processes that a test starts.
+// commands are the arguments that run no tests; hold, region and signals are for processes of tests.
 var commands = map[string]func(t *T, args []string){
 	"log":     func(t *T, _ []string) { printLog(t) },
 	"hold":    func(t *T, args []string) { hold(t, args[0], args[1]) },
@@ -83,14 +82,13 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// printLog prints the kernel's log.
 func printLog(t *T) {
 	b := make([]byte, 1<<20)
 	n := must(unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b))(t)
 	t.ok(errOf(os.Stdout.Write(b[:n])))
 }
 
-// mailboxSize is how much of a GPU's memory the driver may keep for its mailbox after a program has opened a region.
+// mailboxSize is how much of a GPU's memory the driver may keep for its mailbox.
 var mailboxSize uint64
 
 // try runs a test, and then checks that all memory of the GPU is free, except the mailbox's.
@@ -105,7 +103,6 @@ func (c *testCase) try() error {
 	})
 }
 
-// only returns the guest's only GPU.
 func only(t *T) gpudriver.GPU {
 	list := must(gpudriver.List())(t)
 	t.require(len(list) == 1, "%d GPUs", len(list))
@@ -115,7 +112,7 @@ func only(t *T) gpudriver.GPU {
 // open opens the GPU's device. The caller closes it.
 func open(t *T) *gpudriver.File { return must(gpudriver.Open(t.gpu.Path))(t) }
 
-// ask opens the GPU's device and returns the driver's information.
+// ask returns the driver's information about the GPU.
 func ask(t *T) gpudriver.Info {
 	f := open(t)
 	defer f.Close()

@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// memoryCases test memory, mappings and dma-bufs.
 var memoryCases = []testCase{
 	{"bad calls are refused", badCalls},
 	{"memory is a file's own", checkOwn},
@@ -46,8 +45,7 @@ func bound(t *T) {
 	fmt.Println("bound")
 }
 
-// registered allocates memory of a GPU and registers it, so that it can be bound to the NIC. The caller
-// closes all three.
+// registered allocates memory of a GPU and registers it with the NIC. The caller closes all three.
 func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	f := open(t)
 	off, err := f.Alloc(4*piece, 0)
@@ -65,7 +63,8 @@ func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	return f, d, buf
 }
 
-// mapped opens a GPU's device, and allocates and maps a piece. The caller closes the file and unmaps the memory.
+// mapped opens a GPU's device, and allocates and maps a piece. The caller closes the file and unmaps the
+// memory.
 func mapped(t *T, path string) (f *gpudriver.File, off uint64, mem []byte) {
 	f = must(gpudriver.Open(path))(t)
 	off, err := f.Alloc(piece, 0)
@@ -114,7 +113,7 @@ func badCalls(t *T) {
 	t.refused("no memory", f.Raw(0xc018e901, nil), unix.EFAULT)
 }
 
-// checkOwn: a file cannot use the memory of another file; memory that is allocated again is zeroed.
+// checkOwn: a file cannot use another file's memory; memory that is allocated again is zeroed.
 func checkOwn(t *T) {
 	a := open(t)
 	defer a.Close()
@@ -176,8 +175,7 @@ func same(t *T) {
 		unix.EINVAL)
 }
 
-// elsewhere: a container has its own /dev, which can be unmounted after a program opened and mapped
-// a GPU there.
+// elsewhere: another /dev, as of a container, can be unmounted after a program mapped a GPU there.
 func elsewhere(t *T) {
 	dir := must(os.MkdirTemp("", ""))(t)
 	defer func() { _ = os.Remove(dir) }()
@@ -194,7 +192,7 @@ func elsewhere(t *T) {
 	t.ok(unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)))
 	f, _, mem := mapped(t, node)
 	defer f.Close()
-	// Removal of the GPU removes mappings by any device node.
+	// Removal removes mappings by any device node.
 	mem[0] = 1
 	t.ok(bind(t.gpu, "unbind"))
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched by another node")
@@ -208,7 +206,7 @@ func bind(g gpudriver.GPU, file string) error {
 	return os.WriteFile(filepath.Join("/sys/bus/pci/drivers", gpudriver.Module, file), []byte(g.PCI), 0)
 }
 
-// unbindMapped: programs that have a GPU open or mapped do not delay its removal, and get errors afterwards.
+// unbindMapped: a GPU that is open or mapped can be removed; then programs get errors.
 func unbindMapped(t *T) {
 	f, off, mem := mapped(t, t.gpu.Path)
 	defer f.Close()
@@ -224,7 +222,7 @@ func unbindMapped(t *T) {
 	t.ok(bind(t.gpu, "bind"))
 }
 
-// touch reads memory; it returns an error if that raises SIGBUS.
+// touch reads memory; SIGBUS is an error.
 func touch(mem []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -244,7 +242,7 @@ func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, nil, err
 }
 
-// unbindBound: removal waits until the NIC has released the memory. Then no binding is left.
+// unbindBound: removal waits until the NIC has released the memory.
 func unbindBound(t *T) {
 	f, d, buf := registered(t)
 	defer f.Close()

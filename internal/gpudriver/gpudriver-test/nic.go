@@ -16,7 +16,7 @@ type hostNIC struct {
 	control testnic.Control
 }
 
-// onNIC returns test with the GPU attached to the NIC on the host, which answers the driver.
+// onNIC returns test with the GPU attached to the NIC on the host.
 func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
 	return func(t *T) {
 		f := open(t)
@@ -32,14 +32,14 @@ func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
 	}
 }
 
-// newHostNIC maps the page of commands. The caller unmaps it.
+// newHostNIC maps the page of commands; the caller unmaps it.
 func newHostNIC(t *T, f *gpudriver.File) *hostNIC {
 	off, err := f.Alloc(page, 0)
 	t.require(err == nil && off == 0, "the page of commands is at %#x: %w", off, err)
 	return &hostNIC{t, must(f.Mmap(off, page))(t)}
 }
 
-// do makes the NIC execute a command, and returns the result. It ends the test if the NIC cannot execute the command.
+// do makes the NIC execute a command, and returns the result.
 func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 	n.control.Command(op, args...)
 	err := wait("the NIC on the host has done it", func() bool { return !n.control.Commanded() })
@@ -51,7 +51,7 @@ func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 
 func (n *hostNIC) mode(m uint64) { n.do(testnic.SetMode, m) }
 
-// report is a request of the driver to the NIC, to release pages.
+// report is a request of the driver to the NIC.
 type report struct {
 	region     uint32
 	pages      released
@@ -86,30 +86,27 @@ func (n *hostNIC) log() (list []report) {
 	return list
 }
 
-// read makes the NIC read from a page.
 func (n *hostNIC) read(p gpudriver.Page, off uint64) uint64 {
 	return n.do(testnic.Read, uint64(p.Kind), p.Addr+off).Words[0]
 }
 
-// write makes the NIC write to a page.
 func (n *hostNIC) write(p gpudriver.Page, off, x uint64) {
 	n.do(testnic.Write, uint64(p.Kind), p.Addr+off, x)
 }
 
-// region is a region whose pages the NIC uses, and the greatest generation so far.
+// region is a region whose pages the NIC uses, and its greatest generation so far.
 type region struct {
 	*gpudriver.Region
 	nic *hostNIC
 	gen uint32
 }
 
-// openRegion makes a region of memory.
 func (n *hostNIC) openRegion(f *gpudriver.File, b []byte) *region {
 	return &region{must(f.OpenRegion(b))(n.t), n, 0}
 }
 
-// fault makes pages present for the NIC. kinds are the expected kinds of pages: r for RAM, g for the GPU, R and G if
-// they are writable, and . for invalid pages.
+// fault makes pages present for the NIC. kinds are their expected kinds: r for RAM, g for the GPU, R and G if
+// writable, and . if invalid.
 func (r *region) fault(first uint64, kinds string, write, ram bool) []gpudriver.Page {
 	t := r.nic.t
 	pages, gen, err := r.Fault(first, len(kinds), write, ram)
@@ -152,8 +149,7 @@ func (r *region) mustRelease(want ...released) {
 		r.gen, list, want)
 }
 
-// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer, so that the
-// answer has the same generation or a greater one.
+// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer.
 func (r *region) mustReleaseBefore(want released) {
 	list := r.nic.log()
 	r.nic.t.require(len(list) == 1 && list[0].pages == want && int32(r.gen-list[0].generation) >= 0,
