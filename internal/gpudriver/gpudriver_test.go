@@ -17,17 +17,16 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// none is the line of a BAR that a device does not have.
+// none is the line of a missing BAR.
 const none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
 
-// resource returns the file resource of a PCI device whose BAR 2 has this line (Linux: drivers/pci/pci-sysfs.c,
-// resource_show).
+// resource returns the file resource of a PCI device whose BAR 2 has this line (Linux:
+// drivers/pci/pci-sysfs.c, resource_show).
 func resource(line string) string {
 	return "0x00000000fea00000 0x00000000fea000ff 0x0000000000040200\n" + none + line + strings.Repeat(none, 10)
 }
 
-// device adds a device to a class as in sysfs: a link to the device's directory, whose link "device" leads to the PCI
-// device's directory. It returns the PCI device's directory.
+// device adds a device to a class as in sysfs, and returns the PCI device's directory.
 func device(t *testing.T, class, name, pci, resource string) (dir string) {
 	t.Helper()
 	root := filepath.Dir(class)
@@ -125,7 +124,7 @@ func TestBAROfAResource(t *testing.T) {
 	}
 }
 
-// FuzzResource parses any text as a device's file resource: the result is a valid place, or an error.
+// FuzzResource parses any text as a device's file resource.
 func FuzzResource(f *testing.F) {
 	for _, line := range []string{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c\n", none,
 		"0x0 0xffffffffffffffff 0\n"} {

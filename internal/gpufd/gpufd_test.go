@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter names the variable that makes the test's program call Exec, with the sockets in its value.
+// starter names the variable that makes the test's program call Exec for these sockets.
 const starter = "VNIC_TEST_STARTER"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,6 @@ func start(sockets []string) error {
 	return Exec("/bin/sh", command, fds)
 }
 
-// memory returns a GPU's memory.
 func memory(t *testing.T, what string) int {
 	t.Helper()
 	fd := testkit.Must(unix.MemfdCreate("vnic-gpu", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
@@ -86,7 +85,7 @@ func connect(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// answer reads the server's answer from a connection.
+// answer reads the server's answer.
 func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 	t.Helper()
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
@@ -131,8 +130,7 @@ func TestMemoryIsGiven(t *testing.T) {
 	}
 }
 
-// Peers that connect and receive nothing, or disconnect, are bounded for each user. No other peer waits for them, and a
-// peer that has disconnected leaves no state.
+// Peers that connect and receive nothing, or disconnect, are bounded for each user.
 //
 // Invariant: vnic serve: What those cost who ask for a GPU's memory is bounded.
 func TestPeersThatReceiveNothing(t *testing.T) {
@@ -151,7 +149,7 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 			c := connect(t, path)
 			testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 			raw := testkit.Must(c.SyscallConn())(t)
-			testkit.OK(t, raw.Read(func(fd uintptr) bool { // the server has answered, and the peer has received nothing
+			testkit.OK(t, raw.Read(func(fd uintptr) bool { // answered, and not received
 				n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 				return err == nil && n == 1
 			}))
@@ -176,7 +174,7 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 		testkit.OK(t, unix.Close(fd))
 		testkit.Equal(t, "kept when they have gone", kept(), 1)
 	}
-	for range 10_000 { // connects and disconnects at once
+	for range 10_000 { // connects and disconnects
 		c, err := dial(t.Context(), path)
 		testkit.OK(t, err)
 		testkit.OK(t, c.Close())
@@ -196,7 +194,7 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 	}
 }
 
-// The server bounds the connections that have not received their answer, for each user and in all.
+// Connections that have not received their answer are bounded, for each user and in all.
 func TestBoundsOfUnreceived(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := &Server{}
@@ -221,13 +219,12 @@ func TestBoundsOfUnreceived(t *testing.T) {
 	}
 }
 
-// The program of Exec has the GPU memory as descriptors 3 and 4, and none of this process's other descriptors
-// from 5 to 12.
+// The program of Exec has the GPU memory as descriptors 3 and 4, and not this process's other descriptors.
 func TestExec(t *testing.T) {
 	a, _ := shared(t, memory(t, "first\n"))
 	b, _ := shared(t, memory(t, "second\n"))
 	inherited := testkit.Must(exec.Command("sh", "-c", othersEnv).Output())(t)
-	for range 20 { // several times, because the program has threads
+	for range 20 { // the program has threads
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), starter+"="+a+" "+b)
 		out, err := cmd.CombinedOutput()
@@ -250,7 +247,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// Each mistake returns in time, with an error that names the cause.
+// Each mistake is an error that names the cause.
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(was limits.Limit) { patience = was }(patience)

@@ -21,11 +21,11 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Suffix follows the name of a port's socket in the name of its GPU's socket.
+// Suffix turns the name of a port's socket into that of its GPU's socket.
 const Suffix = ".gpu"
 
 var (
-	// patience is how long Receive waits for the server, which answers at once. Tests change it.
+	// patience is how long Receive waits for the server. Tests change it.
 	patience = limits.LocalServer
 
 	errDescriptors = errors.New("descriptors")
@@ -34,8 +34,7 @@ var (
 // MaxPath is the length of the longest name of a socket (sockaddr_un).
 const MaxPath = 107
 
-// Receive receives a descriptor of a GPU's memory from the socket at path. The descriptor has
-// close-on-exec set.
+// Receive receives a descriptor of a GPU's memory, with close-on-exec, from the socket at path.
 func Receive(ctx context.Context, path string) (fd int, err error) {
 	fd, err = receive(ctx, path)
 	if err != nil {
@@ -107,13 +106,12 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 }
 
-// sealed reports whether a descriptor refers to memory that nobody can shorten.
+// sealed reports whether a descriptor is of memory that nobody can shorten.
 func sealed(fd int) bool {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&unix.F_SEAL_SHRINK != 0
 }
 
-// advise adds advice for the user to an error.
 func advise(path string, err error) error {
 	st, e := os.Stat(path)
 	var s *os.SyscallError

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// How many descriptors the server may have sent that were not received yet: to one user, and in
-// all.
+// Bounds of the descriptors that were sent and not received, to one user and in all.
 const (
 	maxOfUser = 64
 	maxInAll  = 256
@@ -25,8 +24,7 @@ const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// The Server calls Note with a line for vnic's user when it refuses a user for the first time. Set
-	// it before Serve.
+	// Note is called with a line for vnic's user when a user is first refused. Set it before Serve.
 	Note func(format string, args ...any)
 
 	mu       sync.Mutex // held while a peer is served
@@ -40,8 +38,7 @@ type unread struct {
 	uid  uint32
 }
 
-// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until
-// ctx ends.
+// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
@@ -73,8 +70,8 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full returns why a user gets no more descriptors; "": the user may get one. It closes the connections whose peers
-// have received their descriptors.
+// full returns why a user gets no more descriptors, or "". It closes the connections whose peers have
+// received theirs.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
@@ -118,11 +115,11 @@ func send(conn *net.UnixConn, memory int) error {
 	if err := message(conn, []byte{0}, unix.UnixRights(fd)); err != nil {
 		return err
 	}
-	_ = conn.CloseWrite() // an error means that the peer has gone, which full detects
+	_ = conn.CloseWrite() // full detects a peer that has gone
 	return nil
 }
 
-// message sends the only message of a connection: the socket has room for it.
+// message sends a connection's only message, for which the socket has room.
 func message(conn *net.UnixConn, b, oob []byte) error {
 	return scm.Control(conn, func(fd int) error {
 		return unix.Sendmsg(fd, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

@@ -22,17 +22,17 @@ const (
 	page       = 4096
 )
 
-// memory is GPU memory that a program has requested.
+// memory is GPU memory for a program.
 type memory struct {
-	fd      int          // descriptor of the dma-buf; the caller closes it after sending
-	release func() error // frees the memory; called when the program has closed its connection or the server ends
+	fd      int          // of the dma-buf; closed after sending
+	release func() error // frees the memory
 }
 
-// server serves programs. Each program has a goroutine, which owns its connection.
+// server serves programs, each by a goroutine that owns its connection.
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
-	log  func(error) // receives errors of connections; set before serve
+	log  func(error) // for errors of connections; set before serve
 
 	taking sync.Mutex // one take at a time: concurrent ones would count the same free pages
 }
@@ -52,16 +52,15 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve serves programs until ctx ends or it can accept no connection. When it has returned, all memory
-// is released.
+// serve serves programs until ctx ends or it can accept no connection, and then releases all memory.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() { _ = s.l.Close() }()
-	// A deadline in the past ends AcceptUnix, as Close would; but Close in another goroutine might
-	// still be running when serve has returned.
+	// A past deadline ends AcceptUnix, as Close would; but Close in another goroutine might still be running
+	// when serve has returned.
 	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		c, err := s.l.AcceptUnix()
@@ -135,7 +134,7 @@ func answer(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
 }
 
-// errno returns the error's number, or EIO where it has none.
+// errno returns the error's number, or EIO.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

@@ -59,7 +59,7 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 }
 
-// asks sends a request, and checks the answer's errno and the size of its descriptor's memory; -1: no descriptor.
+// asks sends a request, and checks the answer's errno and the size of its memory; -1: no descriptor.
 func asks(t *testing.T, c *net.UnixConn, request []byte, want unix.Errno, wantSize int64) {
 	t.Helper()
 	testkit.Must(c.Write(request))(t)
@@ -88,7 +88,7 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	g, path := start(t)
 	a, b := dial(t, path), dial(t, path)
 	defer b.Close()
-	for _, size := range []uint64{4096, 1 << 20} { // a client may send any number of requests
+	for _, size := range []uint64{4096, 1 << 20} {
 		asks(t, a, request(size), 0, int64(size))
 	}
 	asks(t, b, request(8192), 0, 8192)
@@ -104,7 +104,7 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	asks(t, b, request(4096), 0, 4096) // the other client's connection still works
 }
 
-// The server refuses invalid and too large requests by errno. The connection and others go on.
+// Bad requests are refused, and connections go on.
 func TestBadRequestsAreRefused(t *testing.T) {
 	_, path := start(t)
 	c, other := dial(t, path), dial(t, path)

@@ -20,8 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// grace is how long to wait for more output after a program has ended, while a child process holds
-// its output open.
+// grace is the wait for more output after a program has ended, while a child process holds its output open.
 const grace = limits.SessionOutput
 
 // running is a program that runs in this guest.
@@ -33,7 +32,6 @@ type running struct {
 	exited  chan struct{}
 }
 
-// stream is one output of a program.
 type stream struct {
 	from   *os.File
 	credit *credit
@@ -115,7 +113,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	return Status{Code: ws.ExitStatus()}, nil
 }
 
-// Look finds a program in this guest as a shell does: in PATH of env, if its name has no slash.
+// Look finds a program as a shell does: in PATH of env, if its name has no slash.
 func Look(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -135,8 +133,7 @@ func Look(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s: not in the guest's PATH, %s: %w", name, path, fs.ErrNotExist)
 }
 
-// connect makes the program's streams. The caller closes the returned files, the program's ends,
-// after the start.
+// connect makes the program's streams. The caller closes theirs, the program's ends, after the start.
 func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err error) {
 	r = &running{id: a.ID, tty: a.TTY, streams: map[int]*stream{}, exited: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -181,7 +178,7 @@ func (r *running) close() {
 		_ = r.stdin.Close()
 	}
 	for _, s := range r.streams {
-		_ = s.from.Close() // for a terminal, this is a second Close
+		_ = s.from.Close() // a terminal's second Close
 	}
 }
 
@@ -201,8 +198,8 @@ func (r *running) leave() {
 	delete(sessions.m, r.id)
 }
 
-// pump sends a stream's bytes to the host until the stream ends, as far as the host has room. After
-// the program has ended, pump reads on until the end of the stream, or until no more output comes.
+// pump sends a stream's bytes to the host, as far as the host has room, until the stream ends, or, after the
+// program has ended, no more output comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {
@@ -219,7 +216,7 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
 		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace.Here()/2 {
-			continue // the deadline had already passed, so nothing was read: try again
+			continue // the deadline had already passed
 		}
 		// a terminal ends with EIO
 		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
@@ -241,14 +238,13 @@ func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	}
 	switch {
 	case a.End && r.tty:
-		_, err = r.stdin.Write([]byte{4}) // VEOF, the end-of-file character of a terminal
+		_, err = r.stdin.Write([]byte{4}) // VEOF
 	case a.End:
 		err = r.stdin.Close()
 	}
 	return none, err
 }
 
-// giveCredit serves opCredit.
 func giveCredit(_ context.Context, a creditArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
@@ -262,7 +258,6 @@ func giveCredit(_ context.Context, a creditArgs) (none agent.None, err error) {
 	return none, nil
 }
 
-// setTerminalSize serves opSize.
 func setTerminalSize(_ context.Context, a sizeArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {

@@ -24,8 +24,7 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push appends bytes from the guest; it returns false if there was no room. The bytes use room until
-// makeRoom is called, after which the guest gets credit for as many bytes.
+// push appends bytes from the guest; false: there was no room. They use room until makeRoom is called.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,14 +37,12 @@ func (s *sink) push(b []byte) bool {
 	return true
 }
 
-// makeRoom allows the guest to send n more bytes.
 func (s *sink) makeRoom(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.room += n
 }
 
-// end marks the end of the stream.
 func (s *sink) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,6 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// privateCases test programs' pages in the GPU's memory.
 var privateCases = []testCase{
 	{"bad calls about a program's pages are refused", inMemory(piece, badMoves)},
 	{"pages move to the GPU, and come back as they are touched", byTouch},
@@ -41,13 +40,13 @@ var privateCases = []testCase{
 	{"the driver lets go of the GPU and takes it again meanwhile", rebound},
 }
 
-// Sizes of the tests; private-long has larger ones.
+// private-long has larger ones.
 var (
 	moveSize  = 4 << 20
 	moveTimes = 3
 )
 
-// anonymous maps private memory of whole pages: of 4 KiB, or huge pages. The caller may unmap it.
+// anonymous maps private memory, in pages of 4 KiB or huge ones, which the caller may unmap.
 func anonymous(t *T, size int, huge bool) []byte { return must(mapAnonymous(size, huge))(t) }
 
 func mapAnonymous(size int, huge bool) ([]byte, error) {
@@ -78,7 +77,7 @@ func check(b []byte, seed uint64) error {
 	return nil
 }
 
-// with opens a GPU and maps memory of some size for do.
+// with opens a GPU and maps memory for do.
 func with(t *T, size int, do func(f *gpudriver.File, b []byte)) {
 	f := open(t)
 	defer f.Close()
@@ -87,7 +86,6 @@ func with(t *T, size int, do func(f *gpudriver.File, b []byte)) {
 	do(f, b)
 }
 
-// toGPU moves all pages of memory to the GPU.
 func toGPU(t *T, f *gpudriver.File, b []byte) {
 	n := must(f.ToGPU(b))(t)
 	t.require(n == uint64(len(b)/page), "%d pages of %d were moved", n, len(b)/page)
@@ -106,7 +104,7 @@ func inGPU(t *T, f *gpudriver.File, b []byte) int {
 	return len(seen)
 }
 
-// inMemory returns test with a GPU and memory of some size; 0: moveSize.
+// inMemory returns test with a GPU and memory of size bytes; 0: moveSize.
 func inMemory(size int, test func(t *T, f *gpudriver.File, b []byte)) func(t *T) {
 	return func(t *T) { with(t, cmp.Or(size, moveSize), func(f *gpudriver.File, b []byte) { test(t, f, b) }) }
 }
@@ -130,7 +128,6 @@ func badMoves(t *T, f *gpudriver.File, b []byte) {
 	t.refused("places of no page", where(pos+1, page, pos), unix.EINVAL)
 }
 
-// addressOf returns the address of memory.
 func addressOf(b []byte) uint64 { return uint64(reflect.ValueOf(b).Pointer()) }
 
 func words(list ...uint64) (b []byte) {
@@ -142,8 +139,8 @@ func words(list ...uint64) (b []byte) {
 
 func byTouch(t *T) { moveAndTouch(t, moveTimes, false) }
 
-// moveAndTouch moves memory to the GPU and touches it, several times, with small and with huge pages. some: pages may
-// stay in RAM, because the kernel is using them.
+// moveAndTouch moves memory to the GPU and touches it, several times, with small and with huge pages. some:
+// the kernel may keep pages in RAM.
 func moveAndTouch(t *T, times int, some bool) {
 	for _, huge := range []bool{false, true} {
 		t.step = fmt.Sprintf("huge pages %v", huge)
@@ -210,7 +207,7 @@ func stays(t *T, f *gpudriver.File, _ []byte) {
 	defer t.unmap(locked)
 	fill(locked, 4)
 	t.ok(unix.Mlock(locked))
-	toGPU(t, f, locked) // mlock allows that pages move to other memory
+	toGPU(t, f, locked) // mlock allows that pages move
 	t.ok(check(locked, 4))
 }
 
@@ -240,7 +237,7 @@ func unmapped(t *T) {
 	left(0)
 }
 
-// forked: Go's runtime does not support fork, so the child calls nothing of it: it compares, writes and exits.
+// forked: Go's runtime does not support fork; the child compares, writes and exits without it.
 func forked(t *T, f *gpudriver.File, b []byte) {
 	for _, childFirst := range []bool{true, false} {
 		fill(b, 8)
@@ -251,8 +248,8 @@ func forked(t *T, f *gpudriver.File, b []byte) {
 	}
 }
 
-// fork makes a child compare memory that fill wrote with seed 8, and write over it. The parent checks it meanwhile,
-// unless the child is first.
+// fork makes a child compare memory with seed 8, and write over it. The parent checks it meanwhile, unless
+// the child is first.
 func fork(t *T, b []byte, childFirst bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -284,7 +281,7 @@ func fork(t *T, b []byte, childFirst bool) {
 	t.require(w.Exited() && w.ExitStatus() == 0 && err == nil, "the child: status %#x, %v", w, err)
 }
 
-// killed: this program is started again as hold, and killed with all its pages in the GPU.
+// killed kills this program as hold, with all its pages in the GPU.
 func killed(t *T) {
 	c := exec.Command("/proc/self/exe", "hold", t.gpu.Path, strconv.Itoa(moveSize))
 	out := must(c.StdoutPipe())(t)
@@ -314,7 +311,7 @@ func hold(t *T, path, size string) {
 	})
 }
 
-// written: one thread counts up numbers in all pages while another moves the pages.
+// written: one thread counts up numbers in the pages while another moves the pages.
 func written(t *T) {
 	const size = 256 << 10
 	with(t, size, func(f *gpudriver.File, b []byte) {
@@ -365,7 +362,7 @@ const (
 	uffdMissing  = 1          // UFFDIO_REGISTER_MODE_MISSING
 )
 
-// userFault makes page faults in memory wait for this program, which does not serve them, until the caller closes fd.
+// userFault makes page faults in memory wait, until the caller closes fd.
 func userFault(t *T, b []byte) (fd int) {
 	r, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	t.require(errno == 0, "userfaultfd: %w", errno)
@@ -380,14 +377,15 @@ func userFault(t *T, b []byte) (fd int) {
 	return int(r)
 }
 
-// unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay removal.
+// unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay
+// removal.
 func unserved(t *T, f *gpudriver.File, b []byte) {
 	answer := b[page:]
 	fd := userFault(t, answer)
 	b[0] = 1
 	asked := make(chan error, 1)
 	go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
-	// When fd is readable, the thread that writes the answer has had its page fault, and waits.
+	// When fd is readable, the thread that writes the answer waits for its page fault.
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, int(patience.Milliseconds()))
 	t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)
@@ -410,7 +408,7 @@ func touchAndWrite(t *T) {
 
 func someByTouch(t *T) { moveAndTouch(t, moveTimes/4+1, true) }
 
-// rebound: the program moves pages all the time, while the GPU is removed and added.
+// rebound: the program moves pages while the GPU is removed and added.
 func rebound(t *T) {
 	b := anonymous(t, piece, false)
 	defer t.unmap(b)
@@ -446,8 +444,7 @@ func rebound(t *T) {
 	t.ok(check(b, 11))
 }
 
-// leave moves memory to the GPU, prints the location of each page, and ends: the bytes stay there until the memory is
-// allocated again.
+// leave moves memory to the GPU, prints the location of each page, and ends: the bytes stay there.
 func leave(t *T, size string) {
 	t.gpu = only(t)
 	n := must(strconv.Atoi(size))(t)

@@ -14,11 +14,10 @@ import (
 // stressTime is the shortest time for which pages move while the NIC writes to them.
 const stressTime = time.Minute
 
-// requestPoll is the interval at which answerRequest looks for a request.
 const requestPoll = 50 * time.Microsecond
 
-// answerRequest answers a request of the NIC for pages of a region, if there is one, with the driver's answer. It may
-// run on another goroutine.
+// answerRequest answers a request of the NIC for pages, if there is one, by the driver. It may run on another
+// goroutine.
 func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	if !n.control.Requested() {
 		time.Sleep(requestPoll)
@@ -42,8 +41,8 @@ func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	return err
 }
 
-// countUp makes the NIC count up a number in each page, and the program another one, while pages move to the GPU and
-// back. It returns the number of pages in which the NIC's number is wrong.
+// countUp makes the NIC count up a number in each page, and the program another one, while pages move to the
+// GPU and back. It returns in how many pages the NIC's number is wrong.
 func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 	const pages = 32
 	onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
@@ -72,7 +71,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 			before = must(r.Stats())(t)
 			x = n.do(testnic.Stop)
 		})
-		if n.control.Requested() { // a request that answerRequest has not seen before beside ended
+		if n.control.Requested() { // a late request
 			n.control.Respond(&testnic.Response{Failed: true})
 		}
 		for i := range pages {
