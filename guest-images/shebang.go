@@ -9,7 +9,7 @@ import (
 
 // NoInterpreterError is the error for a script whose interpreter is missing on this machine.
 type NoInterpreterError struct {
-	Script string // on this machine
+	Script string
 	Name   string // the program that the script or its env(1) names
 	Guest  string // the guest path where it would be found
 }
@@ -51,7 +51,6 @@ func parseShebang(line string) (s shebang, err error) {
 	return s, err
 }
 
-// envRuns returns the program that env runs if arg is its only argument.
 func envRuns(arg string) (string, error) {
 	name, more, two := strings.Cut(arg, " ")
 	switch {
@@ -65,7 +64,7 @@ func envRuns(arg string) (string, error) {
 	words := strings.Fields(arg)
 	for i := 0; i < len(words); i++ {
 		switch w := words[i]; {
-		case w == "-u", w == "-C", w == "--unset", w == "--chdir": // they have an argument
+		case w == "-u", w == "-C", w == "--unset", w == "--chdir":
 			i++
 		case strings.HasPrefix(w, "-S") && len(w) > len("-S"):
 			return w[len("-S"):], nil

@@ -21,7 +21,7 @@ const (
 	userlandLicences = "u-root-licences.gz"
 )
 
-// Userland is u-root's commands. A nil Userland has none.
+// Userland is u-root's commands.
 type Userland struct {
 	InCache string // its directory below the cache; "": embedded in this binary
 
@@ -60,7 +60,6 @@ func (u *Userland) Has(name string) bool {
 	return found
 }
 
-// archived returns the userland's files for an image, with /bin/sh.
 func (u *Userland) archived() ([]newc.File, error) {
 	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {

@@ -31,14 +31,13 @@ var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroo
 
 // UserlandOptions are the options of FindUserland.
 type UserlandOptions struct {
-	CacheDir string // vnic's cache
+	CacheDir string
 	Offline  bool   // do not build, which may download modules
 	Building func() // called before a build; may be nil
 }
 
 // FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout.
-// Without a checkout it may return nil. The error is [ErrNoUserland] if the checkout's userland is not in the
-// cache and cannot be built.
+// The error is [ErrNoUserland] if the checkout's userland is not in the cache and cannot be built.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -59,7 +58,7 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 }
 
 // LookUserland returns a description of the place of the userland that [FindUserland] finds, and whether a
-// usable one is there. The error is [ErrNoUserland] if there is neither a userland nor a checkout.
+// usable one is there.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
@@ -71,14 +70,13 @@ func LookUserland(cacheDir string) (from string, there bool, err error) {
 	return "none yet", false, nil
 }
 
-// userlandFinder has the places where a userland may be, in search order.
 type userlandFinder struct {
-	carried  fs.FS  // embedded in this binary; nil: nothing
-	cacheDir string // vnic's cache
+	carried  fs.FS // embedded in this binary; nil: nothing
+	cacheDir string
 	checkout string // directory of the checkout; "": none
 }
 
-// find returns the userland of the first place that has one. The error is fs.ErrNotExist if none has.
+// find returns the first userland, else fs.ErrNotExist.
 func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if f.carried != nil {
 		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
@@ -98,10 +96,9 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	return u, "in the cache", err
 }
 
-// userlandDir is the cache directory whose subdirectories u-root-HASH are userlands.
 const userlandDir = "programs"
 
-// cached returns the cache directory for the checkout's userland, or without a checkout the newest one.
+// cached returns the cache directory for the checkout's userland, or the newest one.
 func (f userlandFinder) cached() (string, error) {
 	if f.checkout == "" {
 		newest, dir := time.Time{}, ""
@@ -127,7 +124,6 @@ func (f userlandFinder) cached() (string, error) {
 	return filepath.Join(f.cacheDir, userlandDir, fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
 }
 
-// build builds the userland into the cache, unless another process has done so meanwhile.
 func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, error) {
 	final, err := f.cached()
 	if err != nil {
@@ -180,7 +176,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	defer tick.Stop()
 	for {
 		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-		case err == nil, errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP): // a file system without locks
+		case err == nil, errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP):
 			return func() { _ = d.Close() }, nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, d.Close())
@@ -209,7 +205,7 @@ func checkout() string {
 }
 
 // checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build is missing
-// or belongs to a user other than the program's owner, this user and root.
+// or some other user's than the program's owner, this user and root.
 func checkoutOf(exe string) string {
 	var program, st unix.Stat_t
 	if unix.Stat(exe, &program) != nil {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeCheckout makes a checkout whose build only makes two files, and fails if a file "fails" exists.
+// fakeCheckout makes a checkout whose build fails if a file "fails" exists.
 func fakeCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	}
 }
 
-// Concurrent callers build the userland only once, and later callers do not build it again.
+// Concurrent callers build the userland only once.
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)
@@ -127,7 +127,6 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	}
 }
 
-// A checkout is recognized by its scripts, and not if they are another user's.
 func TestCheckoutOfAProgram(t *testing.T) {
 	dir := fakeCheckout(t)
 	exe := filepath.Join(dir, "bin/vnic")

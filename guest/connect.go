@@ -67,7 +67,6 @@ func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem
 	return c, nil
 }
 
-// untilPeer returns ctx with PeerLimit as its timeout.
 func (d *Device) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.PeerLimit == 0 {
 		return context.WithCancel(ctx)
@@ -75,14 +74,11 @@ func (d *Device) untilPeer(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, d.PeerLimit)
 }
 
-// limited is a listener whose AcceptConn waits at most peer (0: no limit), and whose connections have the
-// StallLimit stall.
 type limited struct {
 	devmem.Listener
 	peer, stall time.Duration
 }
 
-// Accept implements net.Listener.
 func (l *limited) Accept() (net.Conn, error) { return l.AcceptConn() }
 
 func (l *limited) AcceptConn() (devmem.Conn, error) {
@@ -137,10 +133,9 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 // Diagnose explains why payload arrives in host memory; [devmem.Diagnose] calls it.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
-// conn is a connection whose Close waits for the peer.
 type conn struct {
 	devmem.Conn
-	abort atomic.Bool // Close resets the connection
+	abort atomic.Bool
 }
 
 // Close implements net.Conn. It drops what the peer still sends; payload in device memory, which Read cannot

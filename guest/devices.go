@@ -13,7 +13,7 @@ import (
 type named struct {
 	name, device string
 	addr         netip.Prefix
-	peers        string // addresses of the guests' devices on its rail, separated by commas
+	peers        string
 }
 
 // Devices returns the names of the guest's devices, as in the lab file. The devices of one name in all guests
@@ -76,7 +76,7 @@ func peersOf(device string) string {
 	return ""
 }
 
-// parsePeers parses an entry of $VNIC_PEERS. A guest without a device on the rail has the zero Addr.
+// A guest without a device on the rail has the zero Addr.
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil

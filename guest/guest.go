@@ -67,7 +67,7 @@ type Device struct {
 	used   uint64 // bytes of Size that Alloc has returned; under mu
 
 	once     sync.Once
-	closeErr error // the result of Close
+	closeErr error
 }
 
 // Open opens the device. Its Close closes everything that was opened with it.
@@ -101,8 +101,7 @@ func open(ctx context.Context, n named) (*Device, error) {
 	return d, nil
 }
 
-// take sets the fields from an opened device. If RSS may spread over the last queue, take removes that queue
-// from RSS.
+// If RSS may spread over the last queue, take removes that queue from RSS.
 func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	if len(t.GPUs) == 0 || t.Queues < 2 {
 		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs),

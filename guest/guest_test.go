@@ -49,7 +49,6 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	}
 }
 
-// AddrOf has the addresses of $VNIC_PEERS.
 func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,192.0.2.1/24 b=0000:13:00.0,10.118.111.101/24")
 	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,192.0.2.2,- b=10.118.111.101,-,10.118.111.103")

@@ -45,7 +45,7 @@ func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	})
 }
 
-// ReadAt implements io.ReaderAt. It can read a frag, which starts at its Off, while its token is held.
+// ReadAt implements io.ReaderAt, for a frag while its token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.EOF, func(b []byte, pos uint64) error {
 		return m.d.memory.Get(context.Background(), b, m.Buffer, pos)

@@ -41,7 +41,6 @@ struct phys_vec {
 	size_t len;
 };
 
-/* Not needed by these kernels' pci_p2pdma_distance_many. */
 static inline int pcim_p2pdma_init(struct pci_dev *pdev)
 {
 	return 0;
@@ -49,7 +48,7 @@ static inline int pcim_p2pdma_init(struct pci_dev *pdev)
 
 static inline struct p2pdma_provider *pcim_p2pdma_provider(struct pci_dev *pdev, int bar)
 {
-	return (struct p2pdma_provider *)pdev; /* nobody dereferences it */
+	return (struct p2pdma_provider *)pdev;
 }
 
 static inline void dma_buf_free_sgt(struct dma_buf_attachment *attach, struct sg_table *sgt,

@@ -21,11 +21,10 @@ MODULE_IMPORT_NS("DMA_BUF");
 
 struct vnicgpu_buf {
 	struct vnicgpu *gpu;
-	struct file *file;	/* holds a reference to gpu, and owns the memory */
+	struct file *file;
 	u64 offset, size;
 };
 
-/* Returns the nearest PCI bridge above both devices, or NULL. */
 static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 {
 	struct pci_dev *x, *y;
@@ -38,9 +37,8 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * Returns whether a vIOMMU keeps dev from the GPU's memory. For two devices below one switch,
- * Linux uses bus addresses. QEMU's switches do not forward between their ports, so such an
- * address reaches the vIOMMU, which cannot translate it.
+ * For two devices below one switch, Linux uses bus addresses. QEMU's switches do not forward
+ * between their ports, so such an address reaches a vIOMMU, which cannot translate it.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {

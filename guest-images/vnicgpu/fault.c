@@ -45,8 +45,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * Makes n pages present. hmm_range_fault does not make a read-only page in the GPU writable; such
- * pages are faulted in as for a CPU, which moves them to RAM.
+ * hmm_range_fault does not make a read-only page in the GPU writable; such pages are faulted in
+ * as for a CPU, which moves them to RAM.
  */
 static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
 {
@@ -70,7 +70,6 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 		range->start = addr + (i << PAGE_SHIFT);
 		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
-		/* EBUSY if it moved pages, because that called the notifier. */
 		ret = hmm_range_fault(range);
 	}
 	range->dev_private_owner = owner;
@@ -78,8 +77,8 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 }
 
 /*
- * Makes n pages of a vma present. If one page fails, hmm_range_fault fails for the whole range:
- * then each page is requested alone. EBUSY: there was an invalidation.
+ * If one page fails, hmm_range_fault fails for the whole range: then each page is requested
+ * alone. EBUSY: there was an invalidation.
  */
 static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
@@ -133,9 +132,8 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 }
 
 /*
- * Fills in arg->count entries, of which fault_pages has handled the first n, and marks the pages
- * with valid entries as used by the NIC. EAGAIN: Linux has invalidated pages of the region since
- * range->notifier_seq was read.
+ * fault_pages has handled the first n entries. EAGAIN: Linux has invalidated pages of the region
+ * since range->notifier_seq was read.
  */
 static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)

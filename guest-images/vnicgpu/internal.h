@@ -17,7 +17,6 @@
 #include "compat.h"
 #include "vnicgpu.h"
 
-/* The size of the mailbox (mailbox.c), and the number of its slots. */
 #define VNICGPU_MAILBOX_SIZE 4096
 #define VNICGPU_SLOTS 63
 
@@ -26,10 +25,10 @@ struct resource;
 struct p2pdma_provider;
 struct vm_area_struct;
 
-/* The BAR with the memory: BAR 2 of QEMU's ivshmem-plain (QEMU docs/specs/ivshmem-spec.rst). */
+/* QEMU's ivshmem-plain (docs/specs/ivshmem-spec.rst). */
 #define VNICGPU_BAR 2
 
-/* A GPU. Between vnicgpu_enter and vnicgpu_exit the PCI device is present. */
+/* Between vnicgpu_enter and vnicgpu_exit the PCI device is present. */
 struct vnicgpu {
 	struct kref ref;
 	struct pci_dev *pdev;
@@ -44,7 +43,7 @@ struct vnicgpu {
 
 	bool gone;
 	struct mutex lock;
-	struct list_head files;			/* under lock: open files */
+	struct list_head files;			/* under lock */
 
 	atomic_t mapped;			/* mappings of dma-bufs for devices */
 	wait_queue_head_t unmapped;
@@ -72,7 +71,7 @@ struct vnicgpu {
 
 	/* Used by region.c. */
 	struct mutex regions_lock;
-	struct list_head regions;		/* under regions_lock; struct region's of_gpu */
+	struct list_head regions;		/* under regions_lock */
 };
 
 /*
@@ -83,11 +82,10 @@ struct vnicgpu {
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
 
-/* An open file, with the memory that it owns. */
 struct vnicgpu_file {
 	struct vnicgpu *gpu;
-	struct file *file;			/* the struct file of this state */
-	struct list_head list;			/* entry in gpu->files */
+	struct file *file;
+	struct list_head list;
 	struct mutex lock;
 	struct list_head pieces;		/* under lock */
 	struct list_head regions;		/* under lock */
@@ -102,26 +100,19 @@ int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size);
 /* Call it after the file's last user has gone. */
 void vnicgpu_free_pieces(struct vnicgpu_file *f);
 
-/* Maps the file's memory at offset vma->vm_pgoff for the CPU. */
 int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma);
 
-/* Implements VNICGPU_EXPORT. The dma-buf holds the file. */
+/* The dma-buf holds the file. */
 int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
 
-/* Implement VNICGPU_MIGRATE and VNICGPU_WHERE for the calling program. */
+/* For the calling program. */
 int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
 int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
 
-/*
- * Returns whether a page is in the GPU's memory, and sets its offset. Call it after
- * vnicgpu_enter.
- */
+/* Call it after vnicgpu_enter. */
 bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 *offset);
 
-/*
- * Moves all pages of programs to RAM, and removes their struct pages. Call it after the GPU's
- * users have left (vnicgpu_enter).
- */
+/* Call it after the GPU's users have left (vnicgpu_enter). */
 void vnicgpu_private_end(struct vnicgpu *gpu);
 
 /* A page was freed; free memory was allocated. They may be called in any context. */
@@ -130,17 +121,16 @@ void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
 
 int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg);
 
-/* Makes the mailbox, if there is none. ENOMEM: no free page in the GPU. */
+/* ENOMEM: no free page in the GPU. */
 int vnicgpu_mailbox(struct vnicgpu *gpu);
 
-/* Frees the mailbox page. No further notes may be sent. */
+/* No further notes may be sent. */
 void vnicgpu_mailbox_end(struct vnicgpu *gpu);
 
 /*
- * Makes Linux call ops when pages of a program change. For a program's first notifier, Linux
- * takes all locks of its memory, and gives up with EINTR if a signal is pending (mm/vma.c,
- * mm_take_all_locks). As fork does (kernel/fork.c), this returns ERESTARTNOINTR then: Linux
- * restarts the ioctl, whose changes the caller must undo.
+ * For a program's first notifier, Linux takes all locks of its memory, and gives up with EINTR if
+ * a signal is pending (mm/vma.c, mm_take_all_locks). As fork does (kernel/fork.c), this returns
+ * ERESTARTNOINTR then: Linux restarts the ioctl, whose changes the caller must undo.
  */
 static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struct *mm, unsigned long start,
 				unsigned long size, const struct mmu_interval_notifier_ops *ops)
@@ -164,9 +154,8 @@ struct vnicgpu_note {
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 
 /*
- * Implement VNICGPU_REGION_OPEN for the calling program, and VNICGPU_REGION_STATS, _CLOSE and
- * VNICGPU_FAULT for any program that has the file. Call the last two outside vnicgpu_enter and
- * vnicgpu_exit.
+ * VNICGPU_REGION_OPEN is for the calling program, the others for any program that has the file.
+ * Call the last two outside vnicgpu_enter and vnicgpu_exit.
  */
 int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg);
 int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *arg);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The mailbox: a page of the GPU's memory in which the driver writes notes to the NIC, which the
- * host answers. README.md has its layout. vnicgpu_tell neither allocates memory nor takes a page
- * fault: its caller may be reclaiming memory.
+ * The mailbox is a page of the GPU's memory in which the driver writes notes to the NIC
+ * (README.md). vnicgpu_tell neither allocates memory nor takes a page fault: its caller may be
+ * reclaiming memory.
  */
 #include <linux/delay.h>
 #include <linux/genalloc.h>
@@ -51,10 +51,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/*
- * The tag of the last note. It is shared by all GPUs: a GPU that was removed and added again may
- * find old notes in its mailbox.
- */
+/* Shared by all GPUs: one that was removed and added again may find old notes in its mailbox. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -115,8 +112,8 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * Returns whether a note timed out, and the NIC has not looked at it since. Then further notes
- * fail at once; otherwise reclaim would wait for the NIC once for each region.
+ * After a note without an answer, further notes fail at once; otherwise reclaim would wait for
+ * the NIC once for each region.
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {
@@ -146,7 +143,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		return -ETIMEDOUT;
 	}
 	for (;;) {
-		late = ktime_after(ktime_get(), end); /* before take, which is thus called once after the deadline, too */
+		late = ktime_after(ktime_get(), end);
 		s = take(gpu);
 		if (s)
 			break;
@@ -169,14 +166,14 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		late = ktime_after(ktime_get(), end);
 		if (READ_ONCE(s->state) == cpu_to_le32(DONE))
 			break;
-		/* The host may set DONE at this moment: the cmpxchg then fails. */
+		/* The host may set DONE at this moment. */
 		if (late && cmpxchg(&s->state, cpu_to_le32(ASKED), cpu_to_le32(GIVEN_UP)) != cpu_to_le32(DONE)) {
 			ret = -ETIMEDOUT;
 			break;
 		}
 		usleep_range(LOOK_MIN, LOOK_MAX);
 	}
-	rmb(); /* the NIC's writes to the pages before what this CPU reads of them */
+	rmb();
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
 	guard(spinlock)(&gpu->slots_lock);

@@ -18,7 +18,6 @@
 
 static DEFINE_IDA(ids);
 
-/* Held between vnicgpu_enter and vnicgpu_exit. */
 DEFINE_STATIC_SRCU(users);
 
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx)
@@ -124,7 +123,6 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* The ioctls that run between vnicgpu_enter and vnicgpu_exit. */
 static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 {
 	struct vnicgpu_file *f = file->private_data;
@@ -302,10 +300,7 @@ put:
 	return ret;
 }
 
-/*
- * Waits at the end until no device has a mapping of the GPU's memory: DMA to a removed BAR could
- * reach anything.
- */
+/* DMA to a removed BAR could reach anything: waits until no device has a mapping. */
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);

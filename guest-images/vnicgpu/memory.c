@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Allocation of a GPU's memory: each file owns pieces of it. */
 #include <linux/genalloc.h>
 #include <linux/log2.h>
 #include <linux/mm.h>

@@ -12,7 +12,7 @@
 
 #define POISON 0xdb
 
-/* taken: the page has just been allocated again. Under poison_lock. */
+/* Under poison_lock. */
 static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 {
 	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);
@@ -21,7 +21,7 @@ static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 		return;
 	if (memchr_inv(p, POISON, PAGE_SIZE)) {
 		gpu->broken++;
-		memset(p, POISON, PAGE_SIZE); /* so that the change counts only once */
+		memset(p, POISON, PAGE_SIZE);
 	}
 	if (taken)
 		clear_bit(page, gpu->poisoned);

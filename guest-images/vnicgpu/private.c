@@ -17,7 +17,6 @@
 /* The most pages moved at a time. */
 #define BATCH 64
 
-/* The most pages in one vnicgpu_where. */
 #define MAX_WHERE (1UL << 20)
 
 static struct vnicgpu *gpu_of(const struct page *page)
@@ -107,7 +106,6 @@ static unsigned long count_moved(const unsigned long *src, const unsigned long *
 	return moved;
 }
 
-/* Moves a page that the CPU touched back to RAM. */
 static vm_fault_t private_to_ram(struct vm_fault *vmf)
 {
 	struct vnicgpu *gpu = gpu_of(vmf->page);
@@ -150,7 +148,6 @@ static const struct dev_pagemap_ops private_ops = {
 	.migrate_to_ram = private_to_ram,
 };
 
-/* Makes the struct pages on first use: they take RAM. */
 static int private_ready(struct vnicgpu *gpu)
 {
 	struct resource *res;
@@ -206,7 +203,6 @@ static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned 
 	}
 }
 
-/* Moves [start, end) of a vma, at most BATCH pages. */
 static int move_batch(struct vnicgpu *gpu, struct vm_area_struct *vma, unsigned long start, unsigned long end,
 		      bool to_gpu, unsigned long *moved)
 {
@@ -267,7 +263,6 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 			return -EFAULT;
 		}
 		next = min3((unsigned long)end, vma->vm_end, addr + BATCH * PAGE_SIZE);
-		/* Only anonymous memory moves. */
 		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, addr, next, to_gpu, &moved) : 0;
 		mmap_read_unlock(mm);
 		if (ret)
@@ -278,7 +273,6 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	return 0;
 }
 
-/* look starts again if this was called during the lookup. */
 static bool where_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			     unsigned long seq)
 {
@@ -300,7 +294,6 @@ static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
 	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
 }
 
-/* Replaces each of range->hmm_pfns by its page's place. */
 static int look(struct vnicgpu *gpu, struct hmm_range *range)
 {
 	struct mmu_interval_notifier notifier;
@@ -363,7 +356,6 @@ exit:
 	return ret;
 }
 
-/* Moves all pages of programs from the GPU to RAM. Other threads may be moving some of them. */
 static void evict(struct vnicgpu *gpu)
 {
 	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, done;

@@ -27,8 +27,8 @@
 #define MAX_REGIONS	16 /* per file */
 
 /*
- * The numbers of the regions of all GPUs. A number is not reused soon, because the NIC may still
- * have pages under the number of a closed region.
+ * A number is not reused soon, because the NIC may still have pages under the number of a closed
+ * region.
  */
 static DEFINE_IDR(numbers);
 static DEFINE_MUTEX(numbers_lock);
@@ -59,7 +59,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Makes the NIC release those pages of [first, end) that it may use. Under lock. */
+/* Under lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -129,7 +129,6 @@ static const struct mmu_interval_notifier_ops region_ops = {
 	.invalidate = region_invalidate,
 };
 
-/* Takes back all pages that the NIC has; further VNICGPU_FAULT calls fail with error. */
 static void region_end(struct region *r, int error, u32 reason)
 {
 	guard(mutex)(&r->lock);
@@ -215,7 +214,7 @@ int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
 	return 0;
 }
 
-/* Returns the region of the file with that number, or NULL. Under the file's lock. */
+/* Under the file's lock. */
 static struct region *find(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;

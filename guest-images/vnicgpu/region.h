@@ -10,7 +10,7 @@ struct region {
 	struct kref ref;			/* of the file's list, and of functions that use the region without the list's lock */
 	struct vnicgpu *gpu;
 	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
-	struct list_head list;			/* entry in the file's list */
+	struct list_head list;
 	struct list_head of_gpu;
 	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has handled it */
 	u32 id;
@@ -24,7 +24,6 @@ struct region {
 	atomic64_t refused;
 };
 
-/* Returns a region of the file with a reference for the caller, or NULL. */
 struct region *vnicgpu_region_get(struct vnicgpu_file *f, u32 id);
 void vnicgpu_region_put(struct region *r);
 

@@ -14,7 +14,7 @@
 #define VNICGPU_VERSION 1
 
 struct vnicgpu_info {
-	__u32 version;	/* VNICGPU_VERSION of the driver */
+	__u32 version;
 	__u32 mapped;	/* current mappings of dma-bufs for devices */
 	__u64 size;	/* of the memory */
 	__u64 free;
@@ -33,7 +33,7 @@ struct vnicgpu_migrate {
 	__u64 addr;
 	__u64 size;
 	__u32 flags;	/* VNICGPU_TO_GPU; 0: back to RAM */
-	__u32 pad;	/* 0 */
+	__u32 pad;
 	__u64 moved;	/* out: pages moved */
 };
 #define VNICGPU_TO_GPU 1
@@ -85,7 +85,7 @@ struct vnicgpu_region_open {
 	__u64 addr;
 	__u64 size;
 	__u32 id;	/* out */
-	__u32 pad;	/* 0 */
+	__u32 pad;
 };
 
 /*
@@ -94,7 +94,7 @@ struct vnicgpu_region_open {
  */
 struct vnicgpu_region_close {
 	__u32 id;
-	__u32 pad;	/* 0 */
+	__u32 pad;
 };
 
 /*
@@ -150,8 +150,7 @@ struct vnicgpu_region_stats {
 
 /*
  * From the first call on, pages of the GPU are filled with one byte when programs free them. A
- * changed byte means that somebody wrote to free memory. Each call checks the pages that are free
- * and filled.
+ * changed byte means that somebody wrote to free memory.
  */
 struct vnicgpu_poison {
 	__u64 left;	/* out: pages freed since the first call */

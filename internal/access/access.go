@@ -3,7 +3,7 @@
 //
 // The kernel checks the file's mode and group when a process connects (unix(7)). The package does not check
 // the peer's groups again (SO_PEERGROUPS), only that the file still has its group and a mode that gives other
-// users no right. A member may pass a connected socket on to other processes.
+// users no right.
 package access
 
 import (
@@ -84,7 +84,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 			return
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return
-		default: // for example, no descriptors are left
+		default:
 			select {
 			case <-ctx.Done():
 			case <-time.After(retry):
@@ -93,8 +93,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed describes how the file differs from a socket of the group with no more rights than GroupMode; "":
-// it does not.
+// changed describes how the file differs from the group's socket; "": it does not.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -114,7 +113,6 @@ func (r Rule) changed() string {
 
 func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
-// maxTold bounds the users that First reports.
 const maxTold = 16
 
 // Told remembers which users, or processes, were logged. It is for one goroutine at a time.

@@ -17,7 +17,6 @@ func TestWhoMayConnect(t *testing.T) {
 	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 }
 
-// ForGroup and its Rule refuse a file that is no socket, or has another group or a mode with more rights.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

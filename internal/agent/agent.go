@@ -2,7 +2,7 @@
 // in both directions over a serial port or a virtio port.
 //
 // In the guest, [Serve] answers requests by the operations that packages have registered, each in a goroutine
-// of its own. On the host, a [Client] sends the requests. The guest's init sends the events.
+// of its own. On the host, a [Client] sends the requests.
 //
 // Messages have the sender's versions of vnic and of the protocol. An end refuses one with another version of
 // the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed lines are
@@ -21,7 +21,6 @@ import (
 	"sync"
 )
 
-// Names of events.
 const (
 	EventBoot  = "boot"  // init is done
 	EventPanic = "panic" // init failed, or the agent's process ended; args are a Panic
@@ -47,7 +46,7 @@ type Config struct {
 // program on its console and powers off.
 type Alone struct {
 	Path   string   `json:"path"` // looked up in PATH of Env if it has no slash
-	Args   []string `json:"args"` // including argv[0]
+	Args   []string `json:"args"`
 	Env    []string `json:"env"`
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
@@ -87,7 +86,7 @@ type Env struct {
 
 // Panic are the args of EventPanic.
 type Panic struct {
-	Status string `json:"status"` // how the agent's process ended; "init" or "start": init failed
+	Status string `json:"status"` // of the agent's process; "init" or "start": init failed
 	Output string `json:"output"` // the end of the agent's stderr, or init's error
 }
 
@@ -141,7 +140,6 @@ func LookupApplet(name string) (Applet, bool) {
 // ConsoleApplet is the name of the applet that runs Alone.
 const ConsoleApplet = "vnic-console"
 
-// ownPrefix begins the names of applets that users do not call.
 const ownPrefix = "vnic-"
 
 // Tools returns the sorted names of the applets for users.

@@ -45,7 +45,6 @@ func init() {
 	})
 }
 
-// client returns a client, and the guest's end of its pipe.
 func client(t *testing.T) (*Client, net.Conn) {
 	ignore := goleak.IgnoreCurrent()
 	host, guest := net.Pipe()
@@ -57,7 +56,6 @@ func client(t *testing.T) (*Client, net.Conn) {
 	return c, guest
 }
 
-// link starts an agent at one end of a pipe, and returns a client at the other end.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
 	c, guest := client(t)
@@ -230,7 +228,6 @@ func TestRequestsAtATimeAreBounded(t *testing.T) {
 		func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
 }
 
-// An agent of another protocol refuses requests but the one for power-off.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	for hello, want := range map[string]string{
 		``:                                    "the host is of an older vnic, which does not say its version, this is vnic ",
@@ -273,7 +270,7 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"grüß\xff\u009b31m":                    "grüß31m",
 		"a\u202egnp.exe\u2069\u200f\u061c":     "agnp.exe",
 		"one\u2028two\u2029three\x7f\u0085":    "onetwothree",
-		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好", // without control characters
+		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好",
 	} {
 		testkit.Equal(t, in, Plain(in), want)
 	}

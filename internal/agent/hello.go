@@ -18,15 +18,15 @@ var SayHello = NewOperation[None, Hello]("hello")
 
 // Hello describes a guest, as seen from inside.
 type Hello struct {
-	Kernel    string   `json:"kernel"`  // uname -r
-	Cmdline   string   `json:"cmdline"` // of the kernel
+	Kernel    string   `json:"kernel"` // uname -r
+	Cmdline   string   `json:"cmdline"`
 	Go        string   `json:"go"`
 	CPUs      int      `json:"cpus"`
 	MemTotal  uint64   `json:"mem_total"` // bytes
 	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
 	BootMS    int64    `json:"boot_ms"`   // from the kernel's start to the agent's
 	UptimeMS  int64    `json:"uptime_ms"`
-	Modules   []string `json:"modules"` // loaded by init
+	Modules   []string `json:"modules"`
 	PCI       []PCI    `json:"pci"`
 }
 
@@ -52,7 +52,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is the guest's uptime when this process started, which is when init was done.
+// started is when init was done, in milliseconds of uptime.
 var started = uptime()
 
 func init() {
@@ -76,7 +76,6 @@ func hello(ctx context.Context) *Hello {
 	return h
 }
 
-// uptime returns the time since boot in milliseconds; 0: unknown.
 func uptime() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {

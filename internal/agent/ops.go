@@ -27,7 +27,6 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
-// stretch raises the guest's time limits (package limits) to the host's.
 var stretch = NewOperation[float64, None]("slow")
 
 // TellSlow raises a guest's time limits to this process's (package limits).
@@ -53,7 +52,6 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	// Children of the program may hold its output open.
 	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here()
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {

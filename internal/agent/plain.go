@@ -11,8 +11,7 @@ func Obeyed(r rune) bool {
 }
 
 // Plain makes a guest's text printable on a terminal: it removes escape sequences, Obeyed characters and
-// invalid UTF-8. A tab becomes a space. Of an escape sequence Plain removes ESC, the digits and characters [,
-// ? and ; that follow, and the next character.
+// invalid UTF-8. A tab becomes a space.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

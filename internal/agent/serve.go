@@ -25,7 +25,6 @@ const (
 	maxRunning = 1 << 10 // operations of a guest at a time
 )
 
-// opPoweroff is the operation that makes Serve return.
 const opPoweroff = "poweroff"
 
 // ErrBusy means that operations still ran limits.AgentStop after [Serve] cancelled them.
@@ -81,7 +80,7 @@ func (s *server) loop(ctx context.Context, in *jsonlines.Reader) error {
 			s.mu.Unlock()
 		case m.Op == opPoweroff:
 			return s.out.Answer(m.ID, nil, nil)
-		case err != nil: // the host has another version of the protocol
+		case err != nil:
 			_ = s.out.Answer(m.ID, nil, err)
 		default:
 			s.start(ctx, m)

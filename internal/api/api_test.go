@@ -3,7 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
-	_ "embed" // embeds the list of API packages
+	_ "embed"
 	"fmt"
 	"go/importer"
 	"go/token"
@@ -30,7 +30,6 @@ const (
 //go:embed packages.txt
 var list string
 
-// apiPackages returns the directories of the packages that are API.
 func apiPackages() (dirs []string) {
 	for line := range strings.Lines(list) {
 		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
@@ -46,7 +45,6 @@ type checkout struct {
 	fset     *token.FileSet
 }
 
-// load loads packages of the module at root from the compiler's export data.
 func load(ctx context.Context, root, module string, dirs []string) (*checkout, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, d := range dirs {

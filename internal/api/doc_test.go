@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Texts in the documentation of packages, or in the case of notAPI of a parent package.
 const (
 	isAPI  = "The package is API"
 	notAPI = "not API"
@@ -60,7 +59,6 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	}
 }
 
-// The first paragraph under "Stability" in README.md names exactly the API packages.
 func TestReadmeNamesTheAPI(t *testing.T) {
 	b := testkit.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	_, section, ok := strings.Cut(string(b), "\n## Stability\n")

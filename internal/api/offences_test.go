@@ -13,7 +13,7 @@ import (
 type offence struct {
 	pos   token.Position
 	owner string // the exported identifier, such as "dma.Space.Add"
-	typ   string // the type, with its package's path
+	typ   string
 }
 
 func (o offence) String() string {
@@ -42,11 +42,10 @@ type walker struct {
 	checkout *checkout
 	module   string
 	pkg      *types.Package
-	seen     map[types.Type]bool // named types that were walked
+	seen     map[types.Type]bool
 	found    []offence
 }
 
-// place is a walker's position.
 type place struct {
 	*walker
 	name string
@@ -67,7 +66,6 @@ func (p place) object(o types.Object) {
 	p.typ(o.Type())
 }
 
-// declared walks a type that p's package declares.
 func (p place) declared(t *types.Named) {
 	t = t.Origin()
 	if p.seen[t] {
@@ -85,8 +83,6 @@ func (p place) declared(t *types.Named) {
 	}
 }
 
-// named walks the type arguments of a named type, and records an offence if the type is of the module, but
-// not API.
 func (p place) named(o *types.TypeName, args *types.TypeList) {
 	for a := range args.Types() {
 		p.typ(a)

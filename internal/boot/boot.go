@@ -1,9 +1,9 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
-// As process 1 the program mounts file systems, loads modules, opens the results channel, starts itself again
-// as the agent, and powers off when the agent has ended: so it can report an agent that died. In a guest
-// without a results channel (agent.Alone) it starts the console's applet instead. Operations and applets must
-// be registered with package agent before [Main] is called.
+// As process 1 the program sets the guest up, starts itself again as the agent, and powers off when the agent
+// has ended: so it can report an agent that died. In a guest without a results channel (agent.Alone) it
+// starts the console's applet instead. Operations and applets must be registered with package agent before
+// [Main] is called.
 package boot
 
 import (
@@ -29,7 +29,7 @@ func Main(args []string) int {
 			return 1
 		}
 		return 0
-	case os.Getpid() == 1: // whatever the arguments: they may come from the kernel's command line
+	case os.Getpid() == 1: // the arguments may come from the kernel's command line
 		runInit()
 	case len(args) > 1:
 		if applet, ok := agent.LookupApplet(args[1]); ok {

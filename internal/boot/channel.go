@@ -30,8 +30,8 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// openPort opens the virtio port with a name (Linux drivers/char/virtio_console.c). It waits up to
-// limits.ResultsPort for the port and for its other end.
+// openPort waits up to limits.ResultsPort for the virtio port and for its other end (Linux
+// drivers/char/virtio_console.c).
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
@@ -66,13 +66,12 @@ func connected(path string, end time.Time) (*os.File, error) {
 		case err != nil || !time.Now().Before(end):
 			_ = unix.Close(fd)
 			return nil, fmt.Errorf("%s: not connected: %w", path, errors.Join(err, os.ErrDeadlineExceeded))
-		default: // POLLHUP: no other end
+		default:
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// openChannel opens the results channel as a raw serial line.
 func openChannel(path string) (_ *os.File, err error) {
 	path = cmp.Or(path, agent.DefaultChannel)
 	defer func() {
@@ -101,7 +100,6 @@ func openChannel(path string) (_ *os.File, err error) {
 	return blocking(fd, path)
 }
 
-// blocking makes a descriptor blocking and returns its file.
 func blocking(fd int, path string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "clear O_NONBLOCK", Path: path, Err: err}, unix.Close(fd))

@@ -27,7 +27,6 @@ const (
 	envFD     = 4
 )
 
-// panicOutput bounds the reported end of a dead agent's stderr, in bytes.
 const panicOutput = 16 << 10
 
 // runInit is process 1, and powers the machine off at its end.
@@ -67,7 +66,6 @@ func say(err error) {
 	}
 }
 
-// report tells the host and the console that init or the agent has failed.
 func report(channel *os.File, status, output string) {
 	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
 	err := unix.SetNonblock(int(channel.Fd()), false) // the agent may have made it non-blocking
@@ -104,7 +102,7 @@ func mounts() error {
 		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
-			continue // a mount would hide the image's files there
+			continue // a mount would hide the image's files
 		}
 		err := os.MkdirAll(m.dir, 0o755)
 		if err == nil {
@@ -158,7 +156,7 @@ func setUp() (agent.Env, error) {
 // keepToNode0 makes all threads of this process, and processes that they start, take memory from NUMA node 0
 // only.
 func keepToNode0() error {
-	var mask unix.CPUSet // for set_mempolicy(2): a bit for each node
+	var mask unix.CPUSet
 	mask.Set(0)
 	words := mask[:]
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SET_MEMPOLICY, unix.MPOL_BIND, reflect.ValueOf(words).Pointer(),
@@ -180,7 +178,7 @@ func reserve(n int, node0 bool) error {
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init: this kernel has no huge pages")
-		return nil // a program that needs them reports it
+		return nil
 	}
 	got := 0
 	for tries, last := 10, 0; got < n && tries > 0; last = got {
@@ -226,8 +224,6 @@ func runAgent() error {
 	return agent.Serve(context.Background(), os.NewFile(channelFD, "results channel"), env)
 }
 
-// runAlone is process 1 of a guest without a results channel. It starts the console's applet as another
-// process.
 func runAlone() {
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
 		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/",

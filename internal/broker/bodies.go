@@ -14,7 +14,6 @@ import (
 type (
 	none struct{}
 
-	// Indices in the broker's lists.
 	socketIndex  uint32 // in Config.Connect
 	fileIndex    uint32 // in the answer to opKeep or opDraft
 	processIndex uint32 // in the answer to opOwn
@@ -39,7 +38,6 @@ type (
 		UDP     bool
 	}
 
-	// mappedFile is a file that process PID may have mapped.
 	mappedFile struct {
 		PID      int64
 		Dev, Ino uint64
@@ -47,14 +45,14 @@ type (
 
 	keptFile struct {
 		Path         text
-		AndDirectory bool // remove the file's directory, too, if it is empty
+		AndDirectory bool
 	}
 
 	// draftFile names a file that opRename renames or opRemove removes.
 	draftFile struct {
 		Directory text
 		Temporary text // the file's name now; empty: it has none, and its descriptor comes with the request
-		Name      text // the file's name after opRename
+		Name      text
 	}
 
 	processSignal struct {
@@ -62,11 +60,10 @@ type (
 		Signal  int32
 	}
 
-	// grant asks the broker to send a GPU's memory to members of a group that connect to a socket.
 	grant struct {
 		Memory memoryIndex
 		Group  uint32
-		Path   text // the socket's path
+		Path   text
 	}
 )
 

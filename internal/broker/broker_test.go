@@ -43,7 +43,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// both starts a broker in this process, and returns its client.
 func both(t testing.TB, c Config) *Client {
 	t.Helper()
 	a, b, err := scm.MessagePair()
@@ -69,8 +68,6 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
-// A broker does not trust its client.
-//
 // Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
 func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -133,7 +130,6 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	_, err = opRemove.quick(k, 1)
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	testkit.ErrorIs(t, raw(k, uint32(len(table)), nil), unix.EINVAL)
-	// Junk is ignored, or answered with EINVAL.
 	for _, junk := range []string{"x", strings.Repeat("x", headerLen-1), strings.Repeat("\xff", 5000)} {
 		testkit.Must(k.conn.Write([]byte(junk)))(t)
 	}
@@ -174,7 +170,7 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 			return err
 		})
 	}
-	testkit.ErrorIs(t, give(), unix.EINVAL) // no memory yet
+	testkit.ErrorIs(t, give(), unix.EINVAL)
 	if err := k.Give(l, path, memory, os.Getegid()); err == nil {
 		t.Error("a socket whose mode lets others in")
 	}
@@ -255,7 +251,7 @@ func TestDraftsGetTheirNames(t *testing.T) {
 
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600))
 	testkit.OK(t, rename())
-	testkit.OK(t, remove()) // a missing file is no error
+	testkit.OK(t, remove())
 	testkit.Equal(t, "x", string(testkit.Must(os.ReadFile(filepath.Join(dir, "x")))(t)), "written")
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.2"), []byte("written"), 0o600))
 	testkit.OK(t, discard())
@@ -306,7 +302,6 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.Equal(t, "the first that the stranger got", string(b[:n]), "friend")
 }
 
-// The broker reports how many datagrams a forward's socket has lost.
 func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -315,7 +310,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	defer d.Close()
 	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer c.Close()
-	const n = 2000 // too many, of 60 KB each, for the sockets' buffers
+	const n = 2000
 	for range n {
 		testkit.Must(c.Write(make([]byte, 60_000)))(t)
 	}
@@ -353,7 +348,6 @@ func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.OK(t, gone.Close())
 }
 
-// A broker is a process with a fixed policy, and ends with its client.
 func TestStart(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)

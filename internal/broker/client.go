@@ -26,7 +26,7 @@ import (
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
-	ended chan struct{} // closed when the connection has ended
+	ended chan struct{}
 
 	mode atomic.Pointer[string] // set when Confine has succeeded
 
@@ -49,7 +49,6 @@ func newClient(c *net.UnixConn) *Client {
 	return k
 }
 
-// reply is an answer to a request.
 type reply struct {
 	errno unix.Errno
 	body  []byte
@@ -107,7 +106,7 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	_, waits := k.waits[id]
 	delete(k.waits, id)
 	k.mu.Unlock()
-	if !waits { // read passes the answer on
+	if !waits {
 		scm.Close((<-wait).fd)
 	} else {
 		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // it gets no answer
@@ -115,7 +114,6 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	return reply{fd: -1}, err
 }
 
-// get makes a request, and returns the connection of the answer's descriptor.
 func get[C net.Conn, Q, A any](ctx context.Context, k *Client, r request[Q, A], q Q, fds ...int) (c C, a A, err error) {
 	a, fd, err := r.ask(ctx, k, q, fds...)
 	if err == nil && fd < 0 {
@@ -250,7 +248,6 @@ func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() err
 	return later(k, opRename, i), later(k, opRemove, i), nil
 }
 
-// later returns a function that makes a request.
 func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	return func() error {
 		_, err := r.quick(k, q)
@@ -263,7 +260,7 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 // 6.9).
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) { // it has ended
+	if errors.Is(err, unix.ESRCH) {
 		return func(syscall.Signal) error { return unix.ESRCH }, nil
 	}
 	if err != nil {
@@ -315,7 +312,6 @@ func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group i
 	return nil
 }
 
-// soon returns a context for a request of pace atOnce.
 func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
@@ -352,7 +348,6 @@ func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel con
 	return guarded, func() { end(nil) }
 }
 
-// gone returns ErrGone with the reason, if known.
 func (k *Client) gone() error {
 	if k.child != nil && k.child.Ends(limits.Broker.Here()) && k.child.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrGone, k.child.Err())

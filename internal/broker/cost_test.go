@@ -19,7 +19,6 @@ import (
 // mode, the call's name in datapath, and a count.
 const caller = "VNIC_TEST_CALLER"
 
-// datapath has the system calls that a NIC makes for a batch of frames. None waits.
 func datapath() (map[string]func() error, error) {
 	fd, err := unix.Eventfd(1, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	b, one := make([]byte, 8), []byte{1, 0, 0, 0, 0, 0, 0, 0}
@@ -78,7 +77,6 @@ func measure(what string) error {
 	return err
 }
 
-// BenchmarkCall measures system calls in the sandbox and outside.
 func BenchmarkCall(b *testing.B) {
 	for _, name := range []string{"eventfd", "preadv2", "ppoll", "fcntl"} {
 		for _, mode := range []string{Off, On} {

@@ -7,13 +7,10 @@
 // caller lists: by Landlock it can open, for reading, only its own /proc and some files of the kernel; by
 // seccomp it can start, trace and signal no other process, and connect and bind no socket.
 //
-// The kernel reports system calls that seccomp refuses to the broker (seccomp's listener), which counts them
-// and logs each kind once. In mode log nothing is refused; the broker counts and logs the calls that seccomp
-// or Landlock would refuse.
+// The broker counts system calls that seccomp refuses, and logs each kind once. In mode log nothing is
+// refused; the broker counts and logs the calls that seccomp or Landlock would refuse.
 //
-// A message is a header of two numbers and a body of fixed size or a list of addresses, and has one
-// descriptor at most. What the broker keeps for its process is bounded (server.go). When the broker is
-// killed, the context of [Client.Guard] ends.
+// What the broker keeps for its process is bounded (server.go).
 //
 // A process that starts QEMUs itself does so before it is confined ([Gate]): no QEMU is started for a process
 // that a guest may have taken over.

@@ -42,7 +42,6 @@ func (s *server) draft(_ context.Context, c *call, q draftFile) (fileIndex, erro
 	return i, err
 }
 
-// hold opens the directory of a file, and keeps which file has the name.
 func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	if len(s.kept) == maxKept {
 		return 0, unix.EPERM
@@ -67,7 +66,6 @@ func (k *kept) same() bool {
 	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
 }
 
-// rename is opRename's handler.
 func (s *server) rename(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	switch {
@@ -91,7 +89,7 @@ func (s *server) remove(i fileIndex) (none, error) {
 		err = unix.Unlinkat(int(k.dir.Fd()), k.name, 0)
 	}
 	if err == nil && k.path != "" {
-		_ = os.Remove(k.path) // fails if the directory is not empty
+		_ = os.Remove(k.path)
 	}
 	return none{}, err
 }

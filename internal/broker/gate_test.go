@@ -21,17 +21,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter names the environment variable that makes the test's program run start.
 const starter = "VNIC_TEST_STARTER"
 
-// start starts a child and confines itself, and prints which signals to the child were refused, and how the
-// child ended.
 func start() error {
 	k, err := Start(Config{Mode: On})
 	if err != nil {
 		return err
 	}
-	// The child ignores SIGTERM before it prints "ready", and has a child of its own.
 	cmd := exec.Command("sh", "-c", "trap '' TERM; echo ready; sleep 1000 & wait; wait")
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -99,13 +95,10 @@ func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 		t.Error("it has not ended")
 	}
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
-	// The process may have ended before Own.
 	signal = testkit.Must(both(t, Config{Mode: On}).Own(child.PID()))(t)
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
 }
 
-// A QEMU's monitor gets only the listed commands.
-//
 // Invariant: sandbox: A confined process gives a QEMU no command that vnic does not need.
 func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.LeavesNothing(t)

@@ -16,7 +16,6 @@ import (
 // maxCommand bounds a command line with its newline, in bytes.
 const maxCommand = 4 << 10
 
-// monitor is opMonitor's handler.
 func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	qemu, err := scm.Conn[net.Conn](c.fds.Take(0))
 	if err != nil {

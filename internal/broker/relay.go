@@ -26,7 +26,7 @@ type relay struct {
 
 	mu   sync.Mutex
 	seen map[netip.AddrPort]uint64 // number of the sender's last datagram
-	turn uint64                    // datagrams so far
+	turn uint64
 }
 
 func (l *relay) note(from netip.AddrPort) {
@@ -34,7 +34,7 @@ func (l *relay) note(from netip.AddrPort) {
 	defer l.mu.Unlock()
 	l.turn++
 	if _, known := l.seen[from]; !known && len(l.seen) == maxSenders {
-		for a, last := range l.seen { // room for at least 2,048 more
+		for a, last := range l.seen {
 			if last+maxSenders/2 <= l.turn {
 				delete(l.seen, a)
 			}
@@ -55,7 +55,6 @@ func (l *relay) close() {
 	_ = l.process.Close()
 }
 
-// answer passes on datagrams of the process to addresses that were heard.
 func (l *relay) answer() {
 	defer l.close()
 	b := make([]byte, addrLen+maxDatagram)
@@ -70,7 +69,6 @@ func (l *relay) answer() {
 	}
 }
 
-// run passes datagrams both ways until one of the two sockets is closed.
 func (l *relay) run() {
 	go l.answer()
 	b := make([]byte, addrLen+maxDatagram)
@@ -99,14 +97,12 @@ func (l *relay) run() {
 	}
 }
 
-// relayed is the process's end of a relay.
 type relayed struct {
 	c      *net.UnixConn
-	listen netip.AddrPort // the host's socket
+	listen netip.AddrPort
 	lost   atomic.Uint64
 }
 
-// maxDatagram bounds the length of a UDP datagram.
 const maxDatagram = 64 << 10
 
 func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {

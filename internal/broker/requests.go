@@ -3,7 +3,7 @@ package broker
 import "vnic.dev/vnic/dma"
 
 // This table lists the requests of a process to its broker, over a socket whose other end only the process
-// that started the broker has. The comment of a row says what the broker does, and what the answer has.
+// that started the broker has.
 //
 // A row has the types of the request's body and of the answer's, and states
 //   - when the process may ask: always, or only before opSeal (else EPERM);
@@ -12,26 +12,23 @@ import "vnic.dev/vnic/dma"
 //     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
 //   - the handler, which runs after the body has passed its own checks (else EINVAL or ENAMETOOLONG): bodies.go.
 var (
-	// Opens a TCP connection to an address that the gateway's policy permits; the answer has the socket.
+	// A TCP connection to an address that the gateway's policy permits.
 	opDial = row[address, none]("dial", always, fdNone, slow, socket((*server).dial))
-	// Opens a socket for a guest's flow of UDP or of ICMP echoes; the answer has the socket.
+	// A socket for a guest's flow of UDP or of ICMP echoes.
 	opFlow = row[flow, none]("flow", always, fdNone, slow, socket((*server).openFlow))
-	// Opens a UDP socket at the address of a forward, connected to an address that has sent to the forward; the
-	// answer has the socket.
+	// A UDP socket at the address of a forward, connected to an address that has sent to the forward.
 	opAnswer = row[answer, none]("answer", always, fdNone, slow, socket((*server).openAnswer))
-	// Opens a TCP connection or a UDP socket to a resolver of the host; the answer has the socket.
+	// A TCP connection or a UDP socket to a resolver of the host.
 	opResolver = row[resolver, none]("resolver", always, fdNone, slow, socket((*server).dialResolver))
-	// Connects to a Unix socket of Config.Connect; the answer has the socket.
+	// A connection to a Unix socket of Config.Connect.
 	opConnect = row[socketIndex, none]("connect", always, fdNone, slow, socket((*server).connect))
 	// Cancels a slow request, by its id.
 	opCancel = row[uint32, none]("cancel", always, fdNone, atOnce, plain((*server).cancel))
-	// Opens the host's socket of a UDP forward. The answer has its port, and the socket of a relay.
+	// The host's socket of a UDP forward: its port, and the socket of a relay.
 	opListen = row[address, uint16]("listen", beforeSeal, fdNone, atOnce, (*server).listen)
 
-	// The host's resolvers.
 	opResolvers = row[none, []address]("resolvers", always, fdNone, atOnce, plain((*server).resolvers))
-	// The host's own addresses.
-	opAddrs = row[none, []address]("addresses", always, fdNone, atOnce, plain((*server).addrs))
+	opAddrs     = row[none, []address]("addresses", always, fdNone, atOnce, plain((*server).addrs))
 	// Whether a process has mapped memfds whose names begin with Config.Memory, but not the one in the body.
 	opOldMemory = row[mappedFile, bool]("old memory", always, fdNone, atOnce, plain((*server).oldMemory))
 	// How a process has mapped a file.
@@ -45,7 +42,6 @@ var (
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
 	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
-	// Gives a file of opDraft its name.
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))
 
 	// Names a process for opSignal. The descriptor: its pidfd.

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// raw sends a request with any bytes as its body.
 func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	ctx, cancel := soon()
 	defer cancel()
@@ -23,8 +22,6 @@ func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	return err
 }
 
-// The broker refuses requests that are not as their rows say, and answers the next one.
-//
 // Invariant: sandbox: The broker refuses a request whose body, descriptors or time are not as its row says.
 func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -60,7 +57,6 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 	}
 }
 
-// The broker refuses invalid bodies of the right length.
 func TestBodiesAreChecked(t *testing.T) {
 	k := both(t, Config{Mode: On})
 	keep := func(path string) error {

@@ -33,17 +33,16 @@ const (
 // request is the client's part of a row: Q and A are the types of the request's and the answer's body.
 type request[Q, A any] struct{ op uint32 }
 
-// entry is the server's part of a row.
 type entry struct {
 	name       string
 	when       when
 	descriptor descriptor
 	pace       pace
-	size       int // bytes of the body
+	size       int
 	decode     func(body []byte) (task, error)
 }
 
-// task is a request whose body has been decoded. It returns the answer's body.
+// task is a request whose body has been decoded.
 type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
 // call has the descriptors of a request and its answer.
@@ -71,7 +70,7 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 			if b := peer.Append(nil, a); len(b) <= maxBody {
 				return b, nil
 			}
-			return nil, unix.E2BIG // a list of addresses that is too long
+			return nil, unix.E2BIG // too many addresses
 		}, err
 	}
 	size := binary.Size(*new(Q))
@@ -79,15 +78,12 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 	return request[Q, A]{uint32(len(table) - 1)}
 }
 
-// handler serves a request; the descriptors are in c.
 type handler[Q, A any] func(s *server, ctx context.Context, c *call, q Q) (A, error)
 
-// plain makes a handler from a function that uses no descriptor.
 func plain[Q, A any](f func(*server, Q) (A, error)) handler[Q, A] {
 	return func(s *server, _ context.Context, _ *call, q Q) (A, error) { return f(s, q) }
 }
 
-// socket makes a handler from a function that returns the answer's socket.
 func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) handler[Q, none] {
 	return func(s *server, ctx context.Context, c *call, q Q) (none, error) {
 		conn, err := f(s, ctx, q)
@@ -98,7 +94,6 @@ func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) h
 	}
 }
 
-// admits checks a request's time and number of descriptors.
 func (e *entry) admits(sealed bool, fds int) error {
 	switch {
 	case e.when == beforeSeal && sealed:

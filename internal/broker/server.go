@@ -25,28 +25,27 @@ import (
 
 // Bounds of what a broker keeps.
 const (
-	maxSlow     = 1024 // unanswered slow requests
-	maxKept     = 256  // files of opKeep and opDraft
-	maxOwn      = 256  // processes of opOwn
-	maxKinds    = 64   // logged kinds of refused system calls
+	maxSlow     = 1024
+	maxKept     = 256
+	maxOwn      = 256
+	maxKinds    = 64
 	maxMemories = dma.MaxGPUs
 )
 
-// server is the broker's end of the connection.
 type server struct {
 	conn   *scm.Socket
 	config Config
 	dialer *gateway.Dialer
 	log    *slog.Logger
 
-	slots   chan struct{} // one element for each slow request
+	slots   chan struct{}
 	refused atomic.Uint64
 
 	// Only the goroutine that reads requests uses these.
 	sealed   bool
 	kept     []kept
 	owned    []int // pidfds
-	memories []int // descriptors of GPUs' memory
+	memories []int
 
 	gpus gpufd.Server
 	wg   sync.WaitGroup // slow requests, and relays
@@ -64,7 +63,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
 		cancel()
-		_ = c.Close() // further answers fail
+		_ = c.Close()
 		s.wg.Wait()
 		for _, k := range s.kept {
 			_ = errors.Join(k.dir.Close(), k.draft.Close())
@@ -86,8 +85,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	}
 }
 
-// handle answers a request, or starts a goroutine that does. It ignores a message that is shorter than a
-// header. err is an error of the message's descriptors.
+// handle ignores a message that is shorter than a header. err is an error of the message's descriptors.
 func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) {
 	h, body, ok := header[requestHeader](b)
 	if !ok {
@@ -120,7 +118,6 @@ func (s *server) run(ctx context.Context, id uint32, fds *scm.FDs, do task) {
 	s.answer(id, body, c.out, err)
 }
 
-// begin starts a goroutine that answers a slow request, if there are fewer than maxSlow.
 func (s *server) begin(ctx context.Context, id uint32, do task) {
 	select {
 	case s.slots <- struct{}{}:
@@ -153,7 +150,6 @@ func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	_ = out.Close()
 }
 
-// errnoOf returns the number that an answer has for err.
 func errnoOf(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -175,8 +171,6 @@ func element[T any, I ~uint32](list []T, i I) (e T, err error) {
 	}
 	return list[i], nil
 }
-
-// The handlers of requests follow; others are in files.go and monitor.go.
 
 func (s *server) dial(ctx context.Context, to address) (net.Conn, error) {
 	return s.dialer.Dial(ctx, "tcp", to.addrPort())
@@ -220,7 +214,6 @@ func (s *server) cancel(id uint32) (none, error) {
 	return none{}, nil
 }
 
-// listen is opListen's handler.
 func (s *server) listen(ctx context.Context, c *call, addr address) (port uint16, err error) {
 	host, err := s.dialer.ListenUDP(addr.addrPort())
 	if err != nil {
@@ -274,7 +267,6 @@ func (s *server) memory(_ context.Context, c *call, _ none) (memoryIndex, error)
 	return take[memoryIndex](&s.memories, maxMemories, c)
 }
 
-// take adds the call's descriptor to a list of at most most, and returns its index.
 func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 	if len(*list) == most {
 		return 0, unix.EPERM
@@ -293,7 +285,7 @@ func (s *server) signal(p processSignal) (none, error) {
 	return none{}, err
 }
 
-// give is opGive's handler: access.Rule decides who gets the descriptor.
+// access.Rule decides who gets the descriptor.
 func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
 	memory, err := element(s.memories, g.Memory)
 	if err != nil {
@@ -328,7 +320,6 @@ func (s *server) seal(_ context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// watch counts the refused system calls, and logs each of the first maxKinds kinds once.
 func (s *server) watch(listener int) {
 	trial, what := s.config.Mode == Log, "sandbox: refused"
 	if trial {
@@ -340,7 +331,7 @@ func (s *server) watch(listener int) {
 		if trial && r.Nr == unix.SYS_OPENAT {
 			kind = r.Opens(list, paths)
 		}
-		if kind == "" { // an openat that Landlock would permit
+		if kind == "" {
 			return
 		}
 		s.refused.Add(1)

@@ -22,7 +22,6 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// The modes of a sandbox.
 const (
 	On  = "on"
 	Log = "log" // nothing is refused; calls that On would refuse are logged
@@ -38,7 +37,7 @@ func CheckMode(mode string) error {
 
 // Config lists what a broker may do for its process.
 type Config struct {
-	Mode string // On or Log
+	Mode string
 	// As in gateway.Options.
 	NAT      bool
 	Policy   gateway.Policy

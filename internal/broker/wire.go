@@ -31,15 +31,12 @@ const (
 	maxBody   = 4096 * addrLen // of an answer, in bytes
 )
 
-// errDescriptors is the error for a message's descriptors that could not be received.
 var errDescriptors = fmt.Errorf("descriptors: %w", unix.EBADF)
 
-// messageSocket returns a socket for messages over a connection.
 func messageSocket(c *net.UnixConn) *scm.Socket {
 	return &scm.Socket{UnixConn: c, MaxFDs: 1, Bad: errDescriptors}
 }
 
-// header splits a message; ok is false if it is too short.
 func header[H any](b []byte) (h H, body []byte, ok bool) {
 	if len(b) < headerLen {
 		return h, nil, false

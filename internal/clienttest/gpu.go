@@ -14,9 +14,8 @@ import (
 	"vnic.dev/vnic/internal/devmemtest"
 )
 
-// Layout of the GPU memory.
 const (
-	dataOff, dataSize       = 0, devmemtest.MemorySize // data of jobs
+	dataOff, dataSize       = 0, devmemtest.MemorySize
 	poolOff, poolSize       = dataOff + dataSize, 4 << 20
 	scratchOff, scratchSize = poolOff + poolSize, 2 << 20
 	gpuSize                 = scratchOff + scratchSize

@@ -37,7 +37,6 @@ type Report struct {
 	Memory devmem.MemoryStats `json:"memory"`
 }
 
-// bench is the interface and the GPU memory of a job.
 type bench struct {
 	gpu    *gpu
 	dev    *kernel.Device
@@ -89,12 +88,10 @@ func (b *bench) close() (err error) {
 	return err
 }
 
-// bytes returns the first n bytes of data.
 func (b *bench) bytes(n uint64) []byte { return b.gpu.mapped[dataOff : dataOff+n : dataOff+n] }
 
 func digest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// other is a buffer that claims to be on another GPU.
 type other struct{ devmem.Buffer }
 
 func (other) GPU() int { return 1 }
@@ -124,7 +121,6 @@ func (b *bench) cases(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// load brings a file from a web server to GPU memory.
 func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	o, err := loader.Open(ctx, url, loader.Config{Device: b.dev, Memory: b.memory, Queue: b.queue, Pool: b.pool,
 		Connections: 2, RangeSize: 256 << 10})
@@ -141,7 +137,7 @@ func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	return nil
 }
 
-// plain reads a file into host memory over an ordinary socket, for comparison with load.
+// plain reads a file into host memory, for comparison with load.
 func (b *bench) plain(ctx context.Context, url string, r *Report) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -181,7 +177,6 @@ const (
 	writeSeed  = 7
 )
 
-// blocks reads a device, writes all of it from another offset of the buffer, and reads it again.
 func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	size := d.Info().Size
@@ -232,7 +227,6 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Ring has the settings of a rank in a ring.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort

@@ -29,7 +29,7 @@ needs to at the interface, and sets it back. JOB is one of:
 `
 
 type options struct {
-	name   string // of the interface
+	name   string
 	node   int
 	limit  time.Duration
 	url    string

@@ -36,14 +36,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// try is an action of an attacker.
 type try struct {
 	name string
 	call string // text of the Refusal; "": only Landlock refuses it
 	do   func() error
 }
 
-// tries gets two TCP sockets and a UDP one, and a directory with a file "mine".
 func tries(sockets [3]int, dir string) []try {
 	nobody := func() unix.Sockaddr { return &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}} }
 	return []try{
@@ -71,7 +69,7 @@ func tries(sockets [3]int, dir string) []try {
 		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody()) }},
 		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody(), 0) }},
 		{"bind", "bind", func() error { return unix.Bind(sockets[1], &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) }},
-		{"ptrace", "ptrace", func() error { // of no process
+		{"ptrace", "ptrace", func() error {
 			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
 				return e
 			}
@@ -100,7 +98,6 @@ func probe(mode, dir string) error {
 			return err
 		}
 	}
-	// Threads that exist before the process is confined.
 	var ready, begin, done sync.WaitGroup
 	results := make(chan result, 100)
 	list := tries(sockets, dir)
@@ -166,7 +163,6 @@ func confineProbe(mode string) error {
 	return errors.Join(unix.Sendmsg(3, []byte("listener"), unix.UnixRights(int(l.Fd())), nil, 0), l.Close())
 }
 
-// run runs a probe, and returns its results and the counts of refused calls.
 func run(t *testing.T, mode string) (results map[string]result, refused map[string]int) {
 	t.Helper()
 	a, b, err := scm.Pair()
@@ -201,7 +197,7 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 		}()
 	}
 	testkit.OK(t, cmd.Wait())
-	testkit.OK(t, <-watched) // ends with the process
+	testkit.OK(t, <-watched)
 	for d := json.NewDecoder(&output); ; {
 		var list []result
 		if err := d.Decode(&list); errors.Is(err, io.EOF) {

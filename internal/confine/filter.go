@@ -23,7 +23,6 @@ const (
 	actionAbsent = actionErrno | uint32(unix.ENOSYS)
 )
 
-// program builds the filter, whose action for other calls is otherwise.
 func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	p := policy{otherwise: otherwise, badArch: actionRefuse, calls: make(map[uint32][]bpf.Instruction)}
 	absent := make(map[uint32]bool)
@@ -40,7 +39,6 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 			p.calls[nr] = []bpf.Instruction{bpf.RetConstant{Val: actionAllow}}
 		}
 	}
-	// Calls with conditions.
 	alternatives := make(map[uint32][]bpf.Instruction)
 	for _, c := range list {
 		nr := uint32(c.Nr)

@@ -22,7 +22,7 @@ import (
 func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, c := range list {
-		if len(c.If) == 0 && !rules.Has(c.Nr) { // Set panics if the number is already set
+		if len(c.If) == 0 && !rules.Has(c.Nr) {
 			rules.Set(c.Nr, seccomp.MatchAll{})
 		}
 	}
@@ -59,7 +59,6 @@ func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error
 	return instructions, err
 }
 
-// referenceForbidding builds Forbid's filter with gVisor's package.
 func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, nr := range list {
@@ -73,14 +72,12 @@ func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	return instructions, err
 }
 
-// data is struct seccomp_data, the input of a filter.
 type data struct {
 	nr, arch uint32
 	ip       uint64
 	args     [6]uint64
 }
 
-// filters has the reference filter and the package's one.
 type filters struct {
 	theirs, ours gbpf.Program
 	vm           *bpf.VM
@@ -114,7 +111,6 @@ func newFilters(t rapid.TB, theirs []gbpf.Instruction, ours []unix.SockFilter) *
 	return f
 }
 
-// same checks that both filters have the same action for a call, and returns it.
 func (f *filters) same(t rapid.TB, d data) uint32 {
 	t.Helper()
 	f.tried++
@@ -139,8 +135,7 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 
 const otherArch = unix.AUDIT_ARCH_X86_64 ^ unix.AUDIT_ARCH_AARCH64 ^ auditArch
 
-// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers. It counts
-// the actions for this architecture's calls without arguments.
+// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers.
 func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	t.Helper()
 	const x32 = 1 << 30 // __X32_SYSCALL_BIT
@@ -219,7 +214,6 @@ func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	}
 }
 
-// lists are like those in use.
 func lists() map[string][]Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	serve := slices.Concat(GoRuntime(4711), Sockets, []Call{
@@ -244,10 +238,10 @@ func lists() map[string][]Call {
 			{Nr: 1, Name: "b", If: []Arg{Without(0, wide)}},
 			{Nr: 2, Name: "c", If: []Arg{{3, 0xffffffff00000000, 0x8000000000000000}}},
 			{Nr: 3, Name: "d", If: []Arg{{3, 0xffffffff00000000, 0}}},
-			{Nr: 4, Name: "e", If: []Arg{{3, 0, 0}}},                 // always
-			{Nr: 5, Name: "f", If: []Arg{{3, 0, 1}}},                 // never
-			{Nr: 6, Name: "g", If: []Arg{{3, 0xff00, 0xff01}}},       // never
-			{Nr: 7, Name: "h", If: []Arg{{0, 0xff00, 1 << 40}}},      // never
+			{Nr: 4, Name: "e", If: []Arg{{3, 0, 0}}},
+			{Nr: 5, Name: "f", If: []Arg{{3, 0, 1}}},
+			{Nr: 6, Name: "g", If: []Arg{{3, 0xff00, 0xff01}}},
+			{Nr: 7, Name: "h", If: []Arg{{0, 0xff00, 1 << 40}}},
 			{Nr: 8, Name: "i", If: []Arg{{0, wide, wide &^ 0xff}}},   // both halves, with a mask
 			{Nr: 8, Name: "i", If: []Arg{Is(2, 1<<32), IsInt(0, 5)}}, // in no order
 		},
@@ -281,7 +275,6 @@ func TestFilterIsThatOfTheList(t *testing.T) {
 	}
 }
 
-// A random list's filter has the same actions as gVisor's.
 func TestFilterOfAnyList(t *testing.T) {
 	half := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, math.MaxUint32, 1 << 31}), rapid.Uint64Max(math.MaxUint32))
 	number := rapid.Custom(func(t *rapid.T) uint64 { return half.Draw(t, "high")<<32 | half.Draw(t, "low") })

@@ -133,7 +133,6 @@ var names = map[int32]string{
 	unix.SYS_SPLICE: "splice", unix.SYS_SENDFILE: "sendfile",
 }
 
-// name returns the name of a system call, or its number.
 func name(nr int32) string {
 	if n, ok := names[nr]; ok {
 		return n

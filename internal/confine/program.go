@@ -51,7 +51,6 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-// search runs the code of the loaded number, if it is in numbers, which are in ascending order.
 func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	switch len(numbers) {
 	case 0:
@@ -74,7 +73,6 @@ func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instru
 	return slices.Concat(code, yes, no)
 }
 
-// check returns an error for conditions that a filter cannot check.
 func (c *Call) check() error {
 	var seen [args]bool
 	for _, a := range c.If {
@@ -89,7 +87,6 @@ func (c *Call) check() error {
 	return nil
 }
 
-// alternative allows a call that meets all conditions; otherwise execution continues after its code.
 func alternative(conditions []Arg) []bpf.Instruction {
 	var code []bpf.Instruction
 	for _, a := range conditions {
@@ -108,7 +105,6 @@ func alternative(conditions []Arg) []bpf.Instruction {
 	return code
 }
 
-// half compares half of an argument: the bits of mask must equal value. alternative sets its jump's distance.
 func half(off, mask, value uint32) []bpf.Instruction {
 	load := bpf.LoadAbsolute{Off: off, Size: 4}
 	compare := bpf.JumpIf{Cond: bpf.JumpEqual, Val: value}

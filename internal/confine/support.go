@@ -8,7 +8,7 @@ import (
 
 // Support reports which parts of this package a machine supports.
 type Support struct {
-	Landlock  int  // LandlockABI
+	Landlock  int
 	Seccomp   bool // filters
 	Listeners bool // calls can be reported, unless this process has a listener already
 }

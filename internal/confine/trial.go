@@ -47,14 +47,12 @@ func (r Refusal) Opens(list []Call, paths []Path) string {
 	return "openat of " + path + ", by Landlock"
 }
 
-// matches reports whether a call meets the conditions of c.
 func (r Refusal) matches(c Call) bool {
 	return int32(c.Nr) == r.Nr && !slices.ContainsFunc(c.If, func(a Arg) bool {
 		return uintptr(r.Args[a.Index])&a.Mask != a.Value
 	})
 }
 
-// path returns the path of an openat, and the process that makes the call.
 func (r Refusal) path() (path string, self int, err error) {
 	proc := "/proc/" + strconv.Itoa(r.PID)
 	if self, err = process(proc); err != nil {
@@ -73,7 +71,6 @@ func (r Refusal) path() (path string, self int, err error) {
 	return filepath.Join(dir, path), self, nil
 }
 
-// ownProc replaces /proc/self by the process's own directory.
 func ownProc(path string, self int) string {
 	if rest, ok := strings.CutPrefix(path, "/proc/self"); ok && (rest == "" || rest[0] == '/') {
 		return "/proc/" + strconv.Itoa(self) + rest
@@ -81,7 +78,6 @@ func ownProc(path string, self int) string {
 	return path
 }
 
-// process returns the process of a thread.
 func process(proc string) (int, error) {
 	b, err := os.ReadFile(proc + "/status")
 	if err != nil {

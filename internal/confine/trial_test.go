@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A trial run reports the path of an openat that Landlock would refuse.
 func TestTrialSaysWhatLandlockWouldRefuse(t *testing.T) {
 	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	t.Chdir(dir)

@@ -20,7 +20,6 @@ import (
 // goroutines. Its error net.ErrClosed ends the client's call; other errors are treated as a lost frame.
 type Sender interface{ Send(frame []byte) error }
 
-// Times of a Client.
 const (
 	firstRetry = 50 * time.Millisecond // doubles
 	lastRetry  = time.Second
@@ -66,7 +65,7 @@ type Client struct {
 	o       ClientOptions
 	session uint32
 	closed  chan struct{}
-	why     error // the error of later calls; set before closed is closed
+	why     error
 
 	mu       sync.Mutex
 	seq      uint32           // under mu: of the next request
@@ -94,7 +93,7 @@ type answer struct {
 type ClientStats struct {
 	Requests uint64
 	Repeats  uint64 // retransmissions
-	Replies  uint64 // to pending requests
+	Replies  uint64
 	Notifies uint64
 	Strays   uint64 // all others: malformed, forged, late, unknown
 }
@@ -156,8 +155,8 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// classify counts a frame, and ends waits for jobs. It returns the generation of earlier frames, whether it
-// has changed, the pending request that the frame answers, if any, and the RDMA callbacks for the frame.
+// classify counts a frame, and ends waits for jobs. It returns the generation of earlier frames, and whether
+// it has changed.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +202,6 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 	return old, changed, cl, rdma
 }
 
-// remove removes a pending request; under mu.
 func (c *Client) remove(seq uint32) {
 	if c.pending[seq] != nil {
 		delete(c.pending, seq)

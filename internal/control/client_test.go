@@ -40,7 +40,6 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				// The second copy of a request may be stale.
 				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}
@@ -75,7 +74,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{})
 		l.drop = func(int) (bool, bool) { return true, false }
 		errs := make(chan error, 100)
-		for range cap(errs) { // more than may be pending
+		for range cap(errs) {
 			go func() { _, err := c.Hello(t.Context()); errs <- err }()
 		}
 		synctest.Wait()
@@ -96,7 +95,6 @@ func TestClosedSender(t *testing.T) {
 	}
 }
 
-// TestSlowRequestStaysInWindow blocks one request in the NIC while others are handled.
 func TestSlowRequestStaysInWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{Timeout: time.Hour})
@@ -123,7 +121,6 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 	})
 }
 
-// TestNICOfAnotherVersionIsNamed passes the client an answer with protocol version 2.
 func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{Timeout: time.Hour, OnGeneration: func(uint32, uint32) {
@@ -152,7 +149,7 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 				deliver(2)
 				testkit.Equal(t, "answers", len(done), 0)
 				lost.Store(false)
-				testkit.OK(t, <-done) // repeated
+				testkit.OK(t, <-done)
 				lost.Store(true)
 				continue
 			}

@@ -16,12 +16,10 @@ type (
 		append(b []byte) ([]byte, error)
 	}
 	decoder interface {
-		// decode returns how many bytes it used.
 		decode(data []byte) (n int, err error)
 	}
 )
 
-// none is no data.
 type none struct{}
 
 func encode(b []byte, v any) ([]byte, error) {
@@ -69,7 +67,7 @@ func decodeFirst(data []byte, v any) (n int, err error) {
 // decodeFixed sets v, a pointer to a fixed-size value or a slice of them, and does not check reserved bytes.
 func decodeFixed(data []byte, v any) (int, error) {
 	n, err := binary.Decode(data, le, v)
-	if err != nil { // data is too short
+	if err != nil {
 		err = badData("%d bytes of data, not %d", len(data), binary.Size(v))
 	}
 	return n, err
