@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has values on the wire, and how many bytes of each may have only one value, because they are
-// reserved, or two, because they are bools.
+// layouts has values on the wire, and how many bytes of each may have only one value (reserved), or two
+// (bools).
 var layouts = []struct {
 	name            string
 	value           any
@@ -30,7 +30,7 @@ var layouts = []struct {
 	{"meter counters", FlowCounts{}, 0, 0},
 	{"job", Job{}, 0, 1},
 	{"job status", JobStatus{State: JobDone}, 1, 1},
-	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // two reserved bytes, and the table's length
+	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // and the table's length
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
 	{"rdma limits", RDMALimits{}, 0, 0},
@@ -57,7 +57,6 @@ var layouts = []struct {
 
 var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
-// again decodes data as a value of v's type, and encodes it.
 func again(v any, data []byte) ([]byte, error) {
 	p := reflect.New(reflect.TypeOf(v)).Interface()
 	if err := decode(data, p); err != nil {
@@ -74,7 +73,6 @@ func enc(v any) []byte {
 	return b
 }
 
-// FuzzFrame checks that what decodes is encoded to the same bytes again.
 func FuzzFrame(f *testing.F) {
 	for _, b := range goldenFrames(f) {
 		f.Add(b)
@@ -170,7 +168,6 @@ func TestWhatIsReservedIsZero(t *testing.T) {
 	}
 }
 
-// TestAllAreAll checks that All returns each counter, in order, and that Add adds each.
 func TestAllAreAll(t *testing.T) {
 	var c DirCounters
 	all := c.All()

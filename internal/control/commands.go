@@ -9,7 +9,7 @@ import (
 // Handler is the NIC's side of the commands. Its methods may be called concurrently.
 //
 // An error's syscall.Errno, or EIO, and its text go to the driver. A method may keep the slices of its
-// arguments. Slices that it returns are read until Handle has returned.
+// arguments.
 type Handler interface {
 	// Generation returns the generation of the port's state.
 	Generation() uint32
@@ -74,8 +74,7 @@ type RDMA interface {
 	PageCounts(key uint32) (PageCounts, error)
 }
 
-// The table of commands: class and command, the types of request and reply, and the handler. Notifies are not
-// here.
+// The table of commands.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
@@ -145,13 +144,12 @@ type number struct {
 	cmd   Command
 }
 
-// server is a command without its types.
 type server interface {
 	// serve decodes a request's data, calls h, and appends the reply's data to out.
 	serve(h Handler, data, out []byte) ([]byte, error)
 }
 
-// commands maps numbers to rows. It does not change after initialization.
+// It does not change after initialization.
 var commands = make(map[number]server)
 
 func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {
@@ -171,7 +169,6 @@ func withoutReply[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error
 	return func(h Handler, q Q) (none, error) { return none{}, f(h, q) }
 }
 
-// listOf adapts a handler that returns the whole list.
 func listOf[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
 	return func(h Handler, n uint32) (list[T], error) {
 		elems, err := f(h)
@@ -191,7 +188,6 @@ func (c *command[Q, R]) serve(h Handler, data, out []byte) ([]byte, error) {
 	return encode(out, r)
 }
 
-// handle serves a request; EOPNOTSUPP: there is no such command.
 func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, error) {
 	if c := commands[number{class, cmd}]; c != nil {
 		return c.serve(h, data, out)
@@ -215,7 +211,6 @@ func callVoid[Q any](ctx context.Context, client *Client, c *command[Q, none], q
 	return err
 }
 
-// callList requests a list, frame by frame.
 func callList[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
 	for after := uint32(0); ; {
 		l, err := c.call(ctx, client, after)
@@ -233,11 +228,11 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties, with the generation of the port's state.
+// Hello returns the NIC's properties.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
-		_, err = decodeFixed(b, &i) // a later revision's reply may be longer, and use reserved bytes
+		_, err = decodeFixed(b, &i) // a later revision's reply may be longer
 	}
 	return i, err
 }

@@ -27,12 +27,11 @@ type Dispatcher struct {
 
 	mu       sync.Mutex
 	sessions map[uint32]*session // under mu
-	clock    uint64              // under mu: requests so far, for the age of sessions
+	clock    uint64              // under mu: requests so far
 
 	requests, repeats, stale, malformed, failed atomic.Uint64
 }
 
-// session is the state of one client, under the dispatcher's mu.
 type session struct {
 	used   uint64
 	newest uint32
@@ -42,7 +41,7 @@ type session struct {
 type slot struct {
 	state slotState
 	seq   uint32
-	reply []byte // of a done slot; never changed
+	reply []byte
 }
 
 type slotState uint8
@@ -58,7 +57,7 @@ func NewDispatcher(h Handler) *Dispatcher {
 }
 
 type DispatcherStats struct {
-	Requests  uint64 // new requests, refused ones included
+	Requests  uint64 // new requests
 	Failed    uint64 // of Requests: answered with an error
 	Repeats   uint64 // recognized repeats
 	Stale     uint64 // older than Window
@@ -94,7 +93,7 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	if err != nil || f.Kind != KindRequest || f.Session == 0 {
 		d.malformed.Add(1)
 		if f.Kind != KindRequest || f.Session == 0 {
-			return nil // without a session there is no answer; replies and notifies get none
+			return nil
 		}
 		return d.answer(&f, nil, err).Append(reply)
 	}
@@ -120,8 +119,8 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 
 var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
 
-// begin decides whether Handle has to handle a request (run). If not, old is the stored reply, or nil if
-// there is none yet. For a request older than Window, run is true and s is nil.
+// For a request older than Window, run is true and s is nil. If run is false, old is the stored reply, or nil
+// if there is none yet.
 func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +160,6 @@ func (d *Dispatcher) session(id, seq uint32) *session {
 	return s
 }
 
-// end stores the reply for repeats, if the request is still in the window.
 func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	kept := append([]byte(nil), reply...)
 	d.mu.Lock()
@@ -171,7 +169,6 @@ func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	}
 }
 
-// refresh sets the current generation, and f's sender as the destination, in a stored reply.
 func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
 	var r Frame
 	if r.Parse(reply) == nil {
@@ -192,7 +189,6 @@ func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
 	return r
 }
 
-// errnoOf returns the errno for an error's reply; EIO if the error has none that fits.
 func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
 	if errors.As(err, &no) && no > 0 && no <= 0xffff {
@@ -206,7 +202,6 @@ func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	return d.notify(frame, dst, ClassJob, JobCompleted, s)
 }
 
-// notify appends to frame a notify with data of fixed size, for the driver with the MAC dst.
 func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
 	data, _ := encode(nil, v) // cannot fail for a fixed size
 	f := Frame{Dst: dst, Src: MAC, Data: data}

@@ -43,7 +43,7 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if got := d.Handle(frame, nil); !bytes.Equal(got, first) || p.count("buffer") != 1 {
 		t.Fatalf("%x, then %x; handled %d times", first, got, p.count("buffer"))
 	}
-	clear(first) // Handle must have kept its own copy
+	clear(first)
 	f := answerOf(t, d, frame)
 	if f.Errno != 0 || !bytes.Equal(f.Data, []byte{1, 0, 0, 0}) {
 		t.Fatalf("%+v", f)
@@ -79,7 +79,6 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 		if got := d.Handle(frame, nil); got != nil {
 			t.Fatalf("answered %x", got)
 		}
-		// Another request is not blocked.
 		if f := answerOf(t, d, request(1, 2, ClassInfo, InfoHello, nil)); f.Errno != 0 {
 			t.Fatal(f.Errno)
 		}
@@ -95,7 +94,7 @@ func TestOldRequestsAreRefused(t *testing.T) {
 		p := newPort()
 		d := NewDispatcher(p)
 		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }
-		for _, n := range []uint32{3, 1, 2, 0, Window - 1} { // any order
+		for _, n := range []uint32{3, 1, 2, 0, Window - 1} {
 			if f := hello(n); f.Errno != 0 {
 				t.Fatalf("request %d: %v", n, f.Errno)
 			}
@@ -118,7 +117,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	d := NewDispatcher(p)
 	for s := range uint32(1000) {
 		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
-		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // each round uses session 1
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil))
 	}
 	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
 		t.Fatalf("%d sessions", len(d.sessions))
@@ -133,7 +132,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // session once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
-	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // the rest of a list
+	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0})
 	for _, b := range append(goldenFrames(f), rest) {
 		f.Add(append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...))
 		all = append(append(all, byte(len(b)), byte(len(b)>>8)), b...)

@@ -2,12 +2,10 @@
 //
 // QEMU handles virtio-net's control queue itself, and the gve device has no queue for such commands. So the
 // driver sends commands as frames of EtherType 0x88B5 to the NIC's control MAC on any transmit queue, and the
-// NIC answers on receive queue 0. docs/specs/control.md describes the bytes. Both ends use one table of
-// commands (commands.go).
+// NIC answers on receive queue 0. docs/specs/control.md describes the bytes.
 //
-// [Client] is the driver's end. It repeats requests without an answer. [Dispatcher] is the NIC's end. It
-// calls a [Handler], and answers repeats with stored replies. [State] is the result of most commands on a
-// port; device reset clears it.
+// [Client] is the driver's end, [Dispatcher] the NIC's end, which calls a [Handler]. [State] is the result of
+// most commands on a port; device reset clears it.
 //
 // The package depends on no transport, queue or device model: its input and output are frames.
 //

@@ -79,7 +79,6 @@ func IsControl(frame []byte) bool {
 		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)
 }
 
-// badData returns the error for data that cannot be decoded, or a value that cannot be encoded.
 func badData(what string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)
 }

@@ -25,30 +25,25 @@ import (
 
 const goldenDir = "testdata/golden"
 
-// exchange is a call of the client and the handler's response.
 type exchange struct {
 	what string // comment in the golden file
 	call clientCall
 	want any // the handler's answer, which the client must return; an error is a refusal
 }
 
-// clientCall is a method of the client, and the arguments that the handler must receive.
 type clientCall struct {
 	do    func(ctx context.Context, c *Client) (any, error)
 	asked []any
 }
 
-// get is a call without arguments.
 func get[R any](f func(*Client, context.Context) (R, error)) clientCall {
 	return clientCall{do: func(ctx context.Context, c *Client) (any, error) { return f(c, ctx) }}
 }
 
-// send is a call that passes its argument to the handler.
 func send[A, R any](f func(*Client, context.Context, A) (R, error), a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return f(c, ctx, a) }, []any{a}}
 }
 
-// set is send for a call that returns only an error.
 func set[A any](f func(*Client, context.Context, A) error, a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return nil, f(c, ctx, a) }, []any{a}}
 }
@@ -58,7 +53,6 @@ var sameAddr = cmp.Options{
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
-// play makes the exchanges on one link and returns the frames as text.
 func play(t *testing.T, title string, exchanges []exchange) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -112,7 +106,6 @@ func refusal(errno syscall.Errno, words string) error {
 	return fmt.Errorf("%s: %w", words, errno)
 }
 
-// fullDir sets each counter to a different value that uses all its bytes.
 func fullDir(n uint64) (c DirCounters) {
 	for i, counter := range c.All() {
 		*counter = 0x0101010101010100*n + 0x0001020304050607 + uint64(i)<<56
@@ -120,7 +113,6 @@ func fullDir(n uint64) (c DirCounters) {
 	return c
 }
 
-// numbered returns n elements, numbered from 1.
 func numbered[T any](n uint32, element func(i uint32) T) []T {
 	var all []T
 	for i := range n {
@@ -239,7 +231,7 @@ func goldenGPU() []exchange {
 	gpus := numbered(MaxGPUs, func(i uint32) GPUInfo {
 		return GPUInfo{ID: uint16(i - 1), Size: 1 << 20, Place: fmt.Sprintf("rc%d/gpu%d", (i-1)/4, i-1)}
 	})
-	many := numbered(100, func(i uint32) GPUMap { // more than fit in two frames
+	many := numbered(100, func(i uint32) GPUMap {
 		n := uint64(i - 1)
 		return GPUMap{ID: i, GPU: uint16(n % 3), IOVA: 1<<40 + n<<20, Off: n << 12, Size: 1 << 12}
 	})
@@ -394,7 +386,6 @@ func fullStatus() JobStatus {
 	return s
 }
 
-// goldenNotify returns frames that the NIC sends without a request, as text.
 func goldenNotify(t *testing.T) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d, answer: uint64(9)}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -422,13 +413,12 @@ func goldenNotify(t *testing.T) string {
 			t.Errorf("RunJob: %+v, %v", s, err)
 		}
 	}()
-	synctest.Wait() // the reply has arrived
+	synctest.Wait()
 	l.toDriver(l.d.NotifyJob(nil, driverMAC, &JobStatus{ID: 9, State: JobDone, Bytes: 1}))
 	<-ended
 	return l.text.String()
 }
 
-// goldenTable returns entries of jobs' tables as text.
 func goldenTable() string {
 	var b strings.Builder
 	b.WriteString("# Entries of a job's table, in memory\n")
@@ -464,7 +454,6 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// goldenProtocol returns frames that show the protocol and not a command.
 func goldenProtocol(t *testing.T) string {
 	var seen []uint32
 	h := &goldenHandler{generation: 77}
@@ -568,7 +557,6 @@ func goldenProtocol(t *testing.T) string {
 	return l.text.String()
 }
 
-// declaredCommands reads the constants of type Command from the package's source.
 func declaredCommands(t *testing.T) map[number]string {
 	sources, err := filepath.Glob("*.go")
 	testkit.OK(t, err)
@@ -580,7 +568,6 @@ func declaredCommands(t *testing.T) map[number]string {
 			files = append(files, f)
 		}
 	}
-	// Errors in other declarations do not matter.
 	conf := types.Config{Error: func(error) {}, IgnoreFuncBodies: true}
 	pkg, _ := conf.Check("control", fset, files, nil)
 	constants := func(kind string) map[string]uint64 {
@@ -620,7 +607,7 @@ func TestGoldenIsComplete(t *testing.T) {
 	for _, b := range goldenFrames(t) {
 		var f Frame
 		if f.Parse(b) != nil {
-			continue // another protocol
+			continue
 		}
 		what := [...]string{KindRequest: "request", KindReply: "reply", KindNotify: "notify"}[f.Kind]
 		if f.Kind == KindReply && f.Errno != 0 {

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// goldenSession replaces the client's random session.
 var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 
 const sessionAt = EthernetLen + 4
@@ -29,8 +28,8 @@ type goldenLink struct {
 
 	lose      func(n int) bool // if set: reports whether the nth frame, from 0, is lost
 	n         int
-	change    func(frame []byte) []byte // if set, applied to replies
-	changeAsk func(frame []byte) []byte // if set, applied to requests
+	change    func(frame []byte) []byte
+	changeAsk func(frame []byte) []byte
 }
 
 func newGoldenLink(t *testing.T, h Handler, o ClientOptions) *goldenLink {
@@ -96,8 +95,7 @@ func (l *goldenLink) say(what string, args ...any) {
 
 const dumpWidth = 32 // bytes
 
-// write logs a frame: a line with its headers, and its data on separate lines. The text of a refusal is
-// repeated in a comment.
+// write logs a frame: a line with its headers, and its data on separate lines.
 func (l *goldenLink) write(dir string, frame []byte) {
 	b := &l.text
 	if len(frame) < EthernetLen+HeaderLen {
@@ -121,7 +119,6 @@ func (l *goldenLink) write(dir string, frame []byte) {
 	}
 }
 
-// goldenLines matches the frames of a golden file, each with its lines of data.
 var goldenLines = regexp.MustCompile(`(?m)^[<>](?: \(lost\))? (.*\n(?:    .*\n)*)`)
 
 func goldenFrames(t testing.TB) (frames [][]byte) {
@@ -139,11 +136,10 @@ func goldenFrames(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// goldenHandler answers with the test's value, and stores the arguments.
 type goldenHandler struct {
 	generation uint32
-	answer     any   // of the next calls: a value, an error, or nil for the zero value
-	got        []any // arguments of the last call
+	answer     any // of the next calls: a value, an error, or nil for the zero value
+	got        []any
 	calls      int
 }
 

@@ -19,12 +19,11 @@ const maxEnded = 64
 
 // jobWaits passes the status of ended jobs to calls of WaitJob; under the client's mu.
 type jobWaits struct {
-	waiters map[uint64][]chan JobStatus // each of capacity 1
-	recent  [maxEnded]JobStatus         // a ring of jobs for which no WaitJob waited
+	waiters map[uint64][]chan JobStatus
+	recent  [maxEnded]JobStatus // a ring of jobs for which no WaitJob waited
 	next    int
 }
 
-// ended passes the status of an ended job to waiting calls, or stores it.
 func (j *jobWaits) ended(s JobStatus) {
 	ws := j.waiters[s.ID]
 	delete(j.waiters, s.ID)
@@ -37,7 +36,6 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel for the status of a job.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
@@ -51,8 +49,6 @@ func (j *jobWaits) wait(id uint64) chan JobStatus {
 	return w
 }
 
-// reset ends all waits because the port has a new state: the old jobs have ended, and their ids may be used
-// again.
 func (j *jobWaits) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {
@@ -91,7 +87,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
 		case <-time.After(wait):
 			s, err := c.PollJob(ctx, id)
-			if errors.Is(err, syscall.ENOENT) { // the job has ended, and the NIC has dropped its status
+			if errors.Is(err, syscall.ENOENT) { // the NIC has dropped its status
 				return lateNotify(ctx, w, err)
 			}
 			if err != nil || s.State == JobDone {
@@ -102,7 +98,6 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	}
 }
 
-// lateNotify returns the status from a notify that has come, or comes soon; else err.
 func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
 	select {
 	case s := <-w:

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive or are lost.
 func TestWaitJob(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -87,8 +86,6 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// TestRunJobLeavesNoJobThatNobodyKnows ends a context while the answer to the submission is lost and the job
-// runs.
 func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
@@ -111,7 +108,6 @@ func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 	})
 }
 
-// TestResetEndsWaits makes a port lose its state while WaitJob waits.
 func TestResetEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})

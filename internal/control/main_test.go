@@ -13,7 +13,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler with a State and jobs. Its goldenHandler answers the other commands.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -123,7 +122,6 @@ func (p *port) CancelJob(id uint64) (JobStatus, error) {
 	return p.PollJob(id)
 }
 
-// end ends a job, if it runs, and returns its status.
 func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	defer p.in("")()
 	s := p.jobs[id]

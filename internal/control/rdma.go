@@ -232,13 +232,12 @@ type wr struct {
 // WRLen is the length of a work request with n SGEs, in bytes.
 func WRLen(n int) int { return 32 + 16*n }
 
-// Post posts work requests: all of them, or none.
+// Post posts all its work requests, or none.
 type Post struct {
 	QPN uint32 // offset 0
 	WRs []WR   // 8; 4: how many, u32
 }
 
-// postHead is the number of bytes before the work requests.
 const postHead = 8
 
 // MaxPost is the maximum number of bytes of work requests (WRLen) in a Post.
@@ -263,7 +262,7 @@ func (p *Post) decode(data []byte) (int, error) {
 		return n, err
 	}
 	*p = Post{QPN: head[0]}
-	for range head[1] { // one by one: a large count alone allocates nothing
+	for range head[1] {
 		var w wr
 		sges, k, err := decodeElems[SGE](data[n:], &w, &w.SGEs, MaxSGEs)
 		if err != nil {

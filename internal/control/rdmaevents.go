@@ -42,7 +42,7 @@ func (n *rdmaNotify) decode(f *Frame) error {
 	return ErrMalformed
 }
 
-// notify calls the callbacks for a notify, a new generation, or both; without the client's mu.
+// without the client's mu
 func (n *rdmaNotify) notify(f *Frame, old uint32, changed bool) {
 	rdma := f.Kind == KindNotify && f.Class == ClassRDMA
 	for _, e := range n.events {

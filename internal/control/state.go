@@ -7,7 +7,7 @@ import (
 )
 
 // State is the result of the commands on a port, except jobs and RDMA. It can be encoded with encoding/json
-// and restored. It has no lock.
+// and restored.
 //
 // Its methods implement the rules of the commands, with the errnos of Linux's devmem (net/core/netdev-genl.c,
 // net/ethtool/rings.c), and change the State only if they return no error. They replace its slices and never
@@ -79,7 +79,6 @@ func (s *State) Split(queue uint16) (Split, error) {
 	return s.Splits[queue], nil
 }
 
-// ruled are the protocols that rules may have.
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
 // AddFlow adds a rule, of at most limit.
@@ -245,7 +244,6 @@ func (s *State) DelFlowCounter(id uint32) error {
 	return del(&s.FlowCounters, id, "meter")
 }
 
-// nextID returns a number that no rule, binding or flow counter has had since reset.
 func (s *State) nextID() uint32 {
 	s.LastID++
 	return s.LastID

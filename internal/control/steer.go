@@ -38,7 +38,6 @@ func (r *FlowRule) SPI() uint32 { return uint32(r.SrcPort)<<16 | uint32(r.DstPor
 // SetSPI sets the security parameters index.
 func (r *FlowRule) SetSPI(spi uint32) { r.SrcPort, r.DstPort = uint16(spi>>16), uint16(spi) }
 
-// IANA's numbers.
 const (
 	protoTCP  = 6
 	protoUDP  = 17
@@ -134,7 +133,6 @@ type RSS struct {
 	Table     []uint16 // 4: number of entries, u16; 48: receive queues; a power of two of them, up to MaxRSSTable
 }
 
-// rssHead is the part of RSS before the table, in wire format.
 type rssHead struct {
 	HashTypes uint32
 	Entries   uint16

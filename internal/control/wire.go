@@ -5,7 +5,6 @@ import "syscall"
 // EtherType of control frames: IEEE 802 local experimental 1.
 const EtherType = 0x88B5
 
-// Sizes of a control frame, in bytes.
 const (
 	EthernetLen = 14
 	HeaderLen   = 20
@@ -32,7 +31,6 @@ const (
 // Class groups commands.
 type Class uint8
 
-// Classes of commands.
 const (
 	ClassInfo        Class = 1
 	ClassSplit       Class = 2

@@ -25,7 +25,7 @@ func TestDeadlineMoves(t *testing.T) {
 		}
 		d.Set(time.Now().Add(time.Second))
 		waiting := d.Wait()
-		d.Set(time.Now().Add(time.Hour)) // later, while a goroutine waits
+		d.Set(time.Now().Add(time.Hour))
 		time.Sleep(time.Minute)
 		select {
 		case <-waiting:

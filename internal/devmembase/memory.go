@@ -48,7 +48,6 @@ func (p *Pieces) At(i int) devmem.Range {
 	return devmem.Range{Off: p.each.Off + uint64(i)*p.each.Stride, Len: uint64(p.each.Len)}
 }
 
-// inside returns EFAULT unless [off, off+n) is in b.
 func inside(b devmem.Buffer, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -121,7 +120,6 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	return Named("reduce", err)
 }
 
-// within makes moves between buffers of one GPU.
 func (m *Memory) within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move,
 	count *atomic.Uint64) error {
 	if dst.GPU() != src.GPU() {

@@ -26,7 +26,7 @@ func AddrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return Unmap(t.AddrPort())
 	}
-	p, _ := netip.ParseAddrPort(a.String()) // after an error p is the zero AddrPort
+	p, _ := netip.ParseAddrPort(a.String())
 	return Unmap(p)
 }
 

@@ -47,7 +47,6 @@ func check(ctx context.Context, name string, run func(T)) Result {
 	}
 }
 
-// checker is the T of Check.
 type checker struct {
 	ctx context.Context
 
@@ -56,7 +55,6 @@ type checker struct {
 	cleanups []func()
 }
 
-// do runs f in a goroutine, which f may end.
 func (t *checker) do(f func()) {
 	done := make(chan struct{})
 	go func() {

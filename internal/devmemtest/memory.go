@@ -45,7 +45,6 @@ func (c MemoryCase) Run(t T, w *MemoryWorld) {
 	e.compare()
 }
 
-// contents is the initial contents of the buffers.
 var contents = sync.OnceValue(func() (list [2][]byte) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range list {
@@ -74,7 +73,6 @@ type memoryEnv struct {
 	random *rand.Rand
 }
 
-// compare compares both buffers with the expected contents.
 func (e *memoryEnv) compare() {
 	e.Helper()
 	for i, want := range e.want {
@@ -110,7 +108,7 @@ func lookRanges(e *memoryEnv) {
 	testkit.Equal(e.T, "looked", string(got), string(want))
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Looked: uint64(len(want))})
 	testkit.OK(e.T, e.Memory.Look(e.Context(), nil, e.Buffers[1]))
-	many := make([]devmem.Range, 5000) // more than fit in one operation
+	many := make([]devmem.Range, 5000) // more than one operation's
 	want = want[:0]
 	for i := range many {
 		many[i] = devmem.Range{Off: uint64(e.random.IntN(MemorySize - 3)), Len: uint64(e.random.IntN(4))}
@@ -137,7 +135,7 @@ func lookStrided(e *memoryEnv) {
 }
 
 func putGet(e *memoryEnv) {
-	b := make([]byte, 3<<20) // more than fits in one operation
+	b := make([]byte, 3<<20)
 	for i := range b {
 		b[i] = byte(e.random.Uint32())
 	}
@@ -153,7 +151,7 @@ func putGet(e *memoryEnv) {
 func gather(e *memoryEnv) {
 	var moves []devmem.Move
 	all := uint64(0)
-	for to := uint64(11); to < 2<<20; { // more than fit in one operation
+	for to := uint64(11); to < 2<<20; {
 		n := uint64(e.random.IntN(2000))
 		from := uint64(e.random.IntN(MemorySize - 2000))
 		moves = append(moves, devmem.Move{Src: from, Dst: to, Len: n})
@@ -162,7 +160,7 @@ func gather(e *memoryEnv) {
 	}
 	testkit.OK(e.T, e.Memory.Gather(e.Context(), e.Buffers[0], e.Buffers[1], moves))
 	e.compare()
-	within := []devmem.Move{{Src: 0, Dst: 1 << 20, Len: 1 << 20}, {Src: 1 << 20, Dst: 3 << 20, Len: 100}} // in this order
+	within := []devmem.Move{{Src: 0, Dst: 1 << 20, Len: 1 << 20}, {Src: 1 << 20, Dst: 3 << 20, Len: 100}}
 	for _, v := range within {
 		copy(e.want[1][v.Dst:v.Dst+v.Len], e.want[1][v.Src:])
 		all += v.Len
@@ -219,7 +217,6 @@ func nan(t devmem.Type, b []byte) bool {
 	return false
 }
 
-// reduced adds n elements in the expected contents, takes NaNs from the actual contents, and compares both.
 func (e *memoryEnv) reduced(t devmem.Type, dst int, dstOff uint64, src int, srcOff, n uint64) {
 	e.Helper()
 	size := t.Size()
@@ -284,7 +281,7 @@ func reduceInPlace(e *memoryEnv) {
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 8, e.Buffers[0], 1<<20, 1000))
 	e.reduced(devmem.Int32, 0, 8, 0, 1<<20, 1000)
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 4096, e.Buffers[0], 4096, 5))
-	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // adds them to themselves
+	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5)
 }
 
 func beyond(e *memoryEnv) {

@@ -105,7 +105,7 @@ var sendCases = []testCase{
 			e.Errorf("20 good bytes, then a bad one: %d, %v", n, err)
 		}
 		e.readAll(host, mem[10:30])
-		e.completions(c, 1) // failed sends get no number
+		e.completions(c, 1)
 	}},
 	{"completions count calls and are merged", func(e *env) {
 		b, c, host, mem := e.sender(42, txSize)
@@ -192,7 +192,7 @@ var sendCases = []testCase{
 		_ = c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		total := 0
 		for {
-			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}}) // the peer does not read
+			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}})
 			total += n
 			if err != nil {
 				e.errorIs("send", err, os.ErrDeadlineExceeded)

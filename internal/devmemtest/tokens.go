@@ -56,7 +56,7 @@ var tokenCases = []testCase{
 		_, c, host := e.steered()
 		e.arrive(c, host, 22, 2)
 		e.recv(c, 1, 1, 0)
-		e.recv(c, 1, 1, 0) // tokens 1 and 2
+		e.recv(c, 1, 1, 0)
 		e.dontNeed(c, "1023 unknown ones, then 2", 1,
 			devmem.TokenRange{Start: 1000, Count: 1023}, devmem.TokenRange{Start: 1, Count: 2})
 		e.dontNeed(c, "very many, then 1", 0,
@@ -128,7 +128,7 @@ var tokenCases = []testCase{
 		e.free(c, f)
 		e.recvAll(c, rest)
 		<-b.Done()
-		e.readAll(c, more) // in host memory
+		e.readAll(c, more)
 	}},
 	{"are returned by Close", func(e *env) {
 		b, c, host := e.steered()

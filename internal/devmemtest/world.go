@@ -48,7 +48,7 @@ type T interface {
 // World is the environment of a case. T.Cleanup destroys it.
 type World struct {
 	Dev  devmem.Device
-	Addr netip.Addr // address of Dev
+	Addr netip.Addr
 	// Queues are receive queues of Dev that can be bound, at least 2, in rising order, with traffic by flow
 	// rules only.
 	Queues []int
@@ -104,7 +104,6 @@ const (
 	patience = time.Minute
 )
 
-// env is a World with helpers.
 type env struct {
 	T
 	*World
@@ -112,7 +111,7 @@ type env struct {
 
 // Case is one case of the suite.
 type Case struct {
-	Name string // group/topic
+	Name string
 	run  func(e *env)
 }
 
@@ -171,7 +170,6 @@ func (e *env) steer() devmem.FlowID {
 	return id
 }
 
-// accept opens a connection from the host.
 func (e *env) accept() (devmem.Conn, net.Conn) {
 	e.Helper()
 	l, err := e.Dev.Listen(netip.AddrPortFrom(e.Addr, port))
@@ -200,7 +198,6 @@ func (e *env) steered() (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, host
 }
 
-// sender opens a connection, and returns a transmit binding with n bytes of data.
 func (e *env) sender(seed uint64, n int) (b devmem.Binding, c devmem.Conn, host net.Conn, mem []byte) {
 	e.Helper()
 	b, mem = e.bindTX(), data(seed, n)
@@ -216,7 +213,6 @@ func (e *env) deadlines(cs ...net.Conn) {
 	}
 }
 
-// data returns n bytes that depend on the seed.
 func data(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -249,7 +245,6 @@ func (e *env) write(c net.Conn, b []byte) {
 	testkit.OK(e, writeAll(c, b))
 }
 
-// stream makes the host write want, and receives it.
 func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	e.Helper()
 	wait := e.background(func() error { return writeAll(host, want) })
@@ -284,7 +279,6 @@ func (e *env) arrived(c devmem.Conn, n int) {
 	}
 }
 
-// poll calls f every millisecond until f returns true, for at most patience.
 func (e *env) poll(f func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -296,7 +290,6 @@ func (e *env) poll(f func() bool) bool {
 	return false
 }
 
-// free returns the tokens of frags.
 func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	e.Helper()
 	var list devmem.Tokens
@@ -333,7 +326,6 @@ func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	return out
 }
 
-// recv calls RecvDevmem with room for room frags and n bytes.
 func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, room), make([]byte, n)
@@ -348,7 +340,6 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives the expected bytes, and returns their tokens.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
@@ -366,7 +357,6 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, of which known are known.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {
@@ -391,7 +381,6 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
-// readWhile runs f, and meanwhile reads want from the host's connection c.
 func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
 	e.Helper()
 	wait := e.background(f)
@@ -410,7 +399,6 @@ func (e *env) equal(what string, got, want []byte) {
 	}
 }
 
-// errOf returns a call's last result, an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err

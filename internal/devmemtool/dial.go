@@ -14,11 +14,10 @@ import (
 const dialPause = 100 * time.Millisecond
 
 // DialAgain calls dial again while no program listens, until ctx ends: guests' programs start in no certain
-// order. Other errors of dial end it. Before the second attempt, it calls waits, if that is not nil, with the
-// first error.
+// order. Other errors of dial end it.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
-	var last error // explains more than ctx's error
+	var last error
 	for {
 		c, err := dial(ctx)
 		if err == nil {
@@ -44,7 +43,6 @@ func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn,
 	}
 }
 
-// notYet reports whether an error may mean that no program listens yet.
 func notYet(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
 		syscall.EHOSTDOWN,

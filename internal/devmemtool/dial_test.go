@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// DialAgain waits for a program that starts later, and not after other errors.
 func TestDialAgain(t *testing.T) {
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	type try = func(context.Context) (devmem.Conn, error)

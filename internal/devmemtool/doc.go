@@ -27,7 +27,7 @@ type GPU = driver.GPUInfo
 type Device struct {
 	devmem.Device
 	Name   string
-	Queues int // receive queues
+	Queues int
 	// Shared: RSS may spread over all queues, so that queues to be bound must be removed from it.
 	Shared bool
 	GPUs   []GPU
@@ -51,7 +51,6 @@ type Stdio struct {
 	Out, Err io.Writer
 }
 
-// Exit statuses.
 const (
 	exitDone   = 0
 	exitFailed = 1

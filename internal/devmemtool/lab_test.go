@@ -18,17 +18,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world has the NICs and GPUs of two guests on a switch.
 type world struct {
 	t      testing.TB
 	guests [2]*guest
 }
 
 type guest struct {
-	t    testing.TB
-	port *lab.Port
-	gpu  *gpumem.GPU
-	// may wrap the opened device
+	t      testing.TB
+	port   *lab.Port
+	gpu    *gpumem.GPU
 	change func(*Device)
 }
 
@@ -44,7 +42,6 @@ func newWorld(t testing.TB, pairs int) *world {
 	return w
 }
 
-// open is an Opener.
 func (g *guest) open(_ context.Context, r Request) (*Device, error) {
 	n, err := g.port.InProcess(driver.Options{QueuePairs: g.port.QueuePairs, HostQueues: 1})
 	if err != nil {
@@ -61,7 +58,6 @@ func (g *guest) open(_ context.Context, r Request) (*Device, error) {
 	return d, nil
 }
 
-// run is one run of the tool.
 type run struct {
 	status   int
 	out, err string
@@ -94,7 +90,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched is the tool's stderr. It closes listens when the tool waits for a connection.
+// watched is the tool's stderr.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once
@@ -110,7 +106,6 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.buf.Write(b)
 }
 
-// recv runs the receiver in guest 1, and returns when it waits for a connection, or has ended.
 func (w *world) recv(ctx context.Context, args string) <-chan run {
 	done, waiting := w.start(ctx, 1, "", "recv "+args)
 	<-waiting

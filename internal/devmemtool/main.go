@@ -49,14 +49,13 @@ func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	return exitDone
 }
 
-// usageError is an error of the arguments that depends on the device.
 type usageError struct{ error }
 
 type tool struct {
 	*options
 	std     Stdio
 	dev     *Device
-	gpuSize uint64         // of the GPU in use
+	gpuSize uint64
 	undo    []func() error // called in reverse order
 }
 
@@ -84,7 +83,6 @@ func (t *tool) run(ctx context.Context, open Opener) (err error) {
 
 func (t *tool) say(format string, args ...any) { _, _ = fmt.Fprintf(t.std.Err, format+"\n", args...) }
 
-// later registers f for the end of the run; functions are called in reverse order.
 func (t *tool) later(what string, f func() error) {
 	t.undo = append(t.undo, func() error {
 		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -115,7 +113,6 @@ func (t *tool) pickGPU() error {
 // numPages is ncdevmem's NUM_PAGES, and bounds a buffer.
 const numPages = 16000
 
-// register makes a buffer of numPages pages, or of the GPU's size if that is smaller.
 func (t *tool) register() (devmem.Buffer, error) {
 	buf, err := t.dev.Register(t.gpu, 0, min(numPages*devmem.PageSize, t.gpuSize&^(devmem.PageSize-1)))
 	if err != nil {
@@ -141,7 +138,6 @@ func (t *tool) bound(b devmem.Binding) {
 	})
 }
 
-// untilPeer returns ctx with the timeout -w.
 func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if t.peer == 0 {
 		return context.WithCancel(ctx)
@@ -149,8 +145,7 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then. If
-// ctx ends before, the connection is reset at once.
+// using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

@@ -11,16 +11,15 @@ import (
 	"vnic.dev/vnic/internal/guestnet"
 )
 
-// resolve returns a name's addresses, like net.Resolver.LookupNetIP.
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
-// hosts resolves names by /etc/hosts alone.
+// hosts uses /etc/hosts alone.
 var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }}).LookupNetIP)
 
-// lookup returns the address of a name, an IPv4 address if there is one. For a guest's name it prefers the
-// address of the guest's devmem programs, if they have their own.
+// lookup prefers IPv4, and for a guest's name the address of the guest's devmem programs, if they have their
+// own.
 func (r resolve) lookup(name string) (netip.Addr, error) {
 	ctx := context.Background()
 	var list []netip.Addr

@@ -34,7 +34,6 @@ func TestNamesArePeers(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
 }
 
-// Names are in /etc/hosts, which a machine may lack.
 func TestNamesAreThoseOfHosts(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test.invalid")), "neither an address nor a name of /etc/hosts")
 	text, _ := os.ReadFile("/etc/hosts")

@@ -34,7 +34,6 @@ func Open(ctx context.Context, r Request) (*Device, error) {
 	return attach(n, r.Interface, r.Address)
 }
 
-// openKernel opens a network interface of the kernel.
 func openKernel(ctx context.Context, r Request) (*Device, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address},
 		Window: numPages * devmem.PageSize, Guard: !r.Unguarded})

@@ -28,12 +28,11 @@ to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 
-// options are the flags of both commands.
 type options struct {
 	send     bool
 	iface    string
 	server   netip.Prefix
-	client   netip.Prefix // zero: any client
+	client   netip.Prefix // zero: any
 	port     uint16
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
@@ -125,7 +124,6 @@ func (o *options) check(rest []string) error {
 	return nil
 }
 
-// ourselves sets our address from the guest's environment, unless a flag gave it.
 func (o *options) ourselves() error {
 	p, name := &o.server, "VNIC_ADDR"
 	if o.send {
@@ -162,7 +160,6 @@ func usage(out io.Writer, fs *flag.FlagSet) {
 	fs.PrintDefaults()
 }
 
-// address parses an address, with or without prefix length, or a name.
 func address(p *netip.Prefix) func(string) error {
 	return func(s string) (err error) {
 		*p, err = parseAddress(s)
@@ -183,7 +180,6 @@ func parseAddress(s string) (netip.Prefix, error) {
 	return onLink(a.Unmap()), err
 }
 
-// onLink returns an address with the prefix length 24, or 64 for IPv6.
 func onLink(a netip.Addr) netip.Prefix {
 	bits := 24
 	if a.Is6() {

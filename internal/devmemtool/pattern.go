@@ -15,17 +15,14 @@ func (p pattern) byteAt(pos uint64) byte {
 	return '\n'
 }
 
-// fill writes the stream's bytes from pos on to b.
 func (p pattern) fill(b []byte, pos uint64) {
 	for i := range b {
 		b[i] = p.byteAt(pos + uint64(i))
 	}
 }
 
-// maxWrong bounds the wrong bytes that a validator describes.
 const maxWrong = 20
 
-// validator compares a stream with the pattern.
 type validator struct {
 	pattern
 	pos   uint64
@@ -33,7 +30,7 @@ type validator struct {
 	out   io.Writer
 }
 
-// Write never fails: v.wrong counts the wrong bytes.
+// v.wrong counts the wrong bytes.
 func (v *validator) Write(b []byte) (int, error) {
 	for i, got := range b {
 		if want := v.byteAt(v.pos + uint64(i)); got != want {

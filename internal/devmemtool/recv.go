@@ -17,7 +17,6 @@ const (
 	recvFrags = 1024   // DontNeed returns no more tokens in one call
 )
 
-// receiveAll receives one connection until its end.
 func (t *tool) receiveAll(ctx context.Context) error {
 	local := netip.AddrPortFrom(t.server.Addr(), t.port)
 	buf, err := t.bindQueues(local)
@@ -127,7 +126,6 @@ func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// receiver reads a stream from device memory.
 type receiver struct {
 	*tool
 	conn   devmem.Conn
@@ -135,7 +133,7 @@ type receiver struct {
 	out    io.Writer
 	frags  []devmem.Frag
 	linear []byte
-	buf    []byte // from device memory
+	buf    []byte
 	pieces []devmem.Range
 	tokens devmem.Tokens
 
@@ -165,7 +163,6 @@ func (r *receiver) loop(ctx context.Context) error {
 	}
 }
 
-// take writes received bytes in the order of the stream, and returns the tokens unless -H is given.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
 	r.pieces = r.pieces[:0]
 	r.tokens.Reset()

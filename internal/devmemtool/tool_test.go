@@ -126,7 +126,6 @@ func TestWrongUse(t *testing.T) {
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
-		// Only the device can detect these.
 		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3",
 		"recv -s 10.0.0.2 -p 5201 -g 9",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
@@ -156,7 +155,6 @@ func TestHelpOpensWithExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesRun parses the examples of the help.
 func TestExamplesRun(t *testing.T) {
 	var lines []string
 	for line := range strings.SplitSeq(help, "\n") {
@@ -270,7 +268,6 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// newHanging returns a stdin whose reads wait until the returned function is called.
 func newHanging() (io.Reader, func()) {
 	r, w := io.Pipe()
 	return r, func() { _ = w.Close() }
@@ -320,7 +317,6 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// dialing is a device whose Dial interrupts the tool.
 type dialing struct {
 	devmem.Device
 	cancel func()
@@ -331,7 +327,6 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 	return d.Device.Dial(ctx, local, remote)
 }
 
-// slow is a Memory whose Look calls then in call number after.
 type slow struct {
 	devmem.Memory
 	after int
@@ -345,7 +340,6 @@ func (s *slow) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return s.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// TestLinearBytes passes fragments of both kinds to a receiver.
 func TestLinearBytes(t *testing.T) {
 	gpu := []byte("....world..!")
 	frags := []devmem.Frag{

@@ -62,7 +62,6 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err e
 	return ask(ctx, pc, mac)
 }
 
-// listenUDP opens a UDP socket on an interface without an address.
 func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {
@@ -74,7 +73,7 @@ func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
 	return lc.ListenPacket(ctx, "udp4", ":68")
 }
 
-// ask gets an acknowledgement by DISCOVER, OFFER, REQUEST and ACK (RFC 2131, 3.1). It closes pc.
+// It closes pc (RFC 2131, 3.1).
 func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
 	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait.Here()), nclient4.WithRetry(tries)}, opts...)
 	c, err := nclient4.NewWithConn(pc, mac, opts...)

@@ -17,7 +17,6 @@ import (
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// client is to ask a server of the test.
 type client struct {
 	pc     net.PacketConn
 	server *net.UDPAddr
@@ -28,7 +27,6 @@ func lease(ctx context.Context, c *client) (Lease, error) {
 	return ask(ctx, c.pc, mac, nclient4.WithServerAddr(c.server), nclient4.WithTimeout(c.wait))
 }
 
-// pair returns a client, and the socket of its server.
 func pair(t *testing.T) (*client, net.PacketConn) {
 	t.Helper()
 	var ends [2]net.PacketConn
@@ -40,7 +38,6 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	return &client{pc: ends[0], server: ends[1].LocalAddr().(*net.UDPAddr), wait: 10 * time.Second}, ends[1]
 }
 
-// serve answers n messages, each with the result of answers.
 func serve(t *testing.T, pc net.PacketConn, n int,
 	answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
 	done = make(chan struct{})
@@ -132,7 +129,7 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 
 func TestMTUIsTaken(t *testing.T) {
 	for _, x := range []struct {
-		value []byte // of the option; nil: none
+		value []byte
 		want  int
 	}{
 		{nil, 0}, {[]byte{0x05, 0xdc}, 1500}, {[]byte{0x23, 0x28}, 9000}, {[]byte{0, 67}, 0}, {[]byte{0, 68}, 68},

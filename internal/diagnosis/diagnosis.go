@@ -1,7 +1,6 @@
 // Package diagnosis explains a program's mistake, for implementations of package devmem: which mistake makes
 // a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
-// docs/mistakes.md is written from it. The package judges facts that the implementation has collected, at a
-// cost that grows with the device's open objects.
+// docs/mistakes.md is written from it.
 package diagnosis
 
 import (
@@ -57,11 +56,10 @@ func Stats(all []Binding) (list []devmem.BindingStats) {
 // Holder is a connection that holds tokens of a binding.
 type Holder = devmem.Holder
 
-// situation has the facts that the table's rows judge.
 type situation struct {
 	Connection
 	device   Device
-	receives bool        // the call that waits is a receive
+	receives bool
 	rule     devmem.Flow // of the connection's flow, if steered
 	steered  bool
 	queues   []int    // of open receive bindings
@@ -100,7 +98,6 @@ func (d Device) situation(c Connection) *situation {
 	return s
 }
 
-// sentence returns the sentence of the first wanted row that fits; "": no row fits.
 func (s *situation) sentence(wanted func(*mistake) bool) string {
 	for i := range mistakes {
 		if m := &mistakes[i]; m.when != nil && wanted(m) && m.when(s) {
@@ -110,7 +107,6 @@ func (s *situation) sentence(wanted func(*mistake) bool) string {
 	return ""
 }
 
-// facts returns the replacer of the words in braces in a mistake's sentence.
 func (s *situation) facts() *strings.Replacer {
 	words := []string{"{peer}", s.Remote.String(), "{host}", s.Local.String(), "{bytes}", fmt.Sprint(s.Unacked),
 		"{retransmissions}", times(s.Unanswered, "retransmission"), "{sends}", times(s.Sends, "send"),
@@ -142,15 +138,12 @@ func (s *situation) facts() *strings.Replacer {
 // fewPages: with fewer pages, a pool may lack room for a NIC's largest packet, of 64 KiB.
 const fewPages = 17
 
-// isDry reports whether tokens hold most of a pool.
 func (b *Binding) isDry() bool {
 	return b.Held > 0 && (b.Pages-b.Held < fewPages || 4*b.Held >= 3*b.Pages)
 }
 
-// maxHolders bounds the connections that a message names.
 const maxHolders = 4
 
-// holders returns a phrase with the connections that hold tokens of a binding.
 func (d Device) holders(binding uint32, c Connection) string {
 	var hs []Holder
 	for _, h := range d.Holders {
@@ -177,7 +170,6 @@ func (d Device) holders(binding uint32, c Connection) string {
 	return "; tokens of " + strings.Join(words, ", ")
 }
 
-// rule returns the most specific rule that matches a connection's flow.
 func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	best := -1
 	for _, r := range d.Rules {

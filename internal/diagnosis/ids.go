@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxNamed bounds the bindings or rules that a message lists.
 const maxNamed = 16
 
 // NoTXBinding returns the error of a send from a transmit binding that is not open: EINVAL.
@@ -53,7 +52,6 @@ func underWay(sends int) string {
 	return fmt.Sprintf(", with %s under way: its memory is in use until Done", times(sends, "send"))
 }
 
-// list returns a phrase with the open bindings.
 func list(all []Binding) string {
 	var words []string
 	for _, b := range all {
@@ -71,7 +69,6 @@ func list(all []Binding) string {
 	return "; open ones: " + some(words)
 }
 
-// some joins the first maxNamed words, and adds the number of the others.
 func some(words []string) string {
 	if len(words) > maxNamed {
 		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))

@@ -48,7 +48,6 @@ func DialServer(err error, remote netip.AddrPort) error {
 		Err: fmt.Errorf("%w: %s", cause, server)}
 }
 
-// why returns the two sentences for the error inside err that dialing lists, and that error, or nil.
 func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	for _, d := range dialing {
 		for _, e := range d.errs {

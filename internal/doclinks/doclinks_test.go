@@ -17,14 +17,13 @@ var (
 	link   = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	scheme = regexp.MustCompile(`^[a-z]+:`)
 	file   = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[\\w.-]+\\.(?:go|c|h|sh|md|yaml|json|py|js|txt))`")
-	base   = regexp.MustCompile("`([\\w.-]+\\.go)`") // a file name without folder
+	base   = regexp.MustCompile("`([\\w.-]+\\.go)`")
 )
 
 // foreign lists files of other projects, and files that a page tells its reader to make.
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
-// tracked returns the tree's files that match patterns, without ignored ones.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	list := exec.Command("git", append([]string{"ls-files", "-co", "--exclude-standard"}, patterns...)...)

@@ -58,7 +58,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err != nil {
 		err = fmt.Errorf("posting pages to receive queue %d: %w", queue, err)
 		if q.split == nil {
-			return err // the NIC has stopped
+			return err
 		}
 		return errors.Join(err, n.unbind(q))
 	}
@@ -90,7 +90,6 @@ func (n *NIC) Refill(queue int) {
 	}
 }
 
-// bindable returns a queue without host buffers.
 func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	if n.closed {
 		return nil, fmt.Errorf("NIC: %w", ErrClosed)
@@ -108,8 +107,7 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	return n.rx[queue], nil
 }
 
-// makeHeaders allocates header buffers for headers of up to limit bytes (0: defaultHeader), unless there are
-// such.
+// makeHeaders allocates buffers for headers of up to limit bytes (0: defaultHeader), unless there are such.
 func (q *rxQueue) makeHeaders(limit int) error {
 	if limit == 0 {
 		limit = defaultHeader
@@ -143,7 +141,6 @@ func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
 	return nil
 }
 
-// unbind takes a queue's chains back from the device, and returns their pages to the source.
 func (n *NIC) unbind(q *rxQueue) error {
 	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()
@@ -155,7 +152,7 @@ func (n *NIC) unbind(q *rxQueue) error {
 	}); err != nil {
 		return err
 	}
-	if n.Err() != nil { // the device was stopped
+	if n.Err() != nil {
 		return n.do(func() error { q.giveBack(); return nil })
 	}
 	if !n.offloads.QueueReset {
@@ -194,7 +191,6 @@ func (n *NIC) unbind(q *rxQueue) error {
 	return n.t.startQueue(q.ring.vq)
 }
 
-// drain turns split off and waits until the device has returned all chains, the NIC has stopped or ctx ends.
 func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) error {
 	if err := n.setSplit(ctx, q.index, false); err != nil {
 		return err

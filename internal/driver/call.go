@@ -8,7 +8,7 @@ type call struct {
 	done chan error
 }
 
-// do runs f on the polling goroutine and waits for it. The polling goroutine must not call it.
+// The polling goroutine must not call do.
 func (n *NIC) do(f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	n.mu.Lock()
@@ -23,7 +23,7 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
-// takeCalls removes and returns the waiting calls. With ended, later calls are refused.
+// With ended, later calls are refused.
 func (n *NIC) takeCalls(ended bool) []*call {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -2,7 +2,6 @@ package driver
 
 import "errors"
 
-// controlSender sends control frames on transmit queue 0.
 type controlSender NIC
 
 var errRingFull = errors.New("transmit ring full")

@@ -15,13 +15,13 @@ const (
 	ctrlOK         = 0 // VIRTIO_NET_OK
 )
 
-const ctrlPause = 200 * time.Microsecond // between polls
+const ctrlPause = 200 * time.Microsecond
 
 // controlQueue is the device's control virtqueue, used one command at a time.
 type controlQueue struct {
 	t    transport
 	ring *ring
-	mem  memory // command, then ack
+	mem  memory
 }
 
 func newControlQueue(t transport, vq int, features uint64) (*controlQueue, error) {

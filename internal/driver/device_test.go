@@ -24,26 +24,26 @@ import (
 // testDevice is a virtio-net device behind a vhost-user backend that sends each frame back, on the receive
 // queue that steer returns, and can be made to misbehave.
 type testDevice struct {
-	control.Handler       // other methods are not called
-	vhostuser.QueueDevice // methods that are not about queues
-	t                     testing.TB
-	offer                 uint64
-	pairs                 int
-	space                 *dma.Space
-	copier                *dma.Copier
-	dispatcher            *control.Dispatcher
+	control.Handler
+	vhostuser.QueueDevice
+	t          testing.TB
+	offer      uint64
+	pairs      int
+	space      *dma.Space
+	copier     *dma.Copier
+	dispatcher *control.Dispatcher
 
 	mu         sync.Mutex
 	features   uint64
-	queues     []*testQueue // by vring
-	backlog    []testFrame  // waiting for buffers
+	queues     []*testQueue
+	backlog    []testFrame
 	split      map[int]bool
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
 	hold       bool                   // frames from the driver are neither sent back nor returned
-	mangle     func(h *netHdr)        // if set, changes the header of each frame to the driver
-	flush      bool                   // return a queue's chains when its split goes off
-	longest    int                    // a frame from the driver, in buffers
+	mangle     func(h *netHdr)
+	flush      bool // return a queue's chains when its split goes off
+	longest    int
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -83,7 +83,6 @@ func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 	return d
 }
 
-// serve runs the device until the driver hangs up, and then closes the result.
 func (d *testDevice) serve(conn *net.UnixConn) <-chan struct{} {
 	ended := make(chan struct{})
 	worker := make(chan struct{})
@@ -203,7 +202,6 @@ func (d *testDevice) sendOne(q *testQueue) bool {
 	return true
 }
 
-// deliver writes the backlog to receive queues, as far as there are buffers.
 func (d *testDevice) deliver() {
 	d.backlog = slices.DeleteFunc(d.backlog, func(f testFrame) bool {
 		q := d.queues[2*f.queue]
@@ -250,7 +248,7 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 		}
 		in := slices.Clone(c.In)
 		room := int(c.InLen)
-		if hdrLen > 0 { // no payload in the header buffer
+		if hdrLen > 0 {
 			if c.InFirst != netHdrLen+defaultHeader {
 				d.t.Errorf("header buffer of %d bytes", c.InFirst)
 			}
@@ -311,7 +309,6 @@ func (d *testDevice) inject(queue int, h netHdr, frame []byte) {
 	d.do(func() { d.backlog = append(d.backlog, testFrame{queue, h, frame}) })
 }
 
-// release returns the held frames.
 func (d *testDevice) release() {
 	d.do(func() {
 		d.hold = false
@@ -326,7 +323,6 @@ func (d *testDevice) release() {
 	})
 }
 
-// do runs f under mu and wakes the device.
 func (d *testDevice) do(f func()) {
 	d.mu.Lock()
 	f()
@@ -334,7 +330,6 @@ func (d *testDevice) do(f func()) {
 	d.wake()
 }
 
-// rawUsed writes any used elements {id, length}, and calls the driver.
 func (d *testDevice) rawUsed(vring int, elems ...[2]uint32) {
 	done := make(chan struct{})
 	dma.Go(func() {
@@ -432,8 +427,6 @@ func (d *testDevice) Disconnected() {
 		}
 	}
 }
-
-// control.Handler, under mu
 
 func (d *testDevice) Generation() uint32 { return d.generation }
 func (d *testDevice) Info() (control.Info, error) {

@@ -7,10 +7,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// featsMandatory are the features that the driver needs.
 const featsMandatory = vhostuser.FeatureVersion1 | virtionet.FMrgRxBuf
 
-// featsWanted are the features that the driver can use.
 const featsWanted = featsMandatory | virtionet.Implemented | virtionet.FCtrlVQ | vhostuser.FeatureIndirect |
 	vhostuser.FeatureEventIdx | vhostuser.FeatureRingReset
 
@@ -18,8 +16,7 @@ func featureString(f uint64) string {
 	return vhostuser.Features{Bits: f, Device: &virtionet.FeatureNames}.String()
 }
 
-// chooseFeatures returns the features to accept, each only with the features that it needs (virtio 1.3,
-// 5.1.3.1).
+// A feature is accepted only with the features that it needs (virtio 1.3, 5.1.3.1).
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {

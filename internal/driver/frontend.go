@@ -18,8 +18,7 @@ import (
 )
 
 // Addresses in the memory map that a frontend announces: the driver's memory is at guest-physical address 0,
-// GPUs without FrontendGPU.Addr are far behind it. A user address is a guest-physical address plus userBase;
-// nothing is mapped there.
+// GPUs without FrontendGPU.Addr are far behind it.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
@@ -33,16 +32,16 @@ const (
 type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger
-	mtu     int // for the backend; 0: not sent
+	mtu     int // 0: not sent
 	proto   uint64
 	gpus    []FrontendGPU
-	fd      int    // memfd
-	ram     []byte // mapping of fd
-	used    int    // bytes of ram
-	kicks   []int  // eventfds by queue; -1: not set up
-	call    int    // the sleeper's eventfd
+	fd      int // memfd
+	ram     []byte
+	used    int
+	kicks   []int // eventfds by queue; -1: not set up
+	call    int
 	sl      *sleeper
-	started []bool // by queue
+	started []bool
 	halted  bool
 
 	conn    *net.UnixConn // owned by front
@@ -116,7 +115,6 @@ func (f *frontend) prepare(o *Options) error {
 	return err
 }
 
-// makeRAM allocates memory that a backend cannot shrink.
 func (f *frontend) makeRAM(size int) (err error) {
 	if f.fd, err = unix.MemfdCreate("vnic-driver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return fmt.Errorf("memfd for rings and buffers: %w", err)
@@ -246,7 +244,6 @@ func (f *frontend) setupQueue(q int, r ringAddrs) (err error) {
 	return nil
 }
 
-// Each queue starts with its first kick.
 func (f *frontend) start() error {
 	for q, on := range f.started {
 		if !on {

@@ -11,20 +11,19 @@ import (
 
 // The device keeps state that was set over the in-band control channel (package control): split, rules,
 // buffers, bindings. It is lost when the device, or the backend behind it, is reset. The driver detects this
-// by a new generation on the control channel, or by an unsplit frame on a bound queue. Then it turns the
-// split of the bound queues on again, and leaves the rest to Options.OnGeneration.
+// by a new generation on the control channel, or by an unsplit frame on a bound queue, and turns the split of
+// the bound queues on again.
 
 // setUpPause is the pause after a set-up, for a device that never splits.
 const setUpPause = 100 * time.Millisecond
 
-// The control client calls onGeneration on the polling goroutine.
 func (n *NIC) onGeneration(old, generation uint32) {
 	n.log.Warn("the network device lost its state", "generation", generation, "before", old)
 	n.lost.Store(true)
 	n.setUpAgain()
 }
 
-// setUpAgain starts setUp unless it is running. It does not block.
+// It does not block.
 func (n *NIC) setUpAgain() {
 	if n.settingUp.Swap(true) {
 		return
@@ -59,7 +58,7 @@ func (n *NIC) setUp() {
 }
 
 func (n *NIC) setUpOnce(ctx context.Context) error {
-	info, err := n.ctl.Hello(ctx) // calls onGeneration if the generation is new
+	info, err := n.ctl.Hello(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the generation: %w", err)
 	}

@@ -36,11 +36,10 @@ func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
 	n.gpus = gpus
-	n.gpusLost.Store(0) // its bits stand for the old numbers
+	n.gpusLost.Store(0)
 	return nil
 }
 
-// gpuAt returns the PCI device whose BAR is where the NIC has a GPU's memory.
 func (n *NIC) gpuAt(g control.GPUInfo, maps []control.GPUMap) (found GPUInfo, err error) {
 	for _, m := range maps {
 		if m.GPU != g.ID {

@@ -17,7 +17,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf returns a call's last result, an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -37,7 +36,6 @@ func mapped(t testing.TB, fd int, size uint64) []byte {
 	return b
 }
 
-// testGPU is a GPU's memory, mapped by the test, with a page pool.
 type testGPU struct {
 	fd  int
 	mem []byte
@@ -54,7 +52,7 @@ func newTestGPU(t testing.TB, pages int) *testGPU {
 	fd := int(testkit.Memfd(t, testGPUSize).Fd())
 	g := &testGPU{fd: fd, mem: mapped(t, fd, testGPUSize)}
 	for i := range pages {
-		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // from the end; tests send from the beginning
+		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize)
 	}
 	return g
 }
@@ -81,7 +79,6 @@ func (g *testGPU) out() int {
 	return g.taken
 }
 
-// whole checks that all pages were returned.
 func (g *testGPU) whole(t testing.TB) {
 	t.Helper()
 	testkit.Equal(t, "pages that were not given back", g.out(), 0)
@@ -89,20 +86,20 @@ func (g *testGPU) whole(t testing.TB) {
 
 type testReceiver struct {
 	gpu  *testGPU
-	keep bool // do not return pages
+	keep bool
 
 	mu          sync.Mutex
 	cond        *sync.Cond
 	frames      []gotFrame
 	cookies     []uint64
-	completions int // of Completed
+	completions int
 	wakes       int
 	each        func(f *RxFrame) // called on the polling goroutine; set under mu
 }
 
 type gotFrame struct {
 	RxFrame
-	whole []byte // header and payload
+	whole []byte
 }
 
 func newTestReceiver(g *testGPU) *testReceiver {
@@ -141,7 +138,6 @@ func (r *testReceiver) Wake() {
 	r.cond.Broadcast()
 }
 
-// wait waits until ok, which is called under mu, returns true.
 func (r *testReceiver) wait(ok func() bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,14 +146,12 @@ func (r *testReceiver) wait(ok func() bool) {
 	}
 }
 
-// waitFrames waits for n frames and takes them.
 func (r *testReceiver) waitFrames(n int) (f []gotFrame) {
 	r.wait(func() bool { return len(r.frames) >= n })
 	r.locked(func() { f, r.frames = r.frames, nil })
 	return f
 }
 
-// rig is a driver on a test device.
 type rig struct {
 	dev *testDevice
 	nic *NIC
@@ -202,7 +196,7 @@ func attach(t testing.TB, o rigOptions) (*rig, error) {
 	}
 	a, b := testkit.SocketPair(t)
 	ended := d.serve(b)
-	t.Cleanup(func() { <-ended }) // after Close
+	t.Cleanup(func() { <-ended })
 	fo := FrontendOptions{Conn: a, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
 	if o.driver != nil {
@@ -212,7 +206,6 @@ func attach(t testing.TB, o rigOptions) (*rig, error) {
 	return &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}, err
 }
 
-// newBoundRig makes a rig with two pairs whose queue 1 is bound and receives all frames.
 func newBoundRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
 	o.pairs = 2
@@ -221,14 +214,12 @@ func newBoundRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// bind binds queue 1, and steers all frames to it, except control frames.
 func (r *rig) bind(t testing.TB) {
 	t.Helper()
 	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.steer(1)
 }
 
-// steer makes the device send frames back on a queue; -1: drop them.
 func (r *rig) steer(queue int) { r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } }) }
 
 func (r *testReceiver) locked(f func()) {
@@ -237,7 +228,6 @@ func (r *testReceiver) locked(f func()) {
 	f()
 }
 
-// send transmits all frames, and waits for room.
 func (r *rig) send(t testing.TB, queue int, frames ...TxFrame) {
 	t.Helper()
 	for len(frames) > 0 {
@@ -254,7 +244,6 @@ func (r *rig) send(t testing.TB, queue int, frames ...TxFrame) {
 	}
 }
 
-// tcpHeader makes Ethernet, IPv4 and TCP headers for n bytes of payload.
 func tcpHeader(n int) []byte {
 	h := make([]byte, 54)
 	copy(h, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0})
@@ -269,7 +258,6 @@ func tcpHeader(n int) []byte {
 	return h
 }
 
-// pattern fills b with bytes that depend on their position.
 func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(i*7 + i>>8 + seed*13)

@@ -49,7 +49,6 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 	le.PutUint16(b[10:], h.numBuffers)
 }
 
-// offload copies the header's checksum and segmentation fields to f.
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM; Linux accepts it, and some backends compute
 	// no checksum at all (passt).
@@ -69,7 +68,6 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	return nil
 }
 
-// sum computes the checksum of a frame for a device without CSUM.
 func (f *TxFrame) sum() uint16 {
 	head := f.Header[f.CsumStart:]
 	payload := dma.Fold(dma.Checksum(f.Linear, 0))
@@ -80,7 +78,6 @@ func (f *TxFrame) sum() uint16 {
 	return c // never 0, which means no checksum in UDP
 }
 
-// netHdrOf makes the virtio_net_hdr of a frame to send.
 func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	h := netHdr{hdrLen: uint16(len(f.Header))}
 	switch {

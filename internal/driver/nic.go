@@ -19,7 +19,7 @@ import (
 // NIC is a virtio-net device in use.
 type NIC struct {
 	t        transport
-	tmu      sync.Mutex // after open: held while a queue of t is set up or stopped, and while a failure halts t
+	tmu      sync.Mutex // held while a queue of t is set up or stopped, and while a failure halts t
 	opts     Options
 	log      *slog.Logger
 	mac      net.HardwareAddr
@@ -35,11 +35,11 @@ type NIC struct {
 	gpusMu             sync.Mutex
 	gpusUsed, gpusLost atomic.Uint64 // by bit: GPUs that rings point or pointed to; GPUs that were removed
 
-	receiver atomic.Pointer[Receiver] // set once, by Start
+	receiver atomic.Pointer[Receiver] // set once
 	poller   poller
 
 	mu     sync.Mutex
-	calls  []*call    // under mu: of do, for the polling goroutine
+	calls  []*call    // under mu: of do
 	ended  bool       // under mu: no more calls
 	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA
 	closed bool       // under binder
@@ -55,7 +55,6 @@ type NIC struct {
 	failed   chan struct{} // closed when err is set
 	done     chan struct{} // closed when the polling goroutine ends
 
-	// Set-up after a loss of in-band state: generation.go.
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
 	background  sync.WaitGroup
@@ -65,7 +64,6 @@ type NIC struct {
 	linkDown    atomic.Bool
 }
 
-// open starts the device behind a transport, which the NIC owns.
 func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (*NIC, error) {
 	n := &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
 	n.life, n.endLife = context.WithCancel(context.Background())
@@ -85,7 +83,6 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	return n, nil
 }
 
-// gone stops the NIC with an error, when the device, or a GPU that the NIC has used, is gone.
 func (n *NIC) gone(err error) {
 	n.fatal.CompareAndSwap(nil, &err)
 	n.wake()
@@ -121,7 +118,6 @@ func (n *NIC) makeQueues() error {
 	return nil
 }
 
-// startDevice starts the queues and posts the first buffers.
 func (n *NIC) startDevice() error {
 	var ctrl *controlQueue
 	if vq := n.t.controlQueue(); vq >= 0 && n.features&virtionet.FCtrlVQ != 0 && len(n.tx) > 1 {
@@ -183,8 +179,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver. Before, the NIC drops frames that it takes from its queues, except frames of the
-// control channel.
+// Start sets the Receiver.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -204,7 +199,6 @@ func (n *NIC) Err() error {
 	return nil
 }
 
-// fail records the error with which the NIC stops, if it is the first.
 func (n *NIC) fail(err error) {
 	if n.err.CompareAndSwap(nil, &err) {
 		close(n.failed)
@@ -227,7 +221,7 @@ func (n *NIC) Close() error {
 }
 
 func (n *NIC) close() error {
-	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later calls fail
+	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later ones fail
 	n.closed = true
 	n.binder.Unlock()
 	n.ctl.Close()

@@ -44,7 +44,6 @@ const (
 	defaultSpin  = 30 * time.Microsecond
 )
 
-// fill sets the defaults.
 func (o *Options) fill() {
 	if o.QueuePairs <= 0 || o.QueuePairs > MaxPairs {
 		o.QueuePairs = MaxPairs
@@ -53,7 +52,7 @@ func (o *Options) fill() {
 	if o.RingSize <= 0 {
 		o.RingSize = defaultRing
 	}
-	size := minRing // becomes the largest power of two up to o.RingSize and maxRing
+	size := minRing
 	for 2*size <= min(o.RingSize, maxRing) {
 		size *= 2
 	}
@@ -79,7 +78,7 @@ type PCIOptions struct {
 // FrontendGPU is a GPU that the process shares with the backend.
 type FrontendGPU struct {
 	ID   int
-	FD   int // the caller owns it
+	FD   int
 	Size uint64
 	Addr uint64 // guest-physical, in the backend's memory map; 0: the driver chooses
 }
