@@ -23,13 +23,12 @@ import (
 // pci is the transport in a guest: a virtio-net PCI device (virtio 1.3, 4.1).
 //
 // Interrupts are INTx through uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN readable.
-// Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next one. The driver does
-// both only before it sleeps.
+// Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next one.
 type pci struct {
 	dev    pciDev
 	log    *slog.Logger
 	cfg    pciConfig
-	intr   *os.File // /dev/uioN
+	intr   *os.File
 	sl     *sleeper
 	bars   map[uint8][]byte
 	claim  io.Closer // keeps other programs from the device; nil: none yet
@@ -47,7 +46,7 @@ type pci struct {
 
 	gone    atomic.Bool // the device was removed: no access to registers any more
 	kept    bool        // the device was removed, and may still write to mem, which close then does not free
-	events  *os.File    // the kernel's events about removed devices; nil: not available
+	events  *os.File
 	hearing sync.WaitGroup
 }
 
@@ -77,7 +76,6 @@ func openPCI(sys sysfs, mem *hugemem.Memory, o PCIOptions) (*NIC, error) {
 	return n, nil
 }
 
-// gpus lists the shared memory devices and enables their BARs.
 func (s sysfs) gpus() ([]GPUInfo, error) {
 	devs, err := s.find(idIVSHMEM)
 	if err != nil {
@@ -106,9 +104,8 @@ func (s sysfs) gpus() ([]GPUInfo, error) {
 	return gpus, nil
 }
 
-const ivshmemBAR = 2 // QEMU docs/specs/ivshmem-spec.rst
+const ivshmemBAR = 2
 
-// take takes the device from the kernel, opens its descriptors and maps its registers.
 func (p *pci) take() error {
 	var err error
 	if p.claim, err = inuse.Claim(p.dev.dir); err != nil {
@@ -118,7 +115,6 @@ func (p *pci) take() error {
 	if err != nil {
 		return err
 	}
-	// before bus mastering is enabled: the close of an earlier descriptor disables it
 	if p.intr, err = p.dev.openUIO(name); err != nil {
 		return err
 	}
@@ -183,7 +179,7 @@ func (p *pci) mapStructures() error {
 // (docs/found.md).
 func (p *pci) enter(pieces []regs) error {
 	var code [1]byte
-	regs(code[:]).read8(0) // loads the code of read8
+	regs(code[:]).read8(0)
 	return p.touch(func() error {
 		for _, r := range pieces {
 			for off := 0; off < len(r); off += PageSize {
@@ -204,7 +200,6 @@ func (p *pci) lost() error {
 	return p.errRemoved()
 }
 
-// lose records that the device was removed, and wakes the polling goroutine.
 func (p *pci) lose() {
 	if p.gone.CompareAndSwap(false, true) && p.sl != nil {
 		p.sl.wake()
@@ -234,7 +229,7 @@ func (p *pci) touch(f func() error) (err error) {
 func (p *pci) inBAR(addr uintptr) bool {
 	for _, b := range p.bars {
 		start := reflect.ValueOf(b).Pointer()
-		if addr-start < uintptr(len(b)) { // an address below start gives a very large difference
+		if addr-start < uintptr(len(b)) {
 			return true
 		}
 	}
@@ -266,8 +261,7 @@ func (p *pci) negotiate() (f uint64, err error) {
 	return f, err
 }
 
-// config reads the device structure again if the configuration generation changed meanwhile (4.1.4.3.1,
-// 2.5.1).
+// config reads again if the configuration generation changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error {
 		if off > len(p.device) || len(b) > len(p.device)-off {
@@ -311,7 +305,7 @@ func (p *pci) alloc(n int) (memory, error) {
 
 func (p *pci) ringSize(q int, want uint16) uint16 {
 	most := uint16(0)
-	_ = p.touch(func() error { // after an error most is 0
+	_ = p.touch(func() error {
 		if q < int(p.common.read16(regNumQueues)) {
 			most = p.common.selectQueue(q)
 		}
@@ -362,7 +356,7 @@ func (p *pci) startQueue(int) error { return errNoReset }
 func (p *pci) emulated() bool { return true }
 
 func (p *pci) kick(q int) {
-	_ = p.touch(func() error { // the polling goroutine detects a device that is gone
+	_ = p.touch(func() error {
 		p.notify.write16(p.queues[q], uint16(q))
 		return nil
 	})
@@ -377,7 +371,7 @@ func (p *pci) arm() (changed bool, err error) {
 	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
-	const configInterrupt = 2 // in the ISR byte (4.1.4.5); 1: a queue
+	const configInterrupt = 2 // in the ISR byte (4.1.4.5)
 	if err := p.touch(func() error {
 		changed = p.isr.read8(0)&configInterrupt != 0
 		if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
@@ -399,11 +393,9 @@ func (p *pci) arm() (changed bool, err error) {
 
 func (p *pci) sleeper() *sleeper { return p.sl }
 
-// watch listens to the kernel's events about removed devices. A failed device is seen by arm
-// (DEVICE_NEEDS_RESET).
 func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
 	events, err := listenUevents()
-	if err != nil { // no network, or no permission
+	if err != nil {
 		p.log.Debug("the kernel's events are not to be had", "error", err)
 		return nil
 	}
@@ -423,7 +415,7 @@ func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr str
 	}
 }
 
-// halt resets the device and disables bus mastering. It ignores errors of a device that was removed.
+// halt ignores errors of a device that was removed.
 func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil

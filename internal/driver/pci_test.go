@@ -86,7 +86,6 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	}
 }
 
-// fakeHugePages returns ordinary memory at invented addresses.
 func fakeHugePages() *hugemem.Memory {
 	next := uint64(1 << 32)
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
@@ -98,7 +97,6 @@ func fakeHugePages() *hugemem.Memory {
 
 const hugePage = hugemem.PageSize
 
-// TestHugePage uses a huge page if the machine has one.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
 	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
@@ -138,7 +136,6 @@ func TestHugeMemory(t *testing.T) {
 	}
 }
 
-// physical returns the physical address that a test's pagemap has for addr.
 func physical(tree *pciTree, addr uintptr) (uint64, error) {
 	addrs, err := hugemem.Physical(tree.path("pagemap"), addr, 1, 1)
 	if err != nil {
@@ -150,8 +147,8 @@ func physical(tree *pciTree, addr uintptr) (uint64, error) {
 func TestPhysicalErrors(t *testing.T) {
 	tree := newPCITree(t)
 	entries := make([]byte, 24)
-	le.PutUint64(entries[8:], 1<<63)         // no number: not root
-	le.PutUint64(entries[16:], 1<<63|0x1234) // page 2
+	le.PutUint64(entries[8:], 1<<63)
+	le.PutUint64(entries[16:], 1<<63|0x1234)
 	tree.write("pagemap", string(entries))
 	for i, want := range []error{nil, unix.EPERM} {
 		if _, err := physical(tree, uintptr(i*os.Getpagesize())); err == nil || want != nil &&
@@ -168,7 +165,6 @@ func TestPhysicalErrors(t *testing.T) {
 	}
 }
 
-// TestPCIErrors checks that each failing step is named.
 func TestPCIErrors(t *testing.T) {
 	remove := func(path string) func(*pciTree, string) {
 		return func(p *pciTree, dir string) { os.RemoveAll(p.path(strings.ReplaceAll(path, "DIR/", dir))) }

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Offsets and bits in PCI configuration space (PCI Local Bus 3.0, 6.1), and its length.
+// PCI Local Bus 3.0, 6.1.
 const (
 	pciCommand      = 0x04
 	pciStatus       = 0x06

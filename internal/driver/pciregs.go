@@ -120,8 +120,7 @@ func (c common) selectQueue(q int) uint16 {
 	return c.read16(regQueueSize)
 }
 
-// setQueue sets size and addresses of queue q's ring and returns its queue_notify_off. It reads the addresses
-// back: with wrong ones the device would write elsewhere.
+// setQueue reads the addresses back: with wrong ones the device would write elsewhere.
 func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)

@@ -29,14 +29,12 @@ func (s sysfs) path(elem ...string) string {
 
 func (s sysfs) drivers() string { return s.path("sys/bus/pci/drivers") }
 
-// pciDev is a PCI device in sysfs.
 type pciDev struct {
 	sys  sysfs
 	addr string // "0000:00:02.0"
 	dir  string
 }
 
-// find lists the devices with an id, sorted by address.
 func (s sysfs) find(id string) ([]pciDev, error) {
 	dir := s.path("sys/bus/pci/devices")
 	entries, err := os.ReadDir(dir)
@@ -56,7 +54,6 @@ func (s sysfs) find(id string) ([]pciDev, error) {
 	return devs, nil
 }
 
-// findNIC returns the virtio-net device at addr, or if addr is empty the only one.
 func (s sysfs) findNIC(addr string) (pciDev, error) {
 	devs, err := s.find(idVirtioNet)
 	if err != nil {
@@ -101,7 +98,7 @@ func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 		if i >= numBARs {
 			break
 		}
-		var v [3]uint64 // start, end, flags
+		var v [3]uint64
 		fields := strings.Fields(line)
 		if len(fields) != len(v) {
 			return bars, fmt.Errorf("%s/resource: line %d: %q", d.dir, i+1, line)
@@ -118,7 +115,6 @@ func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	return bars, nil
 }
 
-// driver returns the name of the device's kernel driver, or "".
 func (d pciDev) driver() string {
 	link, err := os.Readlink(filepath.Join(d.dir, "driver"))
 	if err != nil {
@@ -127,7 +123,7 @@ func (d pciDev) driver() string {
 	return filepath.Base(link)
 }
 
-// writeAttr writes to an existing file with one write, as sysfs requires.
+// One write, as sysfs requires.
 func writeAttr(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -158,7 +154,6 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// bind fails if writing new_id has bound the device
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}
@@ -171,7 +166,6 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens a uio device, whose node in /dev it makes if there is none.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ func TestBackendWithoutOffloads(t *testing.T) {
 		driver: func(o *FrontendOptions) { o.WholeFrames = true }})
 	for _, n := range []int{0, 1, 1460, 2047, 61441, MaxTxLinear - 54} {
 		payload := pattern(make([]byte, n), n)
-		header := tcpHeader(n % 0xffff) // the IP length does not matter
+		header := tcpHeader(n % 0xffff)
 		var h splitter.Headers
 		testkit.OK(t, splitter.Parse(header, uint32(len(header)+n), &h))
 		copy(header[50:], []byte{0, 0})

@@ -23,8 +23,6 @@ const (
 // poll on for a short time, the window, before it asks for calls, polls once more and sleeps. The window
 // adapts to the sleeps that the device ended, like KVM's halt polling: a sleep shorter than Options.Spin
 // doubles the window up to Options.Spin, a longer one halves it, down to nothing.
-//
-// The goroutine reads the clock when the state changes and while it spins, not for each packet.
 type poller struct {
 	spin spinner
 
@@ -45,7 +43,6 @@ func (p *poller) init(n *NIC) {
 	p.cookies = make([]uint64, 0, doneLen(n.opts.RingSize))
 }
 
-// enter changes the state, adds the time in the old one to spent, and returns it.
 func (p *poller) enter(state int32) time.Duration {
 	now := int64(time.Since(p.start))
 	d := now - p.since.Load()
@@ -55,7 +52,6 @@ func (p *poller) enter(state int32) time.Duration {
 	return time.Duration(d)
 }
 
-// times returns spent, with the time in the current state.
 func (p *poller) times() (t [states]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration(p.spent[i].Load())
@@ -66,7 +62,6 @@ func (p *poller) times() (t [states]time.Duration) {
 	return t
 }
 
-// run is the polling goroutine.
 func (n *NIC) run() {
 	defer close(n.done)
 	defer n.endCalls()
@@ -80,10 +75,9 @@ func (n *NIC) run() {
 	n.afterFailure()
 }
 
-// poll serves the queues until Close or an error.
 func (n *NIC) poll() error {
 	p := &n.poller
-	var end time.Time // of spinning
+	var end time.Time
 	for !n.stop.Load() {
 		if err := n.fatal.Load(); err != nil {
 			return *err
@@ -141,7 +135,6 @@ func (n *NIC) round() (worked bool, err error) {
 	return worked, nil
 }
 
-// hasWork reports whether there is work besides the queues.
 func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
@@ -150,7 +143,7 @@ func (n *NIC) hasWork() bool {
 // what the device returns after the check makes a call.
 func (n *NIC) sleep() error {
 	p := &n.poller
-	n.sleeping.Store(true) // who stores work after this wakes the polling goroutine
+	n.sleeping.Store(true)
 	defer n.sleeping.Store(false)
 	changed, err := n.t.arm()
 	if err != nil {
@@ -195,7 +188,6 @@ func (n *NIC) sleep() error {
 	return nil
 }
 
-// configChanged reads the link's state, and arranges a Wake if it has changed.
 func (n *NIC) configChanged() {
 	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
 		n.log.Info("link changed", "up", up)
@@ -203,8 +195,7 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure stops the device, passes the cookies of frames in flight to the Receiver, and then, until
-// Close, runs only the functions of do.
+// afterFailure runs only the functions of do, until Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {
@@ -226,13 +217,12 @@ func (n *NIC) afterFailure() {
 		n.runCalls()
 		if !n.hasCalls.Load() && !n.stop.Load() {
 			if _, err := n.t.sleeper().sleep(); err != nil {
-				n.t.sleeper().rest() // sleep has failed on its descriptor
+				n.t.sleeper().rest()
 			}
 		}
 	}
 }
 
-// spinner decides how long to poll before a sleep.
 type spinner struct {
 	max    time.Duration
 	window time.Duration
@@ -240,7 +230,6 @@ type spinner struct {
 
 const minWindow = 5 * time.Microsecond
 
-// slept adapts the window to a sleep that the device ended.
 func (s *spinner) slept(d time.Duration) {
 	if d < s.max {
 		s.window = min(s.max, max(minWindow, 2*s.window))

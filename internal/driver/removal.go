@@ -15,7 +15,7 @@ func removed(what string) error { return fmt.Errorf("%s has been removed: %w", w
 func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // control.MaxGPUs is less than 64
 
 // RemoveGPU tells the driver that a GPU was removed. With [Attach] the program must call it; with [OpenPCI]
-// the kernel's events do the same. If the NIC has used the GPU, it stops ([NIC.Err]).
+// the kernel's events do the same.
 func (n *NIC) RemoveGPU(id int) { n.removeGPU(func(g GPUInfo) bool { return g.ID == id }) }
 
 func (n *NIC) removeGPUAt(addr string) { n.removeGPU(func(g GPUInfo) bool { return g.PCI == addr }) }
@@ -42,7 +42,7 @@ func gpuRemoved(g GPUInfo) error {
 	return removed(name)
 }
 
-// useGPU records that rings will point to a GPU's memory. It fails if the GPU was removed.
+// It fails if the GPU was removed.
 func (n *NIC) useGPU(g *GPUInfo) error {
 	b := bit(g.ID)
 	if n.gpusUsed.Load()&b == 0 {

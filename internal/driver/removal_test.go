@@ -10,14 +10,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removedNIC waits until a NIC has stopped because the named device was removed.
 func removedNIC(t *testing.T, n *NIC, name string) {
 	t.Helper()
 	<-n.failed
 	checkErr(t, "Err", n.Err(), unix.ENODEV)
 	testkit.ErrorSays(t, n.Err(), name+" has been removed")
 	frame, err := []TxFrame{{Header: tcpHeader(0)}}, error(nil)
-	for err == nil { // Transmit may succeed while the NIC stops
+	for err == nil {
 		_, err = n.Transmit(0, frame)
 	}
 	checkErr(t, "Transmit", err, unix.ENODEV)
@@ -38,7 +37,7 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 		t.Errorf("a kick allocates %v times", allocs)
 	}
 	testkit.OK(t, os.Truncate(tree.path(dir, "resource4"), 0))
-	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, unless another access has faulted before
+	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})
 	removedNIC(t, n, testNIC)
 	for what, err := range map[string]error{"config": p.config(0, make([]byte, 2)), "arm": errOf(p.arm()),
 		"setupQueue": p.setupQueue(0, ringAddrs{}), "negotiate": errOf(p.negotiate())} {
@@ -51,7 +50,6 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault at any other address is a panic.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
@@ -70,7 +68,7 @@ func TestRemovalsThatTheKernelTells(t *testing.T) {
 	const gpu = "0000:00:03.0"
 	for _, c := range []struct {
 		name, addr, want string
-		use              bool // the NIC has used the GPU
+		use              bool
 	}{
 		{"the NIC", testNIC, testNIC, false},
 		{"a GPU in use", gpu, "GPU 0 (" + gpu + ")", true},
@@ -128,7 +126,7 @@ func TestRemovalEvents(t *testing.T) {
 	}
 	events, err := listenUevents()
 	if err != nil {
-		t.Skip(err) // a sandbox without netlink
+		t.Skip(err)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -151,7 +149,6 @@ func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r.gpu.whole(t)
 }
 
-// After its descriptor has failed, a sleeper's rest returns at each wake.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

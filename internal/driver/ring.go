@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// ring is a virtqueue with its memory.
 type ring struct {
 	*virtq.Driver
 	vq     int
@@ -42,7 +41,7 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 
 const descLen = 16 // struct virtq_desc
 
-// renew empties the ring, which the device must not be using.
+// The device must not be using the ring.
 func (r *ring) renew() (err error) {
 	if r.Driver, err = virtq.NewDriver(r.config); err != nil {
 		return err

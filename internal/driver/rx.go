@@ -11,7 +11,7 @@ import (
 
 // Sizes in bytes, and maxBatch in frames.
 const (
-	hostBuf   = 4096    // a buffer of a host queue
+	hostBuf   = 4096
 	maxFrame  = 1 << 17 // longer frames are dropped; a batch must have room for one
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
@@ -25,19 +25,18 @@ type rxQueue struct {
 	n     *NIC
 	index int
 	ring  *ring
-	host  []memory // buffers of a host queue, by cookie
+	host  []memory // by cookie
 	hdrs  []memory // header buffers of a bound queue
 	split *split   // chains of a bound queue; nil: not bound
 
-	used []virtq.Used // returned chains that are not posted again
-	have int          // chains in used
+	used []virtq.Used
+	have int // chains in used
 
-	refill atomic.Bool // Refill was called
-	stats  counters    // written by open, and then by the polling goroutine
+	refill atomic.Bool
+	stats  counters // written by open, and then by the polling goroutine
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {
-	// A chain of a bound queue is a header buffer and pages.
 	perTable := 2
 	for perTable < n.opts.PagesPerChain+1 {
 		perTable *= 2
@@ -71,7 +70,6 @@ func (q *rxQueue) addHost(i uint32) error {
 	return q.ring.Add(nil, buf[:], i)
 }
 
-// publish makes the added chains available to the device.
 func (q *rxQueue) publish() {
 	if q.ring.Publish() {
 		q.n.t.kick(q.ring.vq)
@@ -79,7 +77,6 @@ func (q *rxQueue) publish() {
 	}
 }
 
-// poll takes returned buffers or chains from the ring, delivers their frames, and posts them again.
 func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	if q.host == nil && q.split == nil {
 		return false, nil
@@ -100,7 +97,7 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame has not come yet
+		if n == 0 {
 			q.have = copy(q.used, q.used[done:q.have])
 			return true, nil
 		}
@@ -115,7 +112,6 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	}
 }
 
-// takeHost adds frames from used to the batch, while that has room, and returns how many buffers they use.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
@@ -141,8 +137,7 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// readHeader decodes the virtio_net_hdr at the start of b, to which the device wrote n bytes, and returns how
-// many buffers the frame uses.
+// n is how many bytes the device wrote. readHeader returns how many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
@@ -154,8 +149,7 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// addFrame adds a frame to the batch, or passes it to the control client. It drops a frame that is too short
-// or not ok.
+// It drops a frame that is too short or not ok.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)
@@ -177,7 +171,6 @@ func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	return nil
 }
 
-// enableCall asks for a call at the next returned chain; more: there is work already.
 func (q *rxQueue) enableCall() (more bool) {
 	if q.host == nil && q.split == nil {
 		return false

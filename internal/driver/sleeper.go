@@ -25,15 +25,14 @@ type sleeper struct {
 	// called is set when a call ends a sleep (for PCI also at first), and cleared by pci.arm.
 	called bool
 	ears   ears
-	bell   chan struct{} // of capacity 1, from wake to rest
+	bell   chan struct{}
 }
 
 // ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI expander
 // bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped guest continues
 // (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the backend without a call
 // descriptor until the guest is stopped again. So a sleep lasts at most nap. A device that had work after two
-// sleeps that ended so counts as deaf: it is polled every millisecond until a call comes. Only the sleeping
-// goroutine uses ears.
+// sleeps that ended so counts as deaf: it is polled every millisecond until a call comes.
 type ears struct {
 	nap    time.Duration // 0: no limit
 	heard  time.Duration // value of nap after a call
@@ -48,7 +47,6 @@ const (
 	tooMany  = 2 // missed of a deaf device
 )
 
-// deaf reports whether the device's calls seem not to arrive.
 func (e *ears) deaf() bool { return e.nap == deafNap }
 
 // worked records that there was work after a sleep. It returns true when the device becomes deaf.
@@ -80,7 +78,7 @@ func newSleeper(f *os.File, size int) (*sleeper, error) {
 // wake ends the current sleep, or the next one. The reason must be stored before.
 func (s *sleeper) wake() {
 	if s.woken.CompareAndSwap(false, true) {
-		s.f.SetReadDeadline(time.Unix(1, 0)) // after an error the file is closed, which ends a sleep too
+		s.f.SetReadDeadline(time.Unix(1, 0))
 		select {
 		case s.bell <- struct{}{}:
 		default:
@@ -88,7 +86,6 @@ func (s *sleeper) wake() {
 	}
 }
 
-// rest waits for wake alone, for a descriptor that cannot be used any more.
 func (s *sleeper) rest() {
 	<-s.bell
 	s.woken.Store(false)
@@ -97,7 +94,7 @@ func (s *sleeper) rest() {
 // sleep waits for a call (true), or for a wake or the end of a nap (false).
 func (s *sleeper) sleep() (called bool, err error) {
 	if s.ears.nap > 0 {
-		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap)) // replaces a wake's deadline
+		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap))
 	}
 	if err == nil && (s.ears.nap == 0 || !s.woken.Load()) {
 		_, err = s.f.Read(s.buf[:s.size])

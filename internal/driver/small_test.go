@@ -38,15 +38,15 @@ func TestSleepEndsOnce(t *testing.T) {
 			t.Fatalf("called %v, %v; want %v", called, err, want)
 		}
 	}
-	call() // before the sleep
+	call()
 	expect(true)
 	s.wake()
-	s.wake() // counts once
+	s.wake()
 	expect(false)
 	s.wake()
 	call()
-	expect(false) // both come: first the wake,
-	expect(true)  // then the call
+	expect(false)
+	expect(true)
 	go call()
 	expect(true)
 	go s.wake()
@@ -92,7 +92,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		}
 	}
 	nap()
-	nap() // no work: no call was missed
+	nap()
 	testkit.Equal(t, "deaf", s.ears.worked(), false)
 	testkit.Equal(t, "deaf without another nap", s.ears.worked(), false)
 	nap()
@@ -100,7 +100,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	testkit.Equal(t, "nap", s.ears.nap, deafNap)
 	nap()
 	testkit.Equal(t, "told again", s.ears.worked(), false)
-	s.wake() // a wake is no nap, and a nap does not lose it
+	s.wake()
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
@@ -113,7 +113,6 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
-	// Calls may stop later, too.
 	const heard = 2 * time.Millisecond
 	s.ears.heard = heard
 	for range 2 {
@@ -135,7 +134,6 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	}
 }
 
-// TestNoWakeIsLost: each waker stores a value and wakes; the sleeper sees each value, also between naps.
 func TestNoWakeIsLost(t *testing.T) {
 	for _, d := range []time.Duration{0, 50 * time.Microsecond} {
 		s, _ := newTestSleeper(t)
@@ -252,7 +250,7 @@ func TestRegistersAreOneAccess(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), goTool, "build", "-gcflags=-S", "-o", os.DevNull, ".").CombinedOutput()
 	if err != nil {
-		t.Skipf("go build: %v", err) // no sources here, or no build cache
+		t.Skipf("go build: %v", err)
 	}
 	function := regexp.MustCompile(`^\S*driver\.regs\.(\w+) STEXT`)
 	indexed := regexp.MustCompile(`\t(MOV\w*)\t.*\((AX|R0)\)\(\w+(\*1)?\)`) // a slice's data pointer and an index

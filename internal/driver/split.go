@@ -21,7 +21,7 @@ type split struct {
 	posted   int
 	draining bool          // no more chains are posted
 	drained  chan struct{} // closed when draining and nothing is posted
-	bufs     []virtq.Buf   // scratch
+	bufs     []virtq.Buf
 }
 
 func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
@@ -32,12 +32,11 @@ func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
 	all := make([]uint64, len(hdrs)*perChain)
 	for i := range s.pages {
 		s.pages[i] = all[i*perChain : i*perChain : (i+1)*perChain]
-		s.idle[i] = uint32(len(hdrs) - 1 - i) // cookies are taken from the end
+		s.idle[i] = uint32(len(hdrs) - 1 - i)
 	}
 	return s
 }
 
-// pollSplit delivers the frames in q.used and posts the chains again; got: new chains have come.
 func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	refill := q.refill.Load() && q.refill.Swap(false)
 	if !got && !refill {
@@ -49,7 +48,7 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame has not come yet
+		if n == 0 {
 			break
 		}
 		b.deliver(q)
@@ -65,8 +64,7 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	return true, err
 }
 
-// takeSplit adds frames from used to the batch, while that has room, and returns how many chains they use. It
-// removes the frames' pages from their chains.
+// takeSplit removes the frames' pages from their chains, and returns how many chains they use.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {
@@ -96,7 +94,6 @@ func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// payloadOf returns the length of the payload in chain i of a frame.
 func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	if i == 0 {
 		return int(chains[0].Len) - netHdrLen - hdrLen
@@ -140,7 +137,6 @@ func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Us
 	return nil
 }
 
-// take appends the first n bytes of a chain's pages to ranges, and removes these pages from the chain.
 func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	pages := s.pages[cookie]
 	i := 0
@@ -155,7 +151,6 @@ func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	return ranges
 }
 
-// postSplit posts returned and idle chains, as far as there are pages, unless the queue drains.
 func (q *rxQueue) postSplit(back []virtq.Used) error {
 	s := q.split
 	s.posted -= len(back)
@@ -189,7 +184,6 @@ func (q *rxQueue) postSplit(back []virtq.Used) error {
 	return nil
 }
 
-// postChain fills a chain up with pages and posts it, or leaves it idle without a page or room in the ring.
 func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	s := q.split
 	if !*dry {
@@ -224,7 +218,6 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	return nil
 }
 
-// fill adds pages from the source to a chain; full: it has all its pages.
 func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	have := s.pages[c]
 	want := have[len(have):cap(have)]
@@ -244,7 +237,7 @@ func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	return n == len(want), nil
 }
 
-// giveBack returns all pages to the source. The device must have stopped using the queue.
+// The device must have stopped using the queue.
 func (q *rxQueue) giveBack() {
 	s := q.split
 	if s == nil {

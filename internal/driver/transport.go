@@ -4,9 +4,8 @@ import (
 	"errors"
 )
 
-// memory is DMA memory: the driver and the device share it. What alloc returns is page aligned and zero at
-// first; pieces of it (cut, slab) need not be aligned. The transport's close frees it, unless the device may
-// still write to it.
+// What alloc returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The
+// transport's close frees it, unless the device may still write to it.
 type memory struct {
 	b    []byte
 	addr uint64 // IOVA
@@ -16,7 +15,6 @@ func (m memory) cut(off, n int) memory {
 	return memory{b: m.b[off : off+n : off+n], addr: m.addr + uint64(off)}
 }
 
-// ringAddrs are the size and the addresses of a ring.
 type ringAddrs struct {
 	size              uint16
 	desc, avail, used uint64 // IOVAs
@@ -27,7 +25,6 @@ type ringAddrs struct {
 // sleeper's sleep; meanwhile another goroutine may call alloc, watch and, under NIC.tmu, setupQueue,
 // stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
 type transport interface {
-	// negotiate uses chooseFeatures.
 	negotiate() (features uint64, err error)
 	// config reads the device's configuration space (virtio 1.3, 5.1.4), or returns errNoConfig.
 	config(off int, b []byte) error
@@ -40,7 +37,7 @@ type transport interface {
 	// ringSize returns the size of queue q's ring, at most want; 0: there is no such queue.
 	ringSize(q int, want uint16) uint16
 	setupQueue(q int, r ringAddrs) error
-	start() error // starts the queues that were set up
+	start() error
 	// After stopQueue returns nil, the device uses no buffer of queue q; setupQueue and startQueue start it
 	// again. errNoReset: the transport cannot stop a single queue.
 	stopQueue(q int) error
@@ -55,14 +52,13 @@ type transport interface {
 	// watch makes another goroutine call gone if the device is removed, and gpuGone with the PCI addresses of
 	// other removed devices. After close no call comes.
 	watch(gone func(error), gpuGone func(addr string)) error
-	lost() error  // handles a device that was found to be gone, and returns the error
-	halt() error  // stops the device; idempotent
+	lost() error // of a device that was found to be gone
+	halt() error
 	close() error // halts the device, and frees descriptors, and memory to which the device cannot write
 }
 
 var errNoReset = errors.New("the queue cannot be reset")
 
-// slab makes n pieces of size bytes each, with few allocations.
 func slab(t transport, n, size int) ([]memory, error) {
 	const block = 512 << 10
 	var s []memory

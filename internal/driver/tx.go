@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Sizes of transmission.
 const (
 	chunkLen   = 2048          // a chunk of DMA memory for headers and linear data
 	wholeLen   = 17 * PageSize // a chunk for a whole frame (Options.WholeFrames)
@@ -32,12 +31,12 @@ type txQueue struct {
 	chunks  []memory
 	chunk   int // bytes of each chunk
 	free    []uint32
-	slots   []txSlot // frames in flight, by the ring's cookie
+	slots   []txSlot
 	idle    []uint32
-	watched int      // frames in flight with a TxFrame.Cookie
-	starved bool     // Transmit has returned because the ring was full
-	freed   bool     // the device has returned a frame since starved was set
-	asleep  bool     // the polling goroutine sleeps, or is about to
+	watched int  // frames in flight with a TxFrame.Cookie
+	starved bool // Transmit has returned because the ring was full
+	freed   bool // the device has returned a frame since starved was set
+	asleep  bool
 	calls   bool     // the device was asked for calls
 	done    []uint64 // returned cookies to report
 	bufs    []virtq.Buf
@@ -46,10 +45,8 @@ type txQueue struct {
 	stats counters
 }
 
-// doneLen bounds the cookies that wait for Completed, for a ring of a size.
 func doneLen(size int) int { return 4 * size }
 
-// txSlot is a frame in flight.
 type txSlot struct {
 	cookie uint64
 	chunks []uint32
@@ -65,7 +62,6 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 		n: n, index: index, ring: r, slots: make([]txSlot, size), bufs: make([]virtq.Buf, 0, maxTxDescs),
 		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, doneLen(size)),
 	}
-	// One chunk for each slot, and more for long frames.
 	count := max(4*size, 2*MaxTxLinear/chunkLen)
 	if q.chunk = chunkLen; n.opts.WholeFrames {
 		q.chunk, count = wholeLen, size
@@ -124,7 +120,6 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 	return n, err
 }
 
-// add puts a frame into the ring, or returns ErrFull, or the frame's error.
 func (q *txQueue) add(f *TxFrame) error {
 	linear := len(f.Header) + len(f.Linear)
 	if linear == 0 || linear > MaxTxLinear || len(f.Device) > MaxTxRanges {
@@ -165,7 +160,6 @@ func (q *txQueue) add(f *TxFrame) error {
 	return nil
 }
 
-// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks, and sets q.bufs to these.
 func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	q.bufs = q.bufs[:0]
 	var hdr [netHdrLen]byte
@@ -189,7 +183,6 @@ func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	}
 }
 
-// addDevice adds device ranges to q.bufs and returns their number of bytes.
 func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	for i, r := range ranges {
 		g := q.n.gpu(r.GPU)
@@ -207,7 +200,6 @@ func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	return payload, nil
 }
 
-// addBuf adds a buffer to q.bufs, or extends the last one if the buffer follows it.
 func (q *txQueue) addBuf(addr uint64, n uint32) {
 	if i := len(q.bufs) - 1; i >= 0 && q.bufs[i].Addr+uint64(q.bufs[i].Len) == addr {
 		q.bufs[i].Len += n
@@ -216,7 +208,6 @@ func (q *txQueue) addBuf(addr uint64, n uint32) {
 	q.bufs = append(q.bufs, virtq.Buf{Addr: addr, Len: n})
 }
 
-// reap takes sent frames back from the ring.
 func (q *txQueue) reap() error {
 	for cap(q.done)-len(q.done) >= len(q.used) {
 		n, err := q.ring.Poll(q.used)
@@ -241,7 +232,6 @@ func (q *txQueue) reap() error {
 	return nil
 }
 
-// poll reports sent frames to the Receiver; cookies is scratch memory.
 func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	q.mu.Lock()
 	if q.err != nil {
@@ -269,13 +259,11 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 // more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
-// askCalls asks the device for a call when it has sent a frame; more: it has sent one already.
 func (q *txQueue) askCalls() (more bool) {
 	q.calls = true
 	return q.ring.EnableCall()
 }
 
-// enableCall, before a sleep, asks for calls if a caller waits for them; more: there is work already.
 func (q *txQueue) enableCall() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -289,7 +277,6 @@ func (q *txQueue) enableCall() (more bool) {
 	return more || len(q.done) > 0
 }
 
-// disableCall, after a sleep, asks for no more calls.
 func (q *txQueue) disableCall() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -299,8 +286,6 @@ func (q *txQueue) disableCall() {
 	}
 }
 
-// close makes later calls of Transmit fail with err, and returns the cookies that were not reported, of
-// frames in flight too.
 func (q *txQueue) close(err error) (cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -43,7 +43,6 @@ func TestTransmitErrors(t *testing.T) {
 			}
 		})
 	}
-	// the longest frame
 	var ranges []Range
 	for i := range MaxTxRanges {
 		ranges = append(ranges, Range{3, uint64(i) * 3, 2})
@@ -59,7 +58,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	r.dev.do(func() { r.dev.hold = true })
 	frames := make([]TxFrame, 100)
 	for i := range frames {
-		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)} // the first one has no cookie
+		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)}
 	}
 	n, err := r.nic.Transmit(0, frames)
 	if err != nil || n != 16 {
@@ -68,7 +67,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	if n, err := r.nic.Transmit(0, frames[16:]); err != nil || n != 0 {
 		t.Fatalf("%d, %v; want 0", n, err)
 	}
-	r.dev.do(func() {}) // the device takes all frames before hold is reset
+	r.dev.do(func() {})
 	go r.dev.release()
 	r.rcv.wait(func() bool { return r.rcv.completions > 0 })
 	r.send(t, 0, frames[16:]...)

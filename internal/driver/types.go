@@ -72,13 +72,13 @@ type GPUInfo struct {
 // Stats are a NIC's counters, not read at one instant.
 type Stats struct {
 	Busy   time.Duration // polling, with work
-	Spin   time.Duration // polling, without work
+	Spin   time.Duration
 	Asleep time.Duration
 	Sleeps uint64
 	Wakes  uint64 // sleeps that the program or a time limit ended
 	Rounds uint64 // polls of all queues
 
-	Rx []QueueStats // by queue
+	Rx []QueueStats
 	Tx []QueueStats
 }
 
@@ -91,5 +91,5 @@ type QueueStats struct {
 	Full    uint64 // transmit: the ring was full; receive: a bound queue had too few pages to post
 	Unsplit uint64 // unsplit frames on a bound queue, dropped
 	Dropped uint64 // frames dropped for other reasons
-	Control uint64 // frames of the control channel
+	Control uint64
 }

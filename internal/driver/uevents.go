@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ueventsOf is the multicast group of the kernel's own events.
 const ueventsOf = 1
 
 // listenUevents returns a file of the kernel's events about devices, one for each read.
@@ -26,7 +25,6 @@ func listenUevents() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
-// removedDevice returns the last part of the path of a removed device: a PCI device's address.
 func removedDevice(event []byte) (name string, ok bool) {
 	header, _, _ := bytes.Cut(event, []byte{0}) // ACTION@DEVPATH (lib/kobject_uevent.c)
 	devpath, ok := bytes.CutPrefix(header, []byte("remove@"))
@@ -36,7 +34,6 @@ func removedDevice(event []byte) (name string, ok bool) {
 	return path.Base(string(devpath)), true
 }
 
-// hearRemovals calls gone for each removed device, with the last part of its path, until events is closed.
 // The kernel drops events if there are too many.
 func hearRemovals(events *os.File, gone func(addr string)) {
 	var b [8 << 10]byte // the kernel fills at most 2 KiB and a header

@@ -1,5 +1,4 @@
-// Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian. It does
-// not allocate.
+// Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian.
 //
 // The package is not API (README, Stability).
 package elements
@@ -62,7 +61,6 @@ func Add(t Type, dst, src []byte) {
 	}
 }
 
-// wide converts a bfloat16 to a float32, exactly.
 func wide(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // round returns the nearest bfloat16; of two equally near ones the even one. A NaN stays a NaN, and is quiet.

@@ -22,7 +22,6 @@ type file struct {
 	noSections             bool
 }
 
-// build returns an ELF file that cannot run but has a valid dynamic section.
 func (f file) build(t testing.TB) []byte {
 	t.Helper()
 	if f.machine == 0 {
@@ -76,7 +75,6 @@ func (f file) build(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// tree makes a root with these files.
 func tree(t *testing.T, files map[string]any) string {
 	root := t.TempDir()
 	for path, v := range files {

@@ -2,8 +2,7 @@
 // jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy by way of
 // guest memory that the NIC reaches.
 //
-// At most four calls run at a time, each with a table of 1024 entries and 256 KiB of staging memory. A call
-// may need several jobs.
+// At most four calls run at a time, each with a table of 1024 entries and 256 KiB of staging memory.
 //
 // The package is not API (README, Stability).
 package engine
@@ -43,7 +42,7 @@ type Memory = devmembase.Memory
 type worker struct {
 	run   Runner
 	dma   DMA
-	slots chan *slot // free ones
+	slots chan *slot
 }
 
 // New makes a Memory that works on a guest's GPUs.
@@ -55,15 +54,13 @@ func New(run Runner, dma DMA) *Memory {
 	return devmembase.NewMemory(w)
 }
 
-// slot is the memory of a job.
 type slot struct {
 	table, data         []byte
 	tableIOVA, dataIOVA uint64
-	n                   int // entries in the table
+	n                   int
 	used                int // bytes of data in use
 }
 
-// take waits for a free slot, and allocates its memory at the first use.
 func (w *worker) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -93,7 +90,6 @@ func (s *slot) add(src, dst uint64, n int) {
 	s.n++
 }
 
-// do runs a job for the slot's table, which it empties.
 func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type,
 	count *atomic.Uint64) error {
 	if s.n == 0 {

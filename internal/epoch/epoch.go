@@ -22,7 +22,7 @@ type Epoch struct {
 		n atomic.Int64
 		_ [56]byte // a cache line each
 	}
-	waits atomic.Uint64 // calls of Wait
+	waits atomic.Uint64
 }
 
 // Init makes a zero Epoch ready.
@@ -79,7 +79,7 @@ func (e *Epoch) drain(i uint32) {
 	e.waiting.Store(true)
 	defer e.waiting.Store(false)
 	for n.Load() != 0 {
-		<-e.wake // the token may be old
+		<-e.wake
 	}
 }
 

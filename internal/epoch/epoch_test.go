@@ -15,7 +15,7 @@ func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 		if e.index.Load()&1 == index {
 			t.Fatal("the index did not turn")
 		}
-		e.inside[index].n.Add(1) // the rest of Enter
+		e.inside[index].n.Add(1)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

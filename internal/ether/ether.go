@@ -1,5 +1,5 @@
-// Package ether has the code that packages stack and gateway share for their netstacks: functions that set up
-// a netstack, and [Link], the common part of their link endpoints, which is Ethernet with large packets.
+// Package ether has functions that set up a netstack, and [Link], the common part of link endpoints for
+// Ethernet with large packets.
 package ether
 
 import (

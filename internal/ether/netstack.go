@@ -77,8 +77,7 @@ func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 // Address returns an address in netstack's form.
 func Address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// Signal puts a value into a channel of capacity 1, unless there is one: it wakes the goroutine that waits
-// for the channel, now or when it waits next.
+// Signal puts a value into a channel of capacity 1, unless there is one.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -24,7 +24,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// role is the environment variable with the role of a process of self: "test" or "server".
 const role = "VNIC_TEST_FUSE"
 
 // Size is the size of the file, in bytes.
@@ -62,7 +61,7 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	} else if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := self(t, "test", 2*time.Minute) // only for a test that hangs
+	c := self(t, "test", 2*time.Minute)
 	c.SysProcAttr.Cloneflags = unix.CLONE_NEWNS
 	if os.Getuid() != 0 {
 		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
@@ -81,7 +80,6 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// self returns a command that runs this test in another process, in the role as, for at most limit.
 func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	args := []string{"-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"}
 	if testing.Verbose() {
@@ -104,7 +102,6 @@ type FS struct {
 	silent io.Reader
 }
 
-// mounted are this process's file systems.
 var mounted []*FS
 
 // Mount mounts an FS until the end of the test, which must be the test of a [Run].
@@ -187,8 +184,7 @@ func (f *FS) End() {
 	_ = unix.Unmount(f.Dir, unix.MNT_DETACH)
 }
 
-// serve is the server (include/uapi/linux/fuse.h): it answers requests until standard input ends, and then
-// reads them without an answer.
+// serve is the server (include/uapi/linux/fuse.h): it answers requests until standard input ends.
 func serve(dev *os.File) {
 	silence := make(chan struct{})
 	go func() {
@@ -225,7 +221,6 @@ func serve(dev *os.File) {
 	}
 }
 
-// answer returns the errno and the body of a reply; both are zero if the request has none.
 func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply []byte) {
 	le := binary.LittleEndian
 	attr := func(node uint64) []byte { // struct fuse_attr

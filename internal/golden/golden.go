@@ -20,7 +20,6 @@ var update = flag.Bool("update", false, "write the golden files anew, in the pla
 // Updating reports whether -update is set.
 func Updating() bool { return *update }
 
-// suffix is the suffix of golden files; other files are ignored.
 const suffix = ".txt"
 
 // Check compares the golden files of a directory with got, the texts by the files' names without ".txt". With
@@ -96,8 +95,6 @@ func write(dir string, got map[string]string) error {
 	return nil
 }
 
-// differs describes the first line in which two texts differ, with the last comment line ("# ...") above it;
-// "": they are equal.
 func differs(want, got string) string {
 	if want == got {
 		return ""

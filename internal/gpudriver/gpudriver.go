@@ -29,16 +29,15 @@ const (
 	alloc     = 0xc018e901 // VNICGPU_ALLOC: _IOWR(0xE9, 1, struct vnicgpu_alloc)
 	exportBuf = 0xc018e902 // VNICGPU_EXPORT: _IOWR(0xE9, 2, struct vnicgpu_export)
 
-	class = "/sys/class/misc" // has vnicgpuN
+	class = "/sys/class/misc"
 	bar   = 2
 )
 
-// version is the version of the driver's calls.
 const version = 1
 
 // GPU is a GPU with this driver.
 type GPU struct {
-	Path string // /dev/vnicgpuN
+	Path string
 	PCI  string // its PCI address, for example 0000:01:00.0
 	Addr uint64 // guest-physical address of its memory
 	Size uint64 // bytes
@@ -71,7 +70,6 @@ func list(class string) (gpus []GPU, err error) {
 	return gpus, nil
 }
 
-// barOf parses the BAR's line in a PCI device's resource file: start, end and flags, in hexadecimal.
 func barOf(resource []byte) (addr, size uint64, err error) {
 	lines := bytes.Split(resource, []byte("\n"))
 	if len(lines) <= bar {

@@ -101,7 +101,6 @@ type Page struct {
 	Err      unix.Errno // of an Invalid page
 }
 
-// pageOf decodes VNICGPU_ENTRY_....
 func pageOf(entry uint64) Page {
 	p := Page{Kind: Kind(entry & entryKind)}
 	switch p.Kind {
@@ -155,7 +154,7 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 		ID, Flags         uint32
 		First             uint64
 		Count, Generation uint32
-		Entries           uint64 // an address
+		Entries           uint64
 	}{ID: r.id, Flags: flags, First: first, Count: uint32(n), Entries: uint64(reflect.ValueOf(&entries).Pointer())}
 	err = r.file.ioctl("VNICGPU_FAULT", faultPages, &arg)
 	runtime.KeepAlive(&entries)

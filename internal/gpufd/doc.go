@@ -7,15 +7,12 @@
 // and is admitted: [Server]. The other end is `vnic gpu-fd`: [Receive], and [Exec], which starts QEMU with
 // the descriptors as 3, 4, and so on.
 //
-// The socket is a stream: the server sends one message and ends its side. A message with a descriptor
-// (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.
+// A message with a descriptor (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.
 //
 // A process with the descriptor can read and write the memory. It can neither shrink, grow nor seal it, nor
-// run it as a program (MFD_NOEXEC_SEAL, where the kernel has it). Each descriptor is of an open file of its
-// own.
+// run it as a program (MFD_NOEXEC_SEAL, where the kernel has it).
 //
-// The server serves peers one after the other, and never waits for one. An unreceived descriptor counts as in
-// flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7), ETOOMANYREFS); so the server keeps a
-// connection until its descriptor was received (SIOCOUTQ), and bounds the connections that it keeps, of one
-// user and in all.
+// An unreceived descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7),
+// ETOOMANYREFS); so the server keeps a connection until its descriptor was received (SIOCOUTQ), and bounds
+// the connections that it keeps, of one user and in all.
 package gpufd

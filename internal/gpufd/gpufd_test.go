@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// othersEnv is a script that prints where the shell's descriptors 5 to 12 lead.
 const othersEnv = `for n in 5 6 7 8 9 10 11 12; do readlink /proc/$$/fd/$n; done; true`
 
 func start(sockets []string) error {
@@ -62,7 +61,6 @@ func memory(t *testing.T, what string) int {
 	return fd
 }
 
-// shared starts a Server that gives memory away at a socket until the end of the test.
 func shared(t *testing.T, memory int) (path string, s *Server) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s.gpu")
@@ -85,7 +83,6 @@ func connect(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// answer reads the server's answer.
 func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 	t.Helper()
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
@@ -98,8 +95,6 @@ func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 	return string(b[:n]), got.Len()
 }
 
-// A receiver sees the memory's content, cannot shrink the memory, and has its own open file.
-//
 // Invariant: vnic serve: A GPU's memory that is given away cannot be cut, and is nobody else's open file.
 func TestMemoryIsGiven(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -130,8 +125,6 @@ func TestMemoryIsGiven(t *testing.T) {
 	}
 }
 
-// Peers that connect and receive nothing, or disconnect, are bounded for each user.
-//
 // Invariant: vnic serve: What those cost who ask for a GPU's memory is bounded.
 func TestPeersThatReceiveNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -143,13 +136,13 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 		return len(s.unread)
 	}
 	before, goroutines := descriptors(), runtime.NumGoroutine()
-	for range 3 { // silent peers count until they disconnect
+	for range 3 {
 		var silent []*net.UnixConn
 		for range maxOfUser {
 			c := connect(t, path)
 			testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 			raw := testkit.Must(c.SyscallConn())(t)
-			testkit.OK(t, raw.Read(func(fd uintptr) bool { // answered, and not received
+			testkit.OK(t, raw.Read(func(fd uintptr) bool {
 				n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 				return err == nil && n == 1
 			}))
@@ -174,14 +167,14 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 		testkit.OK(t, unix.Close(fd))
 		testkit.Equal(t, "kept when they have gone", kept(), 1)
 	}
-	for range 10_000 { // connects and disconnects
+	for range 10_000 {
 		c, err := dial(t.Context(), path)
 		testkit.OK(t, err)
 		testkit.OK(t, c.Close())
 	}
 	fd := testkit.Must(Receive(t.Context(), path))(t)
 	testkit.OK(t, unix.Close(fd))
-	fd = testkit.Must(Receive(t.Context(), path))(t) // the server has handled all earlier connections
+	fd = testkit.Must(Receive(t.Context(), path))(t)
 	testkit.OK(t, unix.Close(fd))
 	if n := kept(); n > 2 {
 		t.Errorf("%d are kept", n)
@@ -194,7 +187,6 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 	}
 }
 
-// Connections that have not received their answer are bounded, for each user and in all.
 func TestBoundsOfUnreceived(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := &Server{}
@@ -219,12 +211,11 @@ func TestBoundsOfUnreceived(t *testing.T) {
 	}
 }
 
-// The program of Exec has the GPU memory as descriptors 3 and 4, and not this process's other descriptors.
 func TestExec(t *testing.T) {
 	a, _ := shared(t, memory(t, "first\n"))
 	b, _ := shared(t, memory(t, "second\n"))
 	inherited := testkit.Must(exec.Command("sh", "-c", othersEnv).Output())(t)
-	for range 20 { // the program has threads
+	for range 20 {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), starter+"="+a+" "+b)
 		out, err := cmd.CombinedOutput()
@@ -247,13 +238,11 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// Each mistake is an error that names the cause.
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(was limits.Limit) { patience = was }(patience)
 	patience = limits.Limit(testkit.Patience)
 	dir := t.TempDir()
-	// serves listens as another program would, and calls do with each connection.
 	serves := func(name string, do func(*net.UnixConn)) string {
 		path := filepath.Join(dir, name)
 		l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -277,7 +266,7 @@ func TestMistakes(t *testing.T) {
 	}
 	group := memory(t, "x")
 	silent := func(c *net.UnixConn) {
-		_, _ = c.Read(make([]byte, 1)) // until the other end closes
+		_, _ = c.Read(make([]byte, 1))
 		_ = c.Close()
 	}
 	for path, want := range map[string]string{

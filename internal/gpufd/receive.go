@@ -57,7 +57,7 @@ func receive(ctx context.Context, path string) (int, error) {
 		return -1, advise(path, err)
 	}
 	defer conn.Close()
-	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // in the past: reads fail
+	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	b, socket := make([]byte, maxText), scm.Socket{UnixConn: conn, MaxFDs: scm.MaxFDs, Bad: errDescriptors}
 	var fds scm.FDs
 	defer fds.Close()
@@ -85,7 +85,6 @@ func receive(ctx context.Context, path string) (int, error) {
 	return fds.Take(0), nil
 }
 
-// dial connects, and tries again while the server's queue of connections is full.
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
@@ -106,7 +105,6 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 }
 
-// sealed reports whether a descriptor is of memory that nobody can shorten.
 func sealed(fd int) bool {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&unix.F_SEAL_SHRINK != 0
@@ -140,7 +138,6 @@ func advise(path string, err error) error {
 	return err
 }
 
-// whose describes the user and the group that may use a socket.
 func whose(st fs.FileInfo, err error) string {
 	if err != nil {
 		return "this user may not search its directory"

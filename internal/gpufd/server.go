@@ -19,7 +19,6 @@ const (
 	maxInAll  = 256
 )
 
-// maxText is the longest message without a descriptor.
 const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
@@ -32,7 +31,7 @@ type Server struct {
 	reported access.Told
 }
 
-// unread is a connection whose peer may not have received its descriptor yet.
+// unread is a connection whose descriptor may not have been received yet.
 type unread struct {
 	conn *net.UnixConn
 	uid  uint32
@@ -43,7 +42,6 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rul
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
 
-// give serves one peer, and never waits for it.
 func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +55,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 			s.unread = append(s.unread, unread{conn, peer.Uid})
 			return
 		}
-		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) { // the peer has gone
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 			_ = conn.Close()
 			return
 		}
@@ -70,8 +68,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full returns why a user gets no more descriptors, or "". It closes the connections whose peers have
-// received theirs.
+// It closes the connections whose peers have received theirs.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
@@ -105,7 +102,6 @@ func (s *Server) Close() {
 	s.unread = nil
 }
 
-// send opens the memory's file anew, sends the new descriptor, and shuts down the sending side.
 func send(conn *net.UnixConn, memory int) error {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", memory), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -115,7 +111,7 @@ func send(conn *net.UnixConn, memory int) error {
 	if err := message(conn, []byte{0}, unix.UnixRights(fd)); err != nil {
 		return err
 	}
-	_ = conn.CloseWrite() // full detects a peer that has gone
+	_ = conn.CloseWrite()
 	return nil
 }
 
@@ -126,7 +122,6 @@ func message(conn *net.UnixConn, b, oob []byte) error {
 	})
 }
 
-// received reports whether the peer has read the message, or closed its end.
 func received(conn *net.UnixConn) bool {
 	n := 0
 	err := scm.Control(conn, func(fd int) (err error) {

@@ -7,8 +7,8 @@
 // connection continues. The memory is reserved for the program, and registered with the NIC as device memory,
 // until the program closes the connection, or ends.
 //
-// [Ops] registers the operation "gpu" with package agent, by which the agent serves the socket; the host
-// calls it by [Start]. [Applet] is a tool that serves the socket in a guest without an agent.
+// [Ops] registers the operation "gpu" with package agent, which serves the socket. [Applet] is a tool that
+// serves the socket in a guest without an agent.
 package gpusocket
 
 import (
@@ -64,8 +64,6 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// take reserves size bytes of memory of the GPU that the interface's NIC reaches, registers them with the
-// NIC, and returns them as a dma-buf.
 func take(ctx context.Context, name string, size uint64) (*memory, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: name, Window: size, MemoryOnly: true})
 	if err != nil {

@@ -22,13 +22,11 @@ const (
 	page       = 4096
 )
 
-// memory is GPU memory for a program.
 type memory struct {
-	fd      int          // of the dma-buf; closed after sending
-	release func() error // frees the memory
+	fd      int // of the dma-buf; closed after sending
+	release func() error
 }
 
-// server serves programs, each by a goroutine that owns its connection.
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
@@ -52,7 +50,6 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve serves programs until ctx ends or it can accept no connection, and then releases all memory.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -80,7 +77,6 @@ func (s *server) serve(ctx context.Context) {
 	}
 }
 
-// program serves one connection to its end.
 func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 	var held []*memory
 	defer func() {
@@ -93,7 +89,7 @@ func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 	for {
 		var b [requestLen + 1]byte
 		n, err := c.Read(b[:])
-		if n == 0 || err != nil { // the program has gone
+		if n == 0 || err != nil {
 			return nil
 		}
 		m, err := s.request(ctx, b[:n])
@@ -134,7 +130,6 @@ func answer(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
 }
 
-// errno returns the error's number, or EIO.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

@@ -25,8 +25,7 @@ func (c *credit) give(n int) {
 	c.more = make(chan struct{})
 }
 
-// take takes up to most bytes from the credit. It waits until there are any, and returns 0 after ctx has
-// ended.
+// take waits until there is credit, and returns 0 after ctx has ended.
 func (c *credit) take(ctx context.Context, most int) int {
 	for {
 		c.mu.Lock()

@@ -5,8 +5,7 @@
 //
 // It implements both ends: [Ops] registers the guest's operations with package agent, and [Run] calls them
 // from the host. The guest sends only as much output as the host has room for (window), so that a slow writer
-// on the host delays the program. Input is sent one request at a time, which is answered when the program's
-// pipe or terminal has taken it.
+// on the host delays the program.
 package guestexec
 
 import (
@@ -69,13 +68,11 @@ var (
 	opSize   = agent.NewOperation[sizeArgs, agent.None]("session-size")
 )
 
-// streams, by their numbers as file descriptors
 const (
 	stdout = 1
 	stderr = 2
 )
 
-// Arguments of the operations, and the progress of "session".
 type (
 	runArgs struct {
 		ID   uint64   `json:"id"`

@@ -12,10 +12,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// next is the number of the last session.
 var next atomic.Uint64
 
-// host is the host's end of a session.
 type host struct {
 	client  *agent.Client
 	id      uint64
@@ -65,7 +63,7 @@ func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	return status, err
 }
 
-// progress receives output. It must not wait: it runs on the channel's reader.
+// progress must not wait: it runs on the channel's reader.
 func (h *host) progress(raw json.RawMessage) {
 	var r report
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -85,7 +83,6 @@ func (h *host) progress(raw json.RawMessage) {
 	}
 }
 
-// write writes a stream's bytes to its writer, and gives the guest credit for more.
 func (h *host) write(ctx context.Context, n int, s *sink) {
 	taken := 0
 	for {
@@ -128,7 +125,7 @@ func (h *host) feed(ctx context.Context) {
 			continue
 		}
 		a := inputArgs{ID: h.id, Data: buf[:n], End: err != nil}
-		if opInput.Do(ctx, h.client, a) != nil || err != nil { // a program may have closed its input
+		if opInput.Do(ctx, h.client, a) != nil || err != nil {
 			return
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"sync"
 )
 
-// sink holds bytes from the guest that the writer has not taken yet.
 type sink struct {
 	to io.Writer
 
@@ -24,7 +23,7 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push appends bytes from the guest; false: there was no room. They use room until makeRoom is called.
+// false: there was no room
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +56,6 @@ func (s *sink) tell() {
 	}
 }
 
-// pop waits for bytes, and returns nil after the end of the stream or of ctx.
 func (s *sink) pop(ctx context.Context) []byte {
 	for {
 		s.mu.Lock()

@@ -2,9 +2,8 @@
 // values that DHCP and a name server would provide, but known beforehand. [Ops] registers the operation
 // "network" with package agent, [Apply] is the host's call of it.
 //
-// Interfaces are identified by their MAC addresses. The guest waits until links are up and addresses can be
-// used, but at most limits.InterfaceReady. The package writes the files /etc/hosts and /etc/resolv.conf of
-// its machine.
+// The guest waits until links are up and addresses can be used, but at most limits.InterfaceReady. The
+// package writes the files /etc/hosts and /etc/resolv.conf of its machine.
 package guestnet
 
 import (
@@ -67,7 +66,6 @@ func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 // Ops registers the operation.
 func Ops() { configure.Serve(Configure) }
 
-// apply configures this machine; its files are below root.
 func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	links, err := c.find(ctx)
 	if err != nil {
@@ -112,7 +110,6 @@ func (c *Config) files(root string) error {
 	return nil
 }
 
-// hosts returns the text of /etc/hosts (hosts(5)).
 func (c *Config) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
@@ -122,7 +119,6 @@ func (c *Config) hosts() string {
 	return b.String()
 }
 
-// resolvConf returns the text of /etc/resolv.conf (resolv.conf(5)).
 func (c *Config) resolvConf() string {
 	var b strings.Builder
 	for _, a := range c.DNS {

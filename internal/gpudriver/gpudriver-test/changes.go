@@ -40,7 +40,6 @@ var changes = []change{
 	{"munmap in the GPU", gone, true, isUnmap},
 }
 
-// isTold: the driver requests in one message that the NIC releases the pages that it uses, and no others.
 func isTold(t *T) {
 	for _, c := range changes {
 		for _, has := range []bool{true, false} {
@@ -66,9 +65,9 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	switch {
 	case has && c.reason != none:
 		want = []released{{3, 3, c.reason}}
-	case has && c.gpu: // the touch of page 4 moves it to RAM
+	case has && c.gpu:
 		want = []released{{4, 1, isMigrate}}
-	case has: // page 4 is unmapped below
+	case has:
 		rest = []released{{4, 1, isUnmap}}
 	}
 	r.mustRelease(want...)
@@ -76,7 +75,6 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	t.require(err == nil && now.Invalidations-before.Invalidations == uint64(len(want)), "%+v, %v", now, err)
 	// Linux reports changes of pages even if the NIC does not use them.
 	t.require(has || c.reason == none || now.Untold > before.Untold, "nothing was said by Linux: %+v", now)
-	// A page is released once.
 	t.ok(unmap(b[4*page : 5*page]))
 	r.mustRelease(rest...)
 }

@@ -15,14 +15,12 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// child is this program as regionOf.
 type child struct {
 	*exec.Cmd
 	stdin io.Closer
 	*region
 }
 
-// newChild starts a child with a number of pages, half of them in the GPU, all used by the NIC.
 func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	t := n.t
 	c := exec.Command("/proc/self/exe", "region", strconv.Itoa(pages))
@@ -47,17 +45,15 @@ func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	return x
 }
 
-// end kills the child, or lets it end by itself.
 func (c *child) end(kill bool) error {
 	if kill {
 		_ = c.Process.Kill()
-		_ = c.Wait() // killed
+		_ = c.Wait()
 		return nil
 	}
 	return errors.Join(c.stdin.Close(), c.Wait())
 }
 
-// regionOf opens a region on the file that it has inherited, and ends with its input.
 func regionOf(t *T, pages string) {
 	n := must(strconv.Atoi(pages))(t)
 	f := gpudriver.FromFD(3)

@@ -29,7 +29,6 @@ const (
 	patience = 30 * time.Second
 )
 
-// commands are the arguments that run no tests; hold, region and signals are for processes of tests.
 var commands = map[string]func(t *T, args []string){
 	"log":     func(t *T, _ []string) { printLog(t) },
 	"hold":    func(t *T, args []string) { hold(t, args[0], args[1]) },
@@ -50,7 +49,7 @@ func main() {
 		}
 		switch os.Args[1] {
 		case "memory":
-			list = memoryCases[:len(memoryCases)-1] // without unbindBound
+			list = memoryCases[:len(memoryCases)-1]
 		case "private":
 			list = privateCases
 		case "private-long":
@@ -88,10 +87,8 @@ func printLog(t *T) {
 	t.ok(errOf(os.Stdout.Write(b[:n])))
 }
 
-// mailboxSize is how much of a GPU's memory the driver may keep for its mailbox.
 var mailboxSize uint64
 
-// try runs a test, and then checks that all memory of the GPU is free, except the mailbox's.
 func (c *testCase) try() error {
 	return run(func(t *T) {
 		t.gpu = only(t)
@@ -109,10 +106,8 @@ func only(t *T) gpudriver.GPU {
 	return list[0]
 }
 
-// open opens the GPU's device. The caller closes it.
 func open(t *T) *gpudriver.File { return must(gpudriver.Open(t.gpu.Path))(t) }
 
-// ask returns the driver's information about the GPU.
 func ask(t *T) gpudriver.Info {
 	f := open(t)
 	defer f.Close()

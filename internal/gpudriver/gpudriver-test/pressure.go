@@ -14,7 +14,6 @@ func compacting(test func(t *T)) func(t *T) {
 	return func(t *T) { t.beside(compact, func() { test(t) }) }
 }
 
-// shortOfRAM returns test with a loop beside it that touches most of the available RAM.
 func shortOfRAM(test func(t *T)) func(t *T) {
 	return func(t *T) {
 		available, where := memavail.Available("/")

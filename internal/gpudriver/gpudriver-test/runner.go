@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// testCase is a test of the driver. It must leave all memory of the GPU free.
+// It must leave all memory of the GPU free.
 type testCase struct {
 	name string
 	run  func(t *T)
@@ -21,7 +21,7 @@ type testCase struct {
 // T collects the errors of a test. Its methods may only be called on the test's goroutine.
 type T struct {
 	gpu  gpudriver.GPU
-	step string // named in errors
+	step string
 	errs []error
 }
 
@@ -36,7 +36,6 @@ func run(f func(t *T)) error {
 	return errors.Join(t.errs...)
 }
 
-// note adds an error, if there is one; the test goes on.
 func (t *T) note(err error) {
 	if err != nil && t.step != "" {
 		err = fmt.Errorf("%s: %w", t.step, err)
@@ -46,7 +45,6 @@ func (t *T) note(err error) {
 	}
 }
 
-// ok ends the test, with its deferred functions, if there is an error.
 func (t *T) ok(err error) {
 	if err != nil {
 		t.note(err)
@@ -60,7 +58,6 @@ func (t *T) require(holds bool, format string, args ...any) {
 	}
 }
 
-// refused adds an error unless a call failed with errno want.
 func (t *T) refused(call string, got error, want unix.Errno) {
 	if !errors.Is(got, want) {
 		t.note(fmt.Errorf("%s: %v, and not %v", call, got, want))
@@ -80,8 +77,6 @@ func must[V any](v V, err error) func(t *T) V {
 
 func errOf[V any](_ V, err error) error { return err }
 
-// beside runs do, and meanwhile calls again repeatedly on another goroutine, until do has returned or again
-// fails.
 func (t *T) beside(again func() error, do func()) {
 	var end atomic.Bool
 	done := make(chan error, 1)
@@ -104,7 +99,6 @@ func (t *T) beside(again func() error, do func()) {
 	}
 }
 
-// wait polls done until it returns true; after patience it returns an error that names what.
 func wait(what string, done func() bool) error {
 	for start := time.Now(); !done(); runtime.Gosched() {
 		if time.Since(start) > patience {

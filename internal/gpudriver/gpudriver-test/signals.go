@@ -40,7 +40,7 @@ func signalled(t *T, call string) {
 		}
 		var err error
 		for i := 0; i < 4096 && !done.Load() && err == nil; i++ {
-			err = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // the Go runtime has a handler for it
+			err = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG)
 		}
 		sent <- err
 	}()

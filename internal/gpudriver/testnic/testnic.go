@@ -99,7 +99,6 @@ type Response struct {
 // Control is the page.
 type Control []byte
 
-// write writes a part of the page, and then increments its word.
 func (c Control) write(pos int, part any) {
 	if _, err := binary.Encode(c[pos+4:], binary.LittleEndian, part); err != nil {
 		panic(err) // all parts have a fixed size
@@ -109,12 +108,11 @@ func (c Control) write(pos int, part any) {
 
 func read[T any](c Control, pos int) (part T) {
 	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, &part); err != nil {
-		panic(err) // all parts have a fixed size
+		panic(err)
 	}
 	return part
 }
 
-// pending reports whether one side has sent a message without an answer.
 func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
