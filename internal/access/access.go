@@ -45,6 +45,7 @@ func ForGroup(path string, group int) (Rule, error) {
 	return r, nil
 }
 
+// Close closes the socket's file.
 func (r Rule) Close() error {
 	if r.file == nil {
 		return nil

@@ -67,6 +67,7 @@ func ReadConfig() (c Config, err error) {
 	return c, nil
 }
 
+// DefaultChannel is the device of the results channel unless Config names another one.
 const DefaultChannel = "/dev/ttyS1"
 
 // PortName is the name of the virtio port that can replace [DefaultChannel].
@@ -130,6 +131,7 @@ func RegisterApplet(name string, main Applet) {
 	registry.applets[name] = main
 }
 
+// LookupApplet finds an applet by name.
 func LookupApplet(name string) (Applet, bool) {
 	registry.Lock()
 	defer registry.Unlock()

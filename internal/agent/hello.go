@@ -48,6 +48,7 @@ type BAR struct {
 	Flags uint64 `json:"flags"` // Linux's IORESOURCE_*
 }
 
+// Find returns the devices with these ids.
 func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }

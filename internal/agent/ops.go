@@ -66,6 +66,7 @@ type Tail struct {
 	buf []byte
 }
 
+// Write never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	n := len(p)
 	if len(p) > t.Max {
@@ -78,4 +79,5 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// Bytes returns the stored bytes.
 func (t *Tail) Bytes() []byte { return t.buf }

@@ -28,6 +28,7 @@ const (
 	Off = "off"
 )
 
+// CheckMode returns an error for a string that is no mode.
 func CheckMode(mode string) error {
 	if mode != On && mode != Log && mode != Off {
 		return fmt.Errorf("--sandbox %s: on, log or off", mode)

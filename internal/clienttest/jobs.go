@@ -227,6 +227,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
+// Ring has the settings of a rank.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort

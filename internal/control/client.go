@@ -53,6 +53,7 @@ func (e *Error) Error() string {
 	return e.Text
 }
 
+// Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
 // ErrNoAnswer means that a request got no answer in time; errors.Is finds ETIMEDOUT.
@@ -90,6 +91,7 @@ type answer struct {
 	data  []byte
 }
 
+// ClientStats counts frames.
 type ClientStats struct {
 	Requests uint64
 	Repeats  uint64 // retransmissions
@@ -98,6 +100,7 @@ type ClientStats struct {
 	Strays   uint64 // all others: malformed, forged, late, unknown
 }
 
+// NewClient returns a client with a new session.
 func NewClient(s Sender, o ClientOptions) *Client {
 	o.Timeout = cmp.Or(o.Timeout, limits.Control.Here())
 	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call),
@@ -130,6 +133,7 @@ func (c *Client) Generation() uint32 {
 	return c.gen
 }
 
+// Stats returns the counters.
 func (c *Client) Stats() ClientStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -52,10 +52,12 @@ const (
 	slotDone
 )
 
+// NewDispatcher returns a port's dispatcher.
 func NewDispatcher(h Handler) *Dispatcher {
 	return &Dispatcher{h: h, sessions: make(map[uint32]*session)}
 }
 
+// DispatcherStats counts frames.
 type DispatcherStats struct {
 	Requests  uint64 // new requests
 	Failed    uint64 // of Requests: answered with an error
@@ -64,6 +66,7 @@ type DispatcherStats struct {
 	Malformed uint64 // not requests of this protocol
 }
 
+// Stats returns the counters.
 func (d *Dispatcher) Stats() DispatcherStats {
 	return DispatcherStats{
 		Requests: d.requests.Load(), Failed: d.failed.Load(), Repeats: d.repeats.Load(), Stale: d.stale.Load(),

@@ -12,6 +12,7 @@ var le = binary.LittleEndian
 // ErrMalformed is the error for a frame, or a command's data, that cannot be decoded or encoded.
 var ErrMalformed = errors.New("malformed control frame")
 
+// Frame is a control frame.
 type Frame struct {
 	Dst, Src [6]byte
 	Header

@@ -65,6 +65,7 @@ func (c *DirCounters) All() [10]*uint64 {
 		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
 }
 
+// Add adds the counters of more.
 func (c *DirCounters) Add(more DirCounters) {
 	from := more.All()
 	for i, n := range c.All() {
@@ -72,6 +73,7 @@ func (c *DirCounters) Add(more DirCounters) {
 	}
 }
 
+// FlowCounts has the values of a flow counter.
 type FlowCounts struct {
 	Rx DirCounters // offset 0
 	Tx DirCounters // 80

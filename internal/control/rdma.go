@@ -461,6 +461,7 @@ type PageCounts struct {
 	_             [2]uint64
 }
 
+// Add adds the counters of o.
 func (c *RDMACounts) Add(o *RDMACounts) {
 	c.Requests += o.Requests
 	c.Responses += o.Responses

@@ -72,6 +72,7 @@ func (s *State) SetSplit(x Split) error {
 	return nil
 }
 
+// Split returns a queue's header split.
 func (s *State) Split(queue uint16) (Split, error) {
 	if int(queue) >= len(s.Splits) {
 		return Split{}, refuse(syscall.EINVAL, "split of queue %d: the port has %d", queue, len(s.Splits))
