@@ -205,7 +205,7 @@ func checkout() string {
 }
 
 // checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build is missing
-// or some other user's than the program's owner, this user and root.
+// or belongs to a user other than the program's owner, this user and root.
 func checkoutOf(exe string) string {
 	var program, st unix.Stat_t
 	if unix.Stat(exe, &program) != nil {

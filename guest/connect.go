@@ -109,10 +109,10 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// DialGuest connects to the device of a guest. It tries again until a program listens there, for at most
+// DialGuest connects to the device of a guest. It tries again while no program listens there, for at most
 // PeerLimit.
 //
-// The connection's Close ends this side's stream, and waits a few seconds for the end of the peer's: once the
+// The connection's Close ends this side's stream, and waits a while for the end of the peer's: once the
 // device is closed, nothing retransmits lost data. After SetLinger(0), Close resets the connection.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)

@@ -10,7 +10,7 @@
 //		...
 //	}
 //
-// [Device.Index] tells the guests apart:
+// Both guests run the same command; [Device.Index] tells them apart:
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //

@@ -115,7 +115,7 @@ bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 
 /* Call it after the GPU's users have left (vnicgpu_enter). */
 void vnicgpu_private_end(struct vnicgpu *gpu);
 
-/* A page was freed; free memory was allocated. They may be called in any context. */
+/* They report that a page was freed, and that free memory was allocated, in any context. */
 void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset);
 void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
 

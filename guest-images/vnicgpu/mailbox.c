@@ -51,7 +51,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/* Shared by all GPUs: one that was removed and added again may find old notes in its mailbox. */
+/* Shared by all GPUs: a GPU that was removed and added again may find old notes in its mailbox. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)

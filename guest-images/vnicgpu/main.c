@@ -300,7 +300,7 @@ put:
 	return ret;
 }
 
-/* DMA to a removed BAR could reach anything: waits until no device has a mapping. */
+/* DMA to a removed BAR could reach anything: waits until no device has a mapping of the GPU's memory. */
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);

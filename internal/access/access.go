@@ -119,7 +119,7 @@ const maxTold = 16
 // Told remembers which users, or processes, were logged. It is for one goroutine at a time.
 type Told struct{ users map[uint32]bool }
 
-// First reports whether to log a user: true at the first call with each of the first maxTold.
+// First reports whether to log a user: true at the first call with each of the first maxTold users.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

@@ -4,9 +4,9 @@
 // In the guest, [Serve] answers requests by the operations that packages have registered, each in a goroutine
 // of its own. On the host, a [Client] sends the requests.
 //
-// Messages have the sender's versions of vnic and of the protocol. An end refuses one with another version of
-// the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed lines are
-// dropped and counted.
+// Messages have the sender's versions of vnic and of the protocol. An end refuses messages of another version
+// of the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed lines
+// are dropped and counted.
 package agent
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const (
 	EventBoot  = "boot"  // init is done
-	EventPanic = "panic" // init failed, or the agent's process ended; args are a Panic
+	EventPanic = "panic" // init, or the agent's process, failed; args are a Panic
 )
 
 // Config has the settings of the guest's init and agent: ConfigPath in the initramfs.

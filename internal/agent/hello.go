@@ -53,7 +53,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is when init was done, in milliseconds of uptime.
+// started is the uptime in milliseconds when this process started.
 var started = uptime()
 
 func init() {

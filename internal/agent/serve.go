@@ -37,9 +37,9 @@ type server struct {
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. If rw has no
-// SetReadDeadline, the end of ctx does not end a read. Serve then cancels the operations; if some do not end
-// in time, its error wraps ErrBusy.
+// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails; then it
+// cancels the operations. If some do not end in time, its error wraps ErrBusy. If rw has no SetReadDeadline,
+// the end of ctx does not end a read.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))

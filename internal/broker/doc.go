@@ -7,8 +7,8 @@
 // caller lists: by Landlock it can open, for reading, only its own /proc and some files of the kernel; by
 // seccomp it can start, trace and signal no other process, and connect and bind no socket.
 //
-// The broker counts system calls that seccomp refuses, and logs each kind once. In mode log nothing is
-// refused; the broker counts and logs the calls that seccomp or Landlock would refuse.
+// The broker counts system calls that seccomp refuses, and logs each of the first 64 kinds once. In mode log
+// nothing is refused; the broker counts and logs the calls that seccomp or Landlock would refuse.
 //
 // What the broker keeps for its process is bounded (server.go).
 //

@@ -3,7 +3,7 @@ package broker
 import "vnic.dev/vnic/dma"
 
 // This table lists the requests of a process to its broker, over a socket whose other end only the process
-// that started the broker has.
+// that started the broker has. A comment says what the broker does, or what its answer has.
 //
 // A row has the types of the request's body and of the answer's, and states
 //   - when the process may ask: always, or only before opSeal (else EPERM);

@@ -6,9 +6,9 @@
 // numbers, so a list can allow mmap without PROT_EXEC, and sendto without an address.
 //
 // The kernel reports refused system calls to the holder of a listener, which must be another process: the
-// confined process could otherwise allow itself everything. The holder counts refused calls, and answers with
-// EPERM, or, in a trial run, lets them happen. Landlock has no listener and no trial mode: in a trial run the
-// holder checks the path of each openat ([Refusal.Opens]).
+// confined process could otherwise allow itself everything. The holder answers with EPERM, or, in a trial
+// run, lets them happen. Landlock has no listener and no trial mode: in a trial run the holder checks the
+// path of each openat ([Refusal.Opens]).
 //
 // A confined process cannot signal others, because its list has no call for it. Landlock's scope of signals
 // is not used: it would also block the signal with which the kernel ends the process's children

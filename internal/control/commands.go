@@ -57,13 +57,13 @@ type RDMA interface {
 	DelPD(id uint32) error
 	AddMR(m MR) (key uint32, err error)
 	MoreMR(m MRMore) error
-	DelMR(key uint32) error // then the NIC does not use the MR's memory
+	DelMR(key uint32) error // after success the NIC does not use the MR's memory
 	AddCQ(depth uint32) (id uint32, err error)
 	DelCQ(id uint32) error
 	PollCQ(p Poll) (Completions, error)
 	AddQP(q QP) (qpn uint32, err error)
 	ConnectQP(p QPPath) error
-	DelQP(qpn uint32) error // then no work request of the QP is in progress
+	DelQP(qpn uint32) error // after success no work request of the QP is in progress
 	QPStatus(qpn uint32) (QPStatus, error)
 	PostSend(p Post) error
 	PostRecv(p Post) error
@@ -149,7 +149,7 @@ type server interface {
 	serve(h Handler, data, out []byte) ([]byte, error)
 }
 
-// It does not change after initialization.
+// commands does not change after initialization.
 var commands = make(map[number]server)
 
 func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {

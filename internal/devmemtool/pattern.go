@@ -30,7 +30,7 @@ type validator struct {
 	out   io.Writer
 }
 
-// v.wrong counts the wrong bytes.
+// Write never fails: v.wrong counts the wrong bytes.
 func (v *validator) Write(b []byte) (int, error) {
 	for i, got := range b {
 		if want := v.byteAt(v.pos + uint64(i)); got != want {

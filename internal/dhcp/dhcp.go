@@ -73,7 +73,7 @@ func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
 	return lc.ListenPacket(ctx, "udp4", ":68")
 }
 
-// It closes pc (RFC 2131, 3.1).
+// ask follows RFC 2131, 3.1. It closes pc.
 func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
 	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait.Here()), nclient4.WithRetry(tries)}, opts...)
 	c, err := nclient4.NewWithConn(pc, mac, opts...)

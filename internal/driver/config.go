@@ -79,7 +79,7 @@ func (n *NIC) countPairs() error {
 	return nil
 }
 
-// true without a readable link status
+// linkUp is true without a readable link status.
 func (n *NIC) linkUp() bool {
 	if n.features&virtionet.FStatus == 0 {
 		return true

@@ -290,7 +290,7 @@ func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }
 
-// halt stops all queues, up to the first error (it waits only once for a backend that hangs), and closes the
+// halt stops the queues, up to the first error (it waits only once for a backend that hangs), and closes the
 // connection.
 func (f *frontend) halt() error {
 	if f.halted {

@@ -23,7 +23,7 @@ func (n *NIC) onGeneration(old, generation uint32) {
 	n.setUpAgain()
 }
 
-// It does not block.
+// setUpAgain does not block.
 func (n *NIC) setUpAgain() {
 	if n.settingUp.Swap(true) {
 		return

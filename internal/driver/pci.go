@@ -261,7 +261,7 @@ func (p *pci) negotiate() (f uint64, err error) {
 	return f, err
 }
 
-// config reads again if the configuration generation changed meanwhile (4.1.4.3.1, 2.5.1).
+// config reads the device structure again if the configuration generation changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error {
 		if off > len(p.device) || len(b) > len(p.device)-off {

@@ -42,7 +42,7 @@ func gpuRemoved(g GPUInfo) error {
 	return removed(name)
 }
 
-// It fails if the GPU was removed.
+// useGPU fails if the GPU was removed.
 func (n *NIC) useGPU(g *GPUInfo) error {
 	b := bit(g.ID)
 	if n.gpusUsed.Load()&b == 0 {

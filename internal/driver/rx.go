@@ -149,7 +149,7 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// It drops a frame that is too short or not ok.
+// addFrame drops a frame that is too short or not ok.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)

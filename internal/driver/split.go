@@ -237,7 +237,7 @@ func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	return n == len(want), nil
 }
 
-// The device must have stopped using the queue.
+// giveBack needs a queue that the device does not use.
 func (q *rxQueue) giveBack() {
 	s := q.split
 	if s == nil {

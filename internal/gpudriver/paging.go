@@ -78,7 +78,7 @@ func (f *File) Region(id uint32) *Region { return &Region{f, id} }
 // ID returns the region's number, which is unique in this guest.
 func (r *Region) ID() uint32 { return r.id }
 
-// Close makes the NIC release all pages, and ends the region.
+// Close ends the region, whose pages the NIC may then not use.
 func (r *Region) Close() error {
 	return r.file.ioctl("VNICGPU_REGION_CLOSE", regionClose, &[2]uint32{r.id})
 }

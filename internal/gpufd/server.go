@@ -68,7 +68,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// It closes the connections whose peers have received theirs.
+// full closes the connections whose peers have received their descriptors.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {

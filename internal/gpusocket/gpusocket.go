@@ -7,8 +7,8 @@
 // connection continues. The memory is reserved for the program, and registered with the NIC as device memory,
 // until the program closes the connection, or ends.
 //
-// [Ops] registers the operation "gpu" with package agent, which serves the socket. [Applet] is a tool that
-// serves the socket in a guest without an agent.
+// [Ops] registers the operation "gpu" with package agent, by which a guest's agent serves the socket.
+// [Applet] is a tool that serves the socket in a guest without an agent.
 package gpusocket
 
 import (

@@ -23,7 +23,7 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// false: there was no room
+// push returns false if there was no room.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

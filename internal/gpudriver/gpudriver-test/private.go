@@ -240,7 +240,7 @@ func forked(t *T, f *gpudriver.File, b []byte) {
 	}
 }
 
-// The parent checks it meanwhile, unless the child is first.
+// The parent checks the memory meanwhile, unless the child is first.
 func fork(t *T, b []byte, childFirst bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

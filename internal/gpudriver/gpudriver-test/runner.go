@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// It must leave all memory of the GPU free.
+// A testCase must leave all memory of the GPU free.
 type testCase struct {
 	name string
 	run  func(t *T)

@@ -15,7 +15,7 @@ const stressTime = time.Minute
 
 const requestPoll = 50 * time.Microsecond
 
-// It may run on another goroutine.
+// answerRequest may run on another goroutine.
 func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	if !n.control.Requested() {
 		time.Sleep(requestPoll)
