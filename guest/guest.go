@@ -42,8 +42,8 @@ import (
 // ErrNoGuest means that the environment variables of a guest are missing or malformed.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
 
-// Device is an open device of this guest. Its methods, those of [devmem.Device] included, are safe for
-// concurrent use.
+// Device is an open device of this guest. Its methods are safe for concurrent use, and so are the methods of
+// [devmem.Device].
 type Device struct {
 	devmem.Device
 

@@ -136,9 +136,9 @@ struct vnicgpu_region_stats {
 	__u64 mapped;
 	__u64 faults;		/* answered VNICGPU_FAULT calls */
 	__u64 ram, gpu, invalid;	/* entries by kind */
-	__u64 invalidations;	/* those with a note */
-	__u64 untold;		/* those without a note: the NIC had none of the pages */
-	__u64 refused;		/* those that failed, because Linux did not want to wait */
+	__u64 invalidations;	/* invalidations with a note */
+	__u64 untold;		/* invalidations without a note: the NIC had none of the pages */
+	__u64 refused;		/* invalidations that failed, because Linux did not want to wait */
 	__u64 timeouts;		/* notes without an answer */
 	/*
 	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w

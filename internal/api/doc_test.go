@@ -33,7 +33,7 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// The documentation of a package that others can import says whether it is API.
+// The documentation of each importable package states if it is API.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")

@@ -17,7 +17,7 @@ var paths = []confine.Path{
 		"(or -race): how many arenas, when it has eight"},
 }
 
-// Calls are system calls that a process may make in addition to those of the function calls.
+// Calls are system calls that a process may make in addition to the result of the function calls.
 type Calls []confine.Call
 
 // Terminal has the calls for a process that uses a terminal. TIOCSTI, which puts characters into a terminal's

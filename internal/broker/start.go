@@ -51,7 +51,7 @@ type Config struct {
 // argument makes this program a broker.
 const argument = "__broker"
 
-// Is reports whether os.Args are those of a broker.
+// Is reports whether a process with these arguments is a broker.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
 // Start starts a broker for this process. The broker inherits descriptors without close-on-exec.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLandlock means that this kernel has no Landlock, or has it disabled.
+// ErrNoLandlock means that this kernel has no Landlock, or does not use it.
 var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on " +
 	"its command line)")
 

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trial returns the list for [Calls] in a trial run: without openat, of which [Refusal.Opens] decides,
-// because Landlock has no trial mode.
+// Trial returns the list for [Calls] in a trial run: without openat, about which [Refusal.Opens] decides:
+// Landlock has no trial mode.
 func Trial(list []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(list), func(c Call) bool { return c.Nr == unix.SYS_OPENAT })
 }

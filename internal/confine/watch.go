@@ -35,7 +35,7 @@ var ne = binary.NativeEndian
 var refusedWith = -int32(unix.EPERM)
 
 // Watch answers the refused calls of a listener, until the last process with its filter has ended: with
-// EPERM, or, in a trial, by letting the call happen. It calls refused before.
+// EPERM, or, in a trial, by letting the call happen. It calls refused before each answer.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
 		// A waiting RECV does not return when the last process ends (Linux before 6.11).

@@ -126,7 +126,7 @@ func (c *Client) Fail(err error) {
 	}
 }
 
-// Generation returns the generation in the NIC's last frame; 0 before the first.
+// Generation returns the generation in the NIC's last reply or notify; 0 before the first.
 func (c *Client) Generation() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

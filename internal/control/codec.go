@@ -29,7 +29,7 @@ func encode(b []byte, v any) ([]byte, error) {
 	return binary.Append(b, le, v)
 }
 
-// decode sets v, a pointer, from data, all of which must belong to the value.
+// decode sets v, a pointer, from data, which must have no other bytes.
 func decode(data []byte, v any) error {
 	n, err := decodeFirst(data, v)
 	if err == nil && n != len(data) {

@@ -50,7 +50,7 @@ func (f *Frame) Append(b []byte) []byte {
 }
 
 // Parse decodes a frame. Data points into b, without padding. After an error about b's length or the
-// EtherType, all fields are 0; after other errors those of the header are set.
+// EtherType, all fields are 0; after other errors the header's fields are set.
 func (f *Frame) Parse(b []byte) error {
 	*f = Frame{}
 	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {

@@ -31,7 +31,7 @@ var _ devmem.Memory = (*Memory)(nil)
 // NewMemory makes a Memory.
 func NewMemory(w Worker) *Memory { return &Memory{w: w} }
 
-// Pieces are pieces of a buffer: the ranges, or if there are none, those of each.
+// Pieces are pieces of a buffer: the ranges, or if there are none, the strided pieces of each.
 type Pieces struct {
 	ranges []devmem.Range
 	each   devmem.Strided

@@ -301,7 +301,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	testkit.OK(e, list.GiveBack(c))
 }
 
-// bytes returns the bytes of the frags, or without frags those of linear.
+// bytes returns the bytes of the frags, or linear if there are no frags.
 func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	e.Helper()
 	if len(frags) == 0 {

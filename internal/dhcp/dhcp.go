@@ -1,4 +1,4 @@
-// Package dhcp gets a guest's address: a DHCP client (RFC 2131) that asks once and renews nothing.
+// Package dhcp gets a guest's address: a DHCP client (RFC 2131) that gets one lease and renews nothing.
 package dhcp
 
 import (

@@ -154,8 +154,8 @@ func (n *NIC) Offloads() Offloads { return n.offloads }
 // QueuePairs returns the number of pairs of a receive and a transmit queue in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// GPUs returns the GPUs that [OpenPCI] found or [Attach] announced; after [NIC.IdentifyGPUs], those that the
-// NIC reaches as BARs.
+// GPUs returns the GPUs that [OpenPCI] found or [Attach] announced; after [NIC.IdentifyGPUs], the GPUs that
+// the NIC reaches as BARs.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control returns the client of the in-band channel to the NIC.

@@ -19,7 +19,7 @@ const (
 
 // rxQueue is a receive queue, owned by the polling goroutine.
 //
-// A host queue has buffers in host memory, of which a frame may use several (VIRTIO_NET_F_MRG_RXBUF). Any
+// A host queue has buffers in host memory; a frame may use several (VIRTIO_NET_F_MRG_RXBUF). Any
 // other queue has no buffers until it is bound.
 type rxQueue struct {
 	n     *NIC

@@ -205,8 +205,8 @@ type Poison struct {
 	Broken uint64 // changed between being freed and being allocated again
 }
 
-// Poison makes the driver fill the pages that programs free, from the first call on, and check those that are
-// free and filled.
+// Poison makes the driver fill the pages that programs free, from the first call on, and check the pages that
+// are free and filled.
 func (f *File) Poison() (p Poison, err error) {
 	err = f.ioctl("VNICGPU_POISON", poison, &p)
 	return p, err

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Suffix turns the name of a port's socket into that of its GPU's socket.
+// Suffix follows the name of a port's socket in the name of its GPU's socket.
 const Suffix = ".gpu"
 
 var (
