@@ -9,8 +9,8 @@ import (
 
 // NoInterpreterError is the error for a script whose interpreter is missing on this machine.
 type NoInterpreterError struct {
-	Script string // on this machine
-	Name   string // the program for which the script, or env(1) on the script's behalf, looks
+	Script string
+	Name   string // the program that the script or its env(1) names
 	Guest  string // the guest path where it would be found
 }
 
@@ -24,9 +24,8 @@ type shebang struct {
 	looksFor    string // the name or path that env looks for; "": the interpreter is not env
 }
 
-// parseShebang parses a line that begins with #! as the kernel does (execve(2), "Interpreter
-// scripts"): at most one argument follows the interpreter, and it may contain blanks. With -S, env
-// splits it (env(1)).
+// parseShebang parses a line that begins with #! as the kernel does (execve(2), "Interpreter scripts"): at
+// most one argument follows the interpreter, and it may contain blanks.
 func parseShebang(line string) (s shebang, err error) {
 	rest := strings.Trim(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "#!"), " \t")
 	if strings.HasSuffix(rest, "\r") {
@@ -52,7 +51,6 @@ func parseShebang(line string) (s shebang, err error) {
 	return s, err
 }
 
-// envRuns returns the program that env runs if arg is its only argument.
 func envRuns(arg string) (string, error) {
 	name, more, two := strings.Cut(arg, " ")
 	switch {
@@ -66,7 +64,7 @@ func envRuns(arg string) (string, error) {
 	words := strings.Fields(arg)
 	for i := 0; i < len(words); i++ {
 		switch w := words[i]; {
-		case w == "-u", w == "-C", w == "--unset", w == "--chdir": // options with an argument
+		case w == "-u", w == "-C", w == "--unset", w == "--chdir":
 			i++
 		case strings.HasPrefix(w, "-S") && len(w) > len("-S"):
 			return w[len("-S"):], nil

@@ -13,15 +13,15 @@ import (
 // UserlandDir is the directory of the userland's commands, each a link to one program.
 const UserlandDir = "/bbin"
 
-// The files that tools/uroot/build writes: u-root's commands as one program, the commands' names,
-// and the licences of all modules in that program, which archived puts into the guest.
+// The files that tools/uroot/build writes: u-root's commands as one program, the commands' names, and
+// licences.
 const (
 	userlandFile     = "u-root.gz"
 	userlandNames    = "u-root.txt"
 	userlandLicences = "u-root-licences.gz"
 )
 
-// Userland is u-root's commands. A nil Userland has none.
+// Userland is u-root's commands.
 type Userland struct {
 	InCache string // its directory below the cache; "": embedded in this binary
 
@@ -29,8 +29,7 @@ type Userland struct {
 	program, licences []byte   // gzipped
 }
 
-// readUserland reads from dir the files that tools/uroot/build wrote. If the program or the list of names is
-// missing, the error is fs.ErrNotExist; the licences may be missing.
+// readUserland's error is fs.ErrNotExist if the program or the list of names is missing.
 func readUserland(dir fs.FS) (*Userland, error) {
 	u := &Userland{}
 	names, err := fs.ReadFile(dir, userlandNames)
@@ -47,7 +46,7 @@ func readUserland(dir fs.FS) (*Userland, error) {
 	return u, nil
 }
 
-// Names returns the sorted names of the commands in UserlandDir.
+// Names returns the sorted names of the commands in [UserlandDir].
 func (u *Userland) Names() []string {
 	if u == nil {
 		return nil
@@ -61,8 +60,6 @@ func (u *Userland) Has(name string) bool {
 	return found
 }
 
-// archived returns the userland's files for an image, with /bin/sh. A file of an Overlay at the path of one of
-// them replaces it, because the kernel unpacks the Overlay later.
 func (u *Userland) archived() ([]newc.File, error) {
 	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {

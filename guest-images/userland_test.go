@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// An image with the userland has its commands and a shell; an image without it has neither.
+// Only an image with the userland has its commands and a shell.
 func TestUserlandIsInTheImageThatWantsIt(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)

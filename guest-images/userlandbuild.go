@@ -16,33 +16,28 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// EnvSource names a checkout of vnic, in which vnic builds the files that it needs and that are not
-// embedded.
+// EnvSource is the environment variable that names a checkout of vnic to build in.
 const EnvSource = "VNIC_SOURCE"
 
 // ErrNoUserland is the error when u-root's commands can neither be found nor built.
 var ErrNoUserland = errors.New("no u-root commands")
 
-// UserlandMegabytes is the size of the downloads for building the userland: the modules of
-// tools/uroot/go.mod.
+// UserlandMegabytes is about the size of the downloads for building the userland.
 const UserlandMegabytes = 60
 
-// userlandScript builds the userland; userlandSources are the files whose hash names the result.
 const userlandScript = "tools/uroot/build"
 
 var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroot/go.sum", "tools/uroot/sh/main.go"}
 
 // UserlandOptions are the options of FindUserland.
 type UserlandOptions struct {
-	CacheDir string // vnic's cache
-	Offline  bool   // do not build: that downloads modules
-	Building func() // called before a build, which takes about a minute; may be nil
+	CacheDir string
+	Offline  bool   // do not build, which may download modules
+	Building func() // called before a build; may be nil
 }
 
-// FindUserland returns the embedded userland, else one in the cache: in a checkout the one built from the
-// checkout's files, outside a checkout the one imported last. If there is none, a vnic in a checkout builds the
-// userland into the cache, unless Offline is set, and a vnic outside a checkout returns nil. The error is
-// ErrNoUserland if the userland of a checkout is not in the cache and cannot be built.
+// FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout.
+// The error is [ErrNoUserland] if the checkout's userland is not in the cache and cannot be built.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -62,8 +57,8 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	return u, nil
 }
 
-// LookUserland returns, in words for a user, where FindUserland will get the userland, and whether
-// the userland exists already. ErrNoUserland: FindUserland will find none.
+// LookUserland returns a description of the place of the userland that [FindUserland] finds, and whether a
+// usable one is there.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
@@ -75,15 +70,13 @@ func LookUserland(cacheDir string) (from string, there bool, err error) {
 	return "none yet", false, nil
 }
 
-// userlandFinder has the places where a userland may be, in search order.
 type userlandFinder struct {
-	carried  fs.FS  // embedded in this binary; nil: nothing
-	cacheDir string // vnic's cache
+	carried  fs.FS // embedded in this binary; nil: nothing
+	cacheDir string
 	checkout string // directory of the checkout; "": none
 }
 
-// find returns the userland of the first place that has one, and a description of the place. The
-// error is fs.ErrNotExist if none has.
+// find returns the first userland, else fs.ErrNotExist.
 func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if f.carried != nil {
 		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
@@ -103,11 +96,9 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	return u, "in the cache", err
 }
 
-// userlandDir is the cache directory whose subdirectories u-root-HASH are userlands.
 const userlandDir = "programs"
 
-// cached returns the cache directory for the checkout's userland. Without a checkout it returns the
-// newest directory, which is the one imported last.
+// cached returns the cache directory for the checkout's userland, or the newest one.
 func (f userlandFinder) cached() (string, error) {
 	if f.checkout == "" {
 		newest, dir := time.Time{}, ""
@@ -133,7 +124,6 @@ func (f userlandFinder) cached() (string, error) {
 	return filepath.Join(f.cacheDir, userlandDir, fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
 }
 
-// build builds the userland into the cache, unless another process has done so while build waited for the lock.
 func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, error) {
 	final, err := f.cached()
 	if err != nil {
@@ -159,7 +149,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 		return nil, err
 	}
 	defer proc.Sweep(work)()
-	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // proc.Sweep removes them with work
+	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp")
 	if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
 		return nil, err
 	}
@@ -176,7 +166,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 	return u, err
 }
 
-// lockDir locks a directory, if its file system has locks. The lock ends with this process at the latest.
+// lockDir locks a directory, if its file system has locks.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -186,7 +176,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	defer tick.Stop()
 	for {
 		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-		case err == nil, errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP): // a file system without locks
+		case err == nil, errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP):
 			return func() { _ = d.Close() }, nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, d.Close())
@@ -199,8 +189,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// checkout returns the checkout in which this program may build: $VNIC_SOURCE, or the one whose bin
-// directory has this program; "": none.
+// checkout returns the checkout in which this program may build, or "".
 func checkout() string {
 	if dir := os.Getenv(EnvSource); dir != "" {
 		return dir
@@ -215,8 +204,8 @@ func checkout() string {
 	return checkoutOf(exe)
 }
 
-// checkoutOf returns the checkout whose bin directory has a program. It returns "" if a file of the build is
-// missing, or belongs to another user than the program's owner, this user and root: vnic runs no such user's script.
+// checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build is missing
+// or belongs to a user other than the program's owner, this user and root.
 func checkoutOf(exe string) string {
 	var program, st unix.Stat_t
 	if unix.Stat(exe, &program) != nil {

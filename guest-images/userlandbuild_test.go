@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeCheckout makes a checkout whose build takes no time: unless a file "fails" exists, the build makes the commands
-// "built" and sh, and adds a line to the file "builds".
+// fakeCheckout makes a checkout whose build fails if a file "fails" exists.
 func fakeCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +47,6 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	u, from, err = f.find()
 	testkit.OK(t, err)
 	testkit.Equal(t, "first place", from+" "+u.Names()[0], "in this program carried")
-	// An embedded userland always matches its program; one in the cache must match the checkout.
 	f.carried = nil
 	testkit.OK(t, os.WriteFile(filepath.Join(f.checkout, "tools/uroot/go.mod"), []byte("module y\n"), 0o644))
 	if _, _, err := f.find(); !errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +54,7 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	}
 }
 
-// Concurrent callers build the userland only once, and later callers do not build it again.
+// Concurrent callers build the userland only once.
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)
@@ -108,7 +106,7 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	if _, err := FindUserland(gone, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") { // it can be built afterwards
+	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") {
 		t.Errorf("%v, %v", u, err)
 	}
 
@@ -116,7 +114,7 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	if _, err := FindUserland(t.Context(), o); !errors.Is(err, ErrNoUserland) {
 		t.Errorf("$%s that is no checkout: %v", EnvSource, err)
 	}
-	t.Setenv(EnvSource, "") // the test program is not in the bin of a checkout
+	t.Setenv(EnvSource, "")
 	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") || !strings.HasPrefix(u.InCache, "programs/u-root-") {
 		t.Errorf("without a checkout, one that was imported: %v, %v", u, err)
 	}
@@ -129,7 +127,6 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	}
 }
 
-// A checkout is recognized by its scripts, and scripts of other users are not run.
 func TestCheckoutOfAProgram(t *testing.T) {
 	dir := fakeCheckout(t)
 	exe := filepath.Join(dir, "bin/vnic")

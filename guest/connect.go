@@ -21,11 +21,10 @@ type Listener struct {
 	Memory *Memory
 }
 
-// ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it
-// allocates Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the
-// queue. Closing the device undoes this. Memory should have room for data in flight and for the
-// frags that the program holds; 16 MiB are plenty. If port is 0, the device picks a port, and all
-// traffic to Addr is steered. ListenGPU works once; a program that wants several listeners calls
+// ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it allocates
+// Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the queue. Closing
+// the device undoes this. Memory should have room for data in flight and for the frags that the program
+// holds. If port is 0, the device picks a port, and all traffic to Addr is steered. For several listeners use
 // Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
@@ -46,9 +45,8 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	return &Listener{l, m}, nil
 }
 
-// Listen implements devmem.Device. Connections have the device's StallLimit, and AcceptConn has its
-// PeerLimit: if nobody connects in time, AcceptConn closes the listener and returns an error that
-// is os.ErrDeadlineExceeded.
+// Listen implements [devmem.Device]. Connections have the device's StallLimit, and the listener's AcceptConn
+// fails with os.ErrDeadlineExceeded after PeerLimit without a connection.
 func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	l, err := d.Device.Listen(local)
 	if err != nil {
@@ -57,7 +55,7 @@ func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	return &limited{l, d.PeerLimit, d.StallLimit}, nil
 }
 
-// Dial implements devmem.Device; it has PeerLimit. The connection has the device's StallLimit.
+// Dial implements [devmem.Device], with PeerLimit as its timeout. The connection has the device's StallLimit.
 func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
 	ctx, cancel := d.untilPeer(ctx)
 	defer cancel()
@@ -69,7 +67,6 @@ func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem
 	return c, nil
 }
 
-// untilPeer returns ctx with PeerLimit as its timeout.
 func (d *Device) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.PeerLimit == 0 {
 		return context.WithCancel(ctx)
@@ -77,16 +74,13 @@ func (d *Device) untilPeer(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, d.PeerLimit)
 }
 
-// limited is a listener whose AcceptConn waits at most peer; 0: no limit.
 type limited struct {
 	devmem.Listener
 	peer, stall time.Duration
 }
 
-// Accept implements net.Listener.
 func (l *limited) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// AcceptConn waits for a connection.
 func (l *limited) AcceptConn() (devmem.Conn, error) {
 	ctx := context.Background()
 	if l.peer > 0 {
@@ -102,8 +96,8 @@ func (l *limited) AcceptConn() (devmem.Conn, error) {
 	return c, nil
 }
 
-// AcceptConn waits for a connection, with the device's PeerLimit (see Listen). For the connection's
-// Close see DialGuest.
+// AcceptConn waits for a connection, at most the device's PeerLimit. The connection's Close is the one of
+// [Device.DialGuest].
 func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	c, err := l.Listener.AcceptConn()
 	if err != nil {
@@ -115,12 +109,11 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// DialGuest connects to the device of a guest. The guests' programs start in no certain order, so
-// DialGuest tries again until a program listens there, for at most PeerLimit.
+// DialGuest connects to the device of a guest. It tries again while no program listens there, for at most
+// PeerLimit.
 //
-// The connection's Close ends this side's stream and waits up to 5 seconds until the peer has ended
-// the other one: once the device is closed, nothing retransmits lost data. After SetLinger(0), Close
-// resets the connection at once.
+// The connection's Close ends this side's stream, and waits a while for the end of the peer's: once the
+// device is closed, nothing retransmits lost data. After SetLinger(0), Close resets the connection.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
 	if !to.IsValid() {
@@ -137,17 +130,16 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	return &conn{Conn: c}, nil
 }
 
-// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory; [devmem.Diagnose] calls it.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
-// conn is a connection whose Close waits for the peer.
 type conn struct {
 	devmem.Conn
-	abort atomic.Bool // Close resets the connection
+	abort atomic.Bool
 }
 
-// Close implements net.Conn. It drops what the peer still sends. Payload in device memory ends the
-// wait, because Read cannot read it.
+// Close implements net.Conn. It drops what the peer still sends; payload in device memory, which Read cannot
+// read, ends its wait.
 func (c *conn) Close() error {
 	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here())) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {

@@ -13,12 +13,11 @@ import (
 type named struct {
 	name, device string
 	addr         netip.Prefix
-	peers        string // addresses of the guests' devices on its rail, separated by commas; "": no entry
+	peers        string
 }
 
-// Devices returns the names of the guest's devices, as in the lab file. Each device is on its own
-// rail: the devices of one name in all guests share a subnet. Without a lab file there is one
-// device, nic0, also in an image of vnic image build.
+// Devices returns the names of the guest's devices, as in the lab file. The devices of one name in all guests
+// share a subnet. Without a lab file there is one device, nic0.
 func Devices() (names []string, err error) {
 	list, err := devices()
 	for _, d := range list {
@@ -36,7 +35,7 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 	}
 	i := slices.IndexFunc(list, func(d named) bool { return d.name == name })
 	if i < 0 {
-		names, _ := Devices() // the same list as above
+		names, _ := Devices()
 		return nil, fmt.Errorf("no device %s: the guest has %s", name, strings.Join(names, ", "))
 	}
 	return open(ctx, list[i])
@@ -67,7 +66,7 @@ func devices() (list []named, err error) {
 	return list, nil
 }
 
-// peersOf returns the entry of a device in $VNIC_PEERS, or the first entry if device is "".
+// peersOf returns the entry of a device in $VNIC_PEERS, or if device is "" the first one.
 func peersOf(device string) string {
 	for _, e := range strings.Fields(os.Getenv("VNIC_PEERS")) {
 		if name, list, _ := strings.Cut(e, "="); name == device || device == "" {
@@ -77,8 +76,7 @@ func peersOf(device string) string {
 	return ""
 }
 
-// parsePeers parses an entry of $VNIC_PEERS; nil: there is none. A guest without a device on the
-// rail has the zero Addr.
+// A guest without a device on the rail has the zero Addr.
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil
@@ -97,7 +95,6 @@ func parsePeers(text string) (*[]netip.Addr, error) {
 	return &list, nil
 }
 
-// first returns the first device.
 func first() (d named, err error) {
 	d = named{name: "nic0", device: os.Getenv("VNIC_DEVICE"), peers: peersOf("")}
 	addr := os.Getenv("VNIC_ADDR")

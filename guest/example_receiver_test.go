@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/guest"
 )
 
-// receive takes one connection into GPU memory and computes a digest of the bytes, which it reads
-// from there.
+// receive takes one connection into GPU memory and computes a digest of the bytes.
 func receive(_ context.Context, d *guest.Device) error {
 	l, err := d.ListenGPU(5201, 16<<20)
 	if err != nil {

@@ -1,8 +1,5 @@
-// Package guest is for programs in guests of `vnic boot` that use device memory TCP. It opens the
-// guest's device, whichever NIC it is (with --nic virtio vnic's driver and stack on a second NIC, with
-// --nic gve Linux's own stack on eth0), and provides what each program needs: memory, steering, and
-// connections to other guests. The device is a [devmem.Device], so programs receive and send as
-// package devmem describes.
+// Package guest is for programs in guests of `vnic boot` that use device memory TCP. It opens the guest's
+// device, and provides what such programs need: memory, steering, and connections to other guests.
 //
 // A program is a function that gets the device. It runs as root in the guest:
 //
@@ -13,17 +10,15 @@
 //		...
 //	}
 //
-// The examples are complete programs, a receiver and a sender. Both guests run the same command;
-// [Device.Index] tells them apart:
+// Both guests run the same command; [Device.Index] tells them apart:
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
 // Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is an example in
 // C.
 //
-// Only this program uses the device while it is open. The configuration of the device comes from
-// environment variables, such as VNIC_DEVICE, which programs have in guests of vnic boot and in images of
-// vnic image build; a program without them gets [ErrNoGuest].
+// The configuration comes from environment variables, such as VNIC_DEVICE; a program without them gets
+// [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -47,38 +42,35 @@ import (
 // ErrNoGuest means that the environment variables of a guest are missing or malformed.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
 
-// Device is an open device of this guest. Its methods, [devmem.Device]'s included, are safe for
-// concurrent use.
+// Device is an open device of this guest. Its methods are safe for concurrent use, and so are the methods of
+// [devmem.Device].
 type Device struct {
 	devmem.Device
 
 	Index, Guests int        // the guest's number from 0; how many guests there are, or 0 in an image of vnic image build
 	Addr          netip.Addr // the device's address
-	Queue         int        // a receive queue that can be bound; ListenGPU binds it
+	Queue         int        // a receive queue that ListenGPU binds
 	GPU           int        // the GPU's number, for Register
 	Size          uint64     // usable bytes of the GPU's memory, from offset 0: a multiple of devmem.PageSize
 
-	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed or
-	// accepted later. Open sets 30 seconds, so that a program that waits in vain ends with an error
-	// that says for what it waited. A program whose connections may be idle for longer sets another
-	// limit, or 0 for none, here or at a connection.
+	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed or accepted
+	// later. Open sets 30 seconds; 0: no limit.
 	StallLimit time.Duration
 	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer. Open sets a minute; 0:
 	// no limit.
 	PeerLimit time.Duration
 
-	peers *[]netip.Addr // addresses of the guests by number; nil: the guests have consecutive addresses
+	peers *[]netip.Addr
 
 	mu     sync.Mutex
 	memory devmem.Memory
 	used   uint64 // bytes of Size that Alloc has returned; under mu
 
 	once     sync.Once
-	closeErr error // the result of Close
+	closeErr error
 }
 
-// Open opens the device. Its Close closes everything that was opened with it. Most programs leave
-// both to [Main].
+// Open opens the device. Its Close closes everything that was opened with it.
 func Open(ctx context.Context) (*Device, error) {
 	d, err := first()
 	if err != nil {
@@ -109,8 +101,7 @@ func open(ctx context.Context, n named) (*Device, error) {
 	return d, nil
 }
 
-// take sets the fields from an opened device. If RSS spreads over all queues, take removes the
-// queue to bind from RSS.
+// If RSS may spread over the last queue, take removes that queue from RSS.
 func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	if len(t.GPUs) == 0 || t.Queues < 2 {
 		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs),
@@ -125,15 +116,14 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	return nil
 }
 
-// Close closes the device and everything that was opened with it. It is idempotent. Calls of other
-// goroutines that use the device end.
+// Close closes the device and everything that was opened with it. It is idempotent, and ends blocked calls.
 func (d *Device) Close() error {
 	d.once.Do(func() { d.closeErr = d.Device.Close() })
 	return d.closeErr
 }
 
-// AddrOf returns the address of another guest's device; with a lab file, of its device on the same
-// rail. If the guest has no device there, AddrOf returns the zero Addr.
+// AddrOf returns the address of a guest's device on this device's rail. It is the zero Addr if the guest is
+// known to have no device there.
 func (d *Device) AddrOf(guest int) netip.Addr {
 	if d.peers != nil {
 		if guest < 0 || guest >= len(*d.peers) {

@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The examples are programs for guests: they run there, and their output is compared
-// (internal/job/boot, TestProgramRunsInAGuest).
+// The examples run only in guests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
@@ -35,7 +34,6 @@ func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 	}
 }
 
-// Devices parses the environment, and a malformed environment is an error.
 func TestDevicesHaveTheLabsNames(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,10.118.110.101/24,fd76:6e69::65/64 b=0000:13:00.0,10.118.111.101/24")
 	names := testkit.Must(Devices())(t)
@@ -51,8 +49,6 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	}
 }
 
-// Programs find each other's addresses, for each rail, in the environment, whatever addresses the lab
-// file gives the guests.
 func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,192.0.2.1/24 b=0000:13:00.0,10.118.111.101/24")
 	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,192.0.2.2,- b=10.118.111.101,-,10.118.111.103")
@@ -75,7 +71,6 @@ func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context())), ErrNoGuest)
 }
 
-// Programs of a lab's guests run in an image too, where VNIC_DEVICES is not set.
 func TestDeviceOfAnImageIsNIC0(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "")
 	t.Setenv("VNIC_DEVICE", "0000:00:05.0")
@@ -83,7 +78,7 @@ func TestDeviceOfAnImageIsNIC0(t *testing.T) {
 	testkit.Equal(t, "names", strings.Join(testkit.Must(Devices())(t), " "), "nic0")
 	list := testkit.Must(devices())(t)
 	testkit.Equal(t, "the only one", list[0], named{"nic0", "0000:00:05.0", netip.MustParsePrefix("10.118.110.102/24"), ""})
-	for _, bad := range []string{"", "10.118.110.102"} { // without a lease there is no address
+	for _, bad := range []string{"", "10.118.110.102"} {
 		t.Setenv("VNIC_ADDR", bad)
 		testkit.ErrorIs(t, testkit.Err(Devices()), ErrNoGuest, "%q", bad)
 		testkit.ErrorIs(t, testkit.Err(OpenDevice(t.Context(), "nic0")), ErrNoGuest, "%q", bad)

@@ -81,7 +81,6 @@ func TestMemoryIsApartAndBounded(t *testing.T) {
 	}
 }
 
-// A dialer that starts first waits for the listener, and all bytes arrive in GPU memory.
 func TestGuestsFindEachOther(t *testing.T) {
 	to, from := pair(t)
 	const text = "from GPU to GPU"
@@ -141,7 +140,7 @@ func TestDialEndsWithItsContextAndOnErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	testkit.ErrorSays(t, testkit.Err(d.DialGuest(ctx, 1, 5201)), "guest1")
-	d.Addr = netip.MustParseAddr("10.9.9.9") // not our subnet, so DialGuest does not try again
+	d.Addr = netip.MustParseAddr("10.9.9.9") // not our subnet
 	testkit.ErrorIs(t, testkit.Err(d.DialGuest(t.Context(), 1, 5201)), syscall.EADDRNOTAVAIL)
 }
 
@@ -160,7 +159,6 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 	}
 	err := run(t.Context(), func(context.Context) (*Device, error) { return nil, ErrNoGuest }, nil)
 	testkit.ErrorIs(t, err, ErrNoGuest)
-	// A program that would wait forever ends when its context ends.
 	d, _ := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err = run(ctx, open(d), func(_ context.Context, d *Device) error {
@@ -178,7 +176,6 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 	}
 }
 
-// After SetLinger(0), Close resets the connection at once.
 func TestLingerOfZeroAborts(t *testing.T) {
 	a, b := pair(t)
 	l := testkit.Must(a.ListenGPU(5201, 1<<20))(t)

@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// Main is a program's main function: it opens the device, calls f with it, closes it, and ends the
-// process, with status 1 and the error on stderr if there is one. On SIGINT and SIGTERM ctx ends
-// and the device is closed, so that blocked calls return.
+// Main is a program's main function: it opens the device, calls f with it, closes it, and ends the process,
+// with status 1 and the error on stderr if there is one. SIGINT and SIGTERM end ctx and close the device.
 func Main(f func(ctx context.Context, d *Device) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -29,7 +28,7 @@ func run(ctx context.Context, open func(context.Context) (*Device, error),
 		return err
 	}
 	defer func() {
-		cerr := d.Close() // runs even if f panics
+		cerr := d.Close()
 		switch {
 		case ctx.Err() != nil && err != nil:
 			err = fmt.Errorf("interrupted: %w", err)

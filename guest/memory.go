@@ -9,21 +9,19 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Memory is a part of the GPU's memory, registered with the device. BindRX and BindTX take its
-// Buffer; the offsets of frags and ranges are offsets in Memory.
+// Memory is a part of the GPU's memory, registered with the device as Buffer. The offsets of frags and ranges
+// are offsets in Memory.
 type Memory struct {
 	Buffer devmem.Buffer
 	d      *Device
 }
 
-// Engines returns the engines that copy, read and add up data in the GPU's memory: with --nic virtio the
-// engines of vnic's GPU, so that the guest's CPUs see only the data that a method returns; with --nic gve
-// this process, which maps the memory.
+// Engines returns what copies, reads and adds up data in the GPU's memory: with --nic virtio the engines of
+// vnic's GPU, with --nic gve this process.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 
-// Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no
-// other Alloc has returned. The program owns it as long as the device is open. A program that
-// divides the memory itself calls Register. More than Size bytes in all are ENOMEM.
+// Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no other
+// Alloc has returned, until the device is closed. More than Size bytes in all are ENOMEM.
 func (d *Device) Alloc(size uint64) (*Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,8 +37,7 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	return &Memory{b, d}, nil
 }
 
-// WriteAt implements io.WriterAt: it copies bytes of the program to the GPU's memory. Data that is in that
-// memory already is sent without it. The bytes at off must not be in flight
+// WriteAt implements io.WriterAt: it copies b to the GPU's memory. The bytes at off must not be in flight
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.ErrShortWrite, func(b []byte, pos uint64) error {
@@ -48,16 +45,15 @@ func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	})
 }
 
-// ReadAt implements io.ReaderAt: for example it reads a frag, which starts at its Off, while its
-// token is held.
+// ReadAt implements io.ReaderAt, for a frag while its token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.EOF, func(b []byte, pos uint64) error {
 		return m.d.memory.Get(context.Background(), b, m.Buffer, pos)
 	})
 }
 
-// access calls f with the part of b that fits into the memory from off on. If it is not all of b,
-// access returns the error short.
+// access calls f with the part of b that fits into the memory from off on. If that is not all of b, the error
+// is short.
 func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, pos uint64) error) (int, error) {
 	size := m.Buffer.Size()
 	if off < 0 || uint64(off) > size {

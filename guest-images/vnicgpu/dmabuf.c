@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * dma-bufs of a GPU's memory (Documentation/driver-api/dma-buf.rst). The memory never moves, so
- * importers without a move callback, such as devmem TCP's binding, are accepted too. An importer
- * keeps its mapping until it unmaps it, and removal of the GPU waits for that.
+ * importers without a move callback, such as devmem TCP's binding, are accepted too.
  */
 #include <linux/dma-buf.h>
 #include <linux/file.h>
@@ -22,11 +21,10 @@ MODULE_IMPORT_NS("DMA_BUF");
 
 struct vnicgpu_buf {
 	struct vnicgpu *gpu;
-	struct file *file;	/* holds a reference to gpu, and owns the memory */
+	struct file *file;
 	u64 offset, size;
 };
 
-/* Returns the nearest PCI bridge above both devices, or NULL. */
 static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 {
 	struct pci_dev *x, *y;
@@ -39,10 +37,8 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * Returns whether a vIOMMU keeps dev from the GPU's memory. For two devices below one switch, Linux
- * uses bus addresses, which bypass the IOMMU on real hardware. QEMU's switches do not forward between
- * their ports, so the vIOMMU gets such an address and cannot translate it: transfers would never
- * finish.
+ * For two devices below one switch, Linux uses bus addresses. QEMU's switches do not forward
+ * between their ports, so such an address reaches a vIOMMU, which cannot translate it.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {
@@ -56,10 +52,6 @@ static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 	return true;
 }
 
-/*
- * Linux decides whether a device can reach the GPU's memory. If not, it logs the names of both
- * devices.
- */
 static int buf_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *attach)
 {
 	struct vnicgpu_buf *buf = dmabuf->priv;

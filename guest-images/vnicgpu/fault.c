@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Page faults of NICs: VNICGPU_FAULT makes pages of a region present, and returns their places. If Linux
- * invalidates pages of the region meanwhile (region.c), it begins again.
- */
+/* VNICGPU_FAULT: makes pages of a region present, and returns their places. */
 #include <linux/bitmap.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
@@ -16,7 +13,7 @@
 
 #define MAX_FAULT	64 /* pages */
 
-/* At every PATIENCE-th attempt, because invalidations spoiled the ones before, fault requests half as many pages. */
+/* After each PATIENCE attempts that invalidations spoiled, fault requests half as many pages. */
 #define PATIENCE 16
 
 static u64 invalid(int error)
@@ -24,7 +21,7 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* Returns the entry for a present page. The caller holds the region's lock, for which an invalidation waits. */
+/* Under the region's lock. */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -39,8 +36,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 	if (pfn & HMM_PFN_WRITE) {
 		entry |= VNICGPU_ENTRY_WRITE;
 		/*
-		 * The NIC sets no dirty bit in page tables. Without this call, Linux would drop a
-		 * clean page under MADV_FREE although the NIC has written to it.
+		 * The NIC sets no dirty bit in page tables. Linux may drop a clean page under
+		 * MADV_FREE.
 		 */
 		folio_mark_dirty(page_folio(page));
 	}
@@ -48,8 +45,7 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * Makes n pages present. For pages in the GPU Linux only returns their places, even if the NIC wants
- * to write to them and they are read-only, as after a fork. The function then faults these pages in
+ * hmm_range_fault does not make a read-only page in the GPU writable; such pages are faulted in
  * as for a CPU, which moves them to RAM.
  */
 static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
@@ -74,7 +70,6 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 		range->start = addr + (i << PAGE_SHIFT);
 		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
-		/* EBUSY if it moved pages, because that called the notifier; the next attempt finds them moved. */
 		ret = hmm_range_fault(range);
 	}
 	range->dev_private_owner = owner;
@@ -82,8 +77,8 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 }
 
 /*
- * Makes n pages of a vma present. If one page fails, Linux fails the whole range: the function then
- * requests each page alone. EBUSY: there was an invalidation.
+ * If one page fails, hmm_range_fault fails for the whole range: then each page is requested
+ * alone. EBUSY: there was an invalidation.
  */
 static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
@@ -106,9 +101,9 @@ static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long 
 }
 
 /*
- * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
- * without a valid pfn. It accepts only anonymous memory of the program: page faults of other memory
- * may wait for another program (FUSE), and removal of the GPU would wait with them.
+ * pfns gets the places of n pages, and entries the errors of the pages without a valid pfn. Only
+ * anonymous memory: page faults of other memory may wait for another program (FUSE), and the
+ * removal of the GPU with them.
  */
 static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
 		       unsigned long *pfns, u64 *entries)
@@ -137,9 +132,8 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 }
 
 /*
- * Fills in the entries of arg->count pages from first on, and marks the pages with valid entries as used
- * by the NIC. fault_pages has handled only the first n pages; the entries of the rest have EAGAIN. The
- * function returns EAGAIN if Linux invalidated pages of the region after fault began this attempt.
+ * fault_pages has handled the first n entries. EAGAIN: Linux has invalidated pages of the region
+ * since range->notifier_seq was read.
  */
 static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
@@ -189,7 +183,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 	do {
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(r->gpu->gone)) /* the GPU's removal waits for this call */
+		if (READ_ONCE(r->gpu->gone)) /* the GPU's removal waits for this loop */
 			return -ENODEV;
 		if (READ_ONCE(r->error))
 			return r->error;
@@ -235,7 +229,7 @@ int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
 	}
 	ret = fault(r, r->mm, arg, entries);
 	vnicgpu_exit(idx);
-	mmput(r->mm); /* after vnicgpu_exit: if this is the last reference, it invalidates all pages of the program */
+	mmput(r->mm); /* after vnicgpu_exit: the last mmput invalidates all pages of the program */
 	vnicgpu_region_put(r);
 	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
 		ret = -EFAULT;

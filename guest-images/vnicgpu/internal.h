@@ -17,10 +17,6 @@
 #include "compat.h"
 #include "vnicgpu.h"
 
-/*
- * The size of the mailbox, the page in which the driver tells the NIC which pages the NIC must release,
- * and the number of its slots.
- */
 #define VNICGPU_MAILBOX_SIZE 4096
 #define VNICGPU_SLOTS 63
 
@@ -29,13 +25,10 @@ struct resource;
 struct p2pdma_provider;
 struct vm_area_struct;
 
-/* The BAR with the memory: BAR 2 of QEMU's ivshmem-plain (QEMU docs/specs/ivshmem-spec.rst). */
+/* QEMU's ivshmem-plain (docs/specs/ivshmem-spec.rst). */
 #define VNICGPU_BAR 2
 
-/*
- * A GPU. The driver's binding holds a reference, and so does each open file; a dma-buf holds a
- * file. Between vnicgpu_enter and vnicgpu_exit the PCI device is present.
- */
+/* Between vnicgpu_enter and vnicgpu_exit the PCI device is present. */
 struct vnicgpu {
 	struct kref ref;
 	struct pci_dev *pdev;
@@ -48,28 +41,28 @@ struct vnicgpu {
 	void *mem;				/* the BAR, for the CPU */
 	struct gen_pool *pool;			/* free addresses of the BAR */
 
-	bool gone;				/* the device was removed */
+	bool gone;
 	struct mutex lock;
-	struct list_head files;			/* under lock: open files */
+	struct list_head files;			/* under lock */
 
 	atomic_t mapped;			/* mappings of dma-bufs for devices */
 	wait_queue_head_t unmapped;
 
-	/* Used by private.c: one page of pgmap for each page of the memory, once they exist. */
+	/* Used by private.c. */
 	struct mutex private_lock;
-	struct resource *region;		/* under private_lock: addresses of pgmap; NULL: pgmap does not exist */
+	struct resource *region;		/* under private_lock: addresses of pgmap; NULL: none yet */
 	struct dev_pagemap pgmap;
 	atomic_long_t private;			/* pages in use by programs */
 	atomic64_t to_gpu, to_ram, faulted, evicted;
 
-	/* Used by mailbox.c. Fields without a lock do not change while a region exists. */
+	/* Used by mailbox.c. Those without a lock do not change while a region exists. */
 	struct mutex mailbox_lock;
 	bool has_mailbox;			/* under mailbox_lock */
 	u64 mailbox;				/* offset of the mailbox page */
 	unsigned int ack_ms;			/* how long the NIC may take to answer */
 	spinlock_t slots_lock;
 	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: slots with a waiting sender */
-	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender stopped waiting; NULL: none */
+	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender gave up; NULL: none */
 
 	/* Used by poison.c. */
 	unsigned long *poisoned;		/* bit map of free pages filled with the poison byte; NULL: not enabled */
@@ -82,76 +75,62 @@ struct vnicgpu {
 };
 
 /*
- * vnicgpu_enter returns whether the GPU is present. If so, the GPU's removal waits until vnicgpu_exit is
- * called. vnicgpu_enter may be called in any context that may sleep, with or without mmap_lock, and does
- * not wait for a removal in progress. Between the two calls do not read or write a program's memory: a
- * program that serves the page faults of that memory (userfaultfd) could delay the removal of every GPU
- * for ever.
+ * Returns whether the GPU is present. If so, its removal waits for vnicgpu_exit; do not access a
+ * program's memory in between: a program that serves that memory's page faults (userfaultfd)
+ * could delay the removal for ever. May sleep, and does not wait for a removal in progress.
  */
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
 
-/* An open file, with the memory that it owns. */
 struct vnicgpu_file {
 	struct vnicgpu *gpu;
-	struct file *file;			/* the struct file of this state */
-	struct list_head list;			/* entry in gpu->files */
+	struct file *file;
+	struct list_head list;
 	struct mutex lock;
 	struct list_head pieces;		/* under lock */
 	struct list_head regions;		/* under lock */
 	unsigned int nregions;			/* under lock; includes regions that are being opened */
 };
 
-/* Implements VNICGPU_ALLOC. */
 int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg);
 
 /* EINVAL: [offset, offset + size) is empty or not whole pages. EACCES: it is not in one piece of the file. */
 int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size);
 
-/* Frees a file's memory, after its last user has gone. */
+/* Call it after the file's last user has gone. */
 void vnicgpu_free_pieces(struct vnicgpu_file *f);
 
-/* Maps the file's memory at offset vma->vm_pgoff for the CPU. */
 int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma);
 
-/* Implements VNICGPU_EXPORT of a file. The dma-buf holds the file. */
+/* The dma-buf holds the file. */
 int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
 
-/*
- * Implement VNICGPU_MIGRATE and VNICGPU_WHERE for the calling program. vnicgpu_where calls
- * vnicgpu_enter and vnicgpu_exit itself.
- */
+/* For the calling program. */
 int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
 int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
 
-/*
- * Returns whether a page is in the GPU's memory, and sets its offset. Call it between vnicgpu_enter
- * and vnicgpu_exit.
- */
+/* Call it after vnicgpu_enter. */
 bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 *offset);
 
-/* Moves all pages of programs to RAM, and removes their struct pages. Nobody may enter any more. */
+/* Call it after the GPU's users have left (vnicgpu_enter). */
 void vnicgpu_private_end(struct vnicgpu *gpu);
 
-/* Report that a page was freed, and that free memory was allocated. Both may be called in any context. */
+/* They report that a page was freed, and that free memory was allocated, in any context. */
 void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset);
 void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
 
-/* Implements VNICGPU_POISON. */
 int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg);
 
-/* Makes the mailbox, if there is none. ENOMEM: the GPU has no free page. */
+/* ENOMEM: no free page in the GPU. */
 int vnicgpu_mailbox(struct vnicgpu *gpu);
 
-/* Frees the mailbox page. Nobody may send notes any more. */
+/* No further notes may be sent. */
 void vnicgpu_mailbox_end(struct vnicgpu *gpu);
 
 /*
- * Makes Linux call ops when pages of a program move or are unmapped. For the first notifier of a
- * program, Linux takes all locks of the program's memory, and gives up if a signal is pending
- * (mm/vma.c, mm_take_all_locks). The error is then ERESTARTNOINTR: Linux restarts the ioctl after the
- * signal was handled, as it does for fork (kernel/fork.c), so that no program has to expect EINTR. On
- * this error the caller undoes its changes.
+ * For a program's first notifier, Linux takes all locks of its memory, and gives up with EINTR if
+ * a signal is pending (mm/vma.c, mm_take_all_locks). As fork does (kernel/fork.c), this returns
+ * ERESTARTNOINTR then: Linux restarts the ioctl, whose changes the caller must undo.
  */
 static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struct *mm, unsigned long start,
 				unsigned long size, const struct mmu_interval_notifier_ops *ops)
@@ -161,38 +140,32 @@ static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struc
 	return ret == -EINTR ? -ERESTARTNOINTR : ret;
 }
 
-/* A note by which the driver asks the NIC to release pages of a region. */
+/* Asks the NIC to release pages of a region. */
 struct vnicgpu_note {
 	u32 region, generation, reason;
 	u64 first, pages;
 };
 
 /*
- * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: there was no free slot
- * or no answer within gpu->ack_ms, or the NIC has left an earlier note unanswered; the caller must
- * not send further notes for these pages. vnicgpu_tell sleeps, allocates nothing, and no signal
- * interrupts it.
+ * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: no free slot or no
+ * answer within gpu->ack_ms, or an earlier note is unanswered. Sleeps, allocates nothing, and no
+ * signal interrupts it.
  */
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 
 /*
- * Implement VNICGPU_REGION_OPEN for the calling program, and VNICGPU_REGION_STATS, _CLOSE and
- * VNICGPU_FAULT for any program that has the file. Call the last two outside vnicgpu_enter and
- * vnicgpu_exit: a region can be closed after its GPU is gone, and vnicgpu_region_fault enters and
- * exits itself.
+ * VNICGPU_REGION_OPEN is for the calling program, the others for any program that has the file.
+ * Call the last two outside vnicgpu_enter and vnicgpu_exit.
  */
 int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg);
 int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *arg);
 int vnicgpu_region_close(struct vnicgpu_file *f, const struct vnicgpu_region_close *arg);
 int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg);
 
-/* Closes all regions of a file, after its last user has gone. */
+/* Call it after the file's last user has gone. */
 void vnicgpu_regions_close(struct vnicgpu_file *f);
 
-/*
- * Takes all pages of all regions from the NIC for good, and then frees the mailbox. Nobody may
- * enter any more.
- */
+/* Takes the pages of all regions from the NIC, and then frees the mailbox. */
 void vnicgpu_regions_end(struct vnicgpu *gpu);
 
 #endif

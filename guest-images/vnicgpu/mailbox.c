@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The mailbox by which the driver sends notes to a NIC that uses pages of programs: a page of the
- * GPU's memory, in which the host reads the notes and answers them. README.md has its layout. After
- * the page was made, nothing here allocates memory or takes a page fault, because the sender may be
+ * The mailbox is a page of the GPU's memory in which the driver writes notes to the NIC
+ * (README.md). vnicgpu_tell neither allocates memory nor takes a page fault: its caller may be
  * reclaiming memory.
  */
 #include <linux/delay.h>
@@ -16,10 +15,7 @@
 #define VERSION	1
 #define SLOTS	VNICGPU_SLOTS
 
-/*
- * The shortest and the longest interval between looks for an answer, in microseconds. vnic's emulated
- * NIC answers in about 200 us.
- */
+/* Interval between looks for an answer, in microseconds. */
 #define LOOK_MIN 20
 #define LOOK_MAX 100
 
@@ -55,11 +51,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/*
- * The tag of the last note. While the module is loaded, no two notes have the same tag, even on
- * different GPUs: after a GPU was removed and added again, its mailbox may be the same page, which
- * may still have old notes.
- */
+/* Shared by all GPUs: a GPU that was removed and added again may find old notes in its mailbox. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -86,7 +78,7 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 	m->version = cpu_to_le32(VERSION);
 	m->slots = cpu_to_le32(SLOTS);
 	m->ack_ms = cpu_to_le32(gpu->ack_ms);
-	wmb(); /* makes all other fields visible before the magic number */
+	wmb();
 	WRITE_ONCE(m->magic, cpu_to_le32(MAGIC));
 	gpu->has_mailbox = true;
 	return 0;
@@ -97,13 +89,13 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	if (!gpu->has_mailbox)
 		return;
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
-	wmb(); /* makes the change visible before the page gets another user */
+	wmb();
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->unanswered = NULL;
 	gpu->has_mailbox = false;
 }
 
-/* Takes a slot that no sender has and that the host has finished with, or returns NULL. */
+/* Takes a slot that no sender has and that the host has freed, or returns NULL. */
 static struct slot *take(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
@@ -120,9 +112,8 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * Returns whether the NIC left a note unanswered until its sender stopped waiting, and has not
- * looked at that note since. Then further notes fail at once: otherwise reclaim would wait for the
- * NIC once for each region.
+ * After a note without an answer, further notes fail at once; otherwise reclaim would wait for
+ * the NIC once for each region.
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {
@@ -152,7 +143,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		return -ETIMEDOUT;
 	}
 	for (;;) {
-		late = ktime_after(ktime_get(), end); /* before take, so that it is called once after the deadline, too */
+		late = ktime_after(ktime_get(), end);
 		s = take(gpu);
 		if (s)
 			break;
@@ -168,21 +159,21 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	s->generation = cpu_to_le32(note->generation);
 	s->reason = cpu_to_le32(note->reason);
 	s->tag = cpu_to_le64(atomic64_inc_return(&tags));
-	wmb(); /* makes the whole note visible before the state, even if the CPU combines writes */
+	wmb(); /* the note before its state */
 	WRITE_ONCE(s->state, cpu_to_le32(ASKED));
-	wmb(); /* flushes the state from the CPU's write-combining buffers */
+	wmb(); /* flushes write-combining buffers */
 	for (;;) {
 		late = ktime_after(ktime_get(), end);
 		if (READ_ONCE(s->state) == cpu_to_le32(DONE))
 			break;
-		/* The host may set DONE at this moment: the cmpxchg then fails, and the note is answered. */
+		/* The host may set DONE at this moment. */
 		if (late && cmpxchg(&s->state, cpu_to_le32(ASKED), cpu_to_le32(GIVEN_UP)) != cpu_to_le32(DONE)) {
 			ret = -ETIMEDOUT;
 			break;
 		}
 		usleep_range(LOOK_MIN, LOOK_MAX);
 	}
-	rmb(); /* makes the NIC's writes to the pages visible to this CPU */
+	rmb();
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
 	guard(spinlock)(&gpu->slots_lock);

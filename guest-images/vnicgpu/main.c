@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * vnicgpu: the driver of a GPU with memory but no processor, which vnic presents to a guest as
- * QEMU's ivshmem-plain. The memory is a PCI BAR. Programs get it by mmap, and other devices as
- * dma-bufs.
+ * QEMU's ivshmem-plain. The memory is a PCI BAR.
  */
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -19,7 +18,6 @@
 
 static DEFINE_IDA(ids);
 
-/* Held between vnicgpu_enter and vnicgpu_exit: the removal of a GPU waits until all have called vnicgpu_exit. */
 DEFINE_STATIC_SRCU(users);
 
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx)
@@ -52,10 +50,7 @@ static void vnicgpu_put(struct vnicgpu *gpu)
 	kref_put(&gpu->ref, vnicgpu_free);
 }
 
-/*
- * misc_open has set private_data to the miscdevice. It holds the lock that misc_deregister takes, and
- * after misc_deregister no file can be opened.
- */
+/* misc_open has set private_data to the miscdevice. */
 static int gpu_open(struct inode *inode, struct file *file)
 {
 	struct vnicgpu *gpu = container_of(file->private_data, struct vnicgpu, misc);
@@ -123,12 +118,11 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
 		return ret;
 	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTEXPAND | VM_DONTDUMP);
 	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
-	vma->vm_private_data = f->gpu;	/* vma->vm_file holds the reference and the memory */
+	vma->vm_private_data = f->gpu;
 	vma->vm_ops = &gpu_vm_ops;
 	return 0;
 }
 
-/* Handles the ioctls that run between vnicgpu_enter and vnicgpu_exit. */
 static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 {
 	struct vnicgpu_file *f = file->private_data;
@@ -191,10 +185,7 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 	return ret;
 }
 
-/*
- * If the result cannot be copied to the program, the ioctl's effect remains: the allocation belongs
- * to the file, and a descriptor stays open.
- */
+/* If the result cannot be copied to the program, the ioctl's effect remains. */
 static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 {
 	union {
@@ -309,11 +300,7 @@ put:
 	return ret;
 }
 
-/*
- * Takes programs' memory back from NICs, moves programs' pages to RAM, and removes the programs' mappings
- * of the BAR. Then it waits until no device has a mapping of the GPU's memory: DMA to a removed BAR could
- * reach anything.
- */
+/* DMA to a removed BAR could reach anything: waits until no device has a mapping of the GPU's memory. */
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);
@@ -324,10 +311,7 @@ static void gpu_remove(struct pci_dev *pdev)
 	synchronize_srcu(&users);
 	vnicgpu_regions_end(gpu);
 	vnicgpu_private_end(gpu);
-	/*
-	 * All mappings belong to open files, and gpu_fault makes no new ones. Each file is handled, because
-	 * files may belong to different device nodes of the GPU, and so have different f_mapping.
-	 */
+	/* Files may belong to different device nodes of the GPU, and so have different f_mapping. */
 	scoped_guard(mutex, &gpu->lock)
 		list_for_each_entry(f, &gpu->files, list)
 			unmap_mapping_range(f->file->f_mapping, 0, 0, 1);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Allocation of a GPU's memory: each file owns pieces of it. */
 #include <linux/genalloc.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -14,7 +13,6 @@ struct piece {
 	u64 offset, size;
 };
 
-/* Zeroes memory in steps of 1 MiB, and lets other tasks run in between. */
 static void clear(void *mem, u64 size)
 {
 	while (size) {
@@ -31,7 +29,7 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 {
 	struct vnicgpu *gpu = f->gpu;
 	u64 align = arg->align ?: PAGE_SIZE;
-	/* Aligned addresses are aligned offsets, because the BAR's address is a multiple of its size. */
+	/* An aligned address is an aligned offset: the BAR's address is a multiple of its size. */
 	struct genpool_data_align data = { .align = align };
 	struct piece *p;
 	unsigned long addr;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Detects writes to pages of the GPU after programs have freed them: for tests of NICs that confirm
- * that they have released a page. From the first VNICGPU_POISON call on, the driver fills a program's
- * page with one byte when the page is freed, and checks the page when it is allocated again and at each
- * further VNICGPU_POISON call.
+ * Detects writes to pages of the GPU after programs have freed them. From the first
+ * VNICGPU_POISON call on, a program's page is filled with one byte when it is freed, and checked
+ * when it is allocated again and at further VNICGPU_POISON calls.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -13,7 +12,7 @@
 
 #define POISON 0xdb
 
-/* Checks a page if it is filled; taken: the page has just been allocated again. Under poison_lock. */
+/* Under poison_lock. */
 static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 {
 	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);
@@ -22,7 +21,7 @@ static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 		return;
 	if (memchr_inv(p, POISON, PAGE_SIZE)) {
 		gpu->broken++;
-		memset(p, POISON, PAGE_SIZE); /* so that the change counts only once */
+		memset(p, POISON, PAGE_SIZE);
 	}
 	if (taken)
 		clear_bit(page, gpu->poisoned);

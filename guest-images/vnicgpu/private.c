@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Pages of programs in the GPU's memory (Documentation/mm/hmm.rst): memory that the CPU cannot
- * access, with a struct page for each 4 KiB. Pages that were moved to the GPU return when the CPU
- * touches them, on request, and when the GPU is removed. Huge pages are split.
- */
+/* Pages of programs in the GPU's memory (Documentation/mm/hmm.rst), which the CPU cannot access. */
 #include <linux/genalloc.h>
 #include <linux/highmem.h>
 #include <linux/hmm.h>
@@ -18,10 +14,9 @@
 
 #include "internal.h"
 
-/* The most pages moved at a time. A program's other threads that touch them wait meanwhile. */
+/* The most pages moved at a time. */
 #define BATCH 64
 
-/* The most pages in one vnicgpu_where. */
 #define MAX_WHERE (1UL << 20)
 
 static struct vnicgpu *gpu_of(const struct page *page)
@@ -56,7 +51,7 @@ static void private_free(struct folio *folio)
 	atomic_long_dec(&gpu->private);
 }
 
-/* Allocates a page of the GPU's memory, locked, with undefined content. */
+/* The page is locked, and its content undefined. */
 static struct page *private_alloc(struct vnicgpu *gpu)
 {
 	unsigned long addr = gen_pool_alloc(gpu->pool, PAGE_SIZE);
@@ -72,8 +67,8 @@ static struct page *private_alloc(struct vnicgpu *gpu)
 }
 
 /*
- * Copies to RAM those pages of src that are in the GPU and can be moved. Returns for how many it
- * found a page in RAM.
+ * Copies to RAM the pages of src that are in the GPU and can be moved. Returns the number of
+ * copies.
  */
 static unsigned long copy_to_ram(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
 {
@@ -111,7 +106,6 @@ static unsigned long count_moved(const unsigned long *src, const unsigned long *
 	return moved;
 }
 
-/* The CPU touched a page: moves it back to RAM. */
 static vm_fault_t private_to_ram(struct vm_fault *vmf)
 {
 	struct vnicgpu *gpu = gpu_of(vmf->page);
@@ -135,7 +129,7 @@ static vm_fault_t private_to_ram(struct vm_fault *vmf)
 	migrate_vma_pages(&m);
 	atomic64_add(count_moved(&src, &dst, 1), &gpu->faulted);
 	migrate_vma_finalize(&m);
-	return ret; /* if the page could not be moved now, the CPU faults again */
+	return ret; /* success, too, if the page did not move: the CPU faults again */
 }
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
@@ -154,13 +148,12 @@ static const struct dev_pagemap_ops private_ops = {
 	.migrate_to_ram = private_to_ram,
 };
 
-/* Makes the struct pages on first use: they take 64 bytes of RAM for each page of the GPU. */
 static int private_ready(struct vnicgpu *gpu)
 {
 	struct resource *res;
 	void *p;
 
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12, where memremap_pages would WARN */
+	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12: memremap_pages would WARN */
 		return -EOPNOTSUPP;
 	guard(mutex)(&gpu->private_lock);
 	if (gpu->region)
@@ -183,7 +176,6 @@ static int private_ready(struct vnicgpu *gpu)
 	return 0;
 }
 
-/* Allocates pages of the GPU for those pages of src that can be moved, and copies them. */
 static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
 {
 	unsigned long i;
@@ -211,7 +203,6 @@ static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned 
 	}
 }
 
-/* Moves [start, end) of a vma, at most BATCH pages. */
 static int move_batch(struct vnicgpu *gpu, struct vm_area_struct *vma, unsigned long start, unsigned long end,
 		      bool to_gpu, unsigned long *moved)
 {
@@ -261,7 +252,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(gpu->gone)) /* the GPU's removal waits for this call */
+		if (READ_ONCE(gpu->gone)) /* the GPU's removal waits for this loop */
 			return -ENODEV;
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
@@ -272,7 +263,6 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 			return -EFAULT;
 		}
 		next = min3((unsigned long)end, vma->vm_end, addr + BATCH * PAGE_SIZE);
-		/* Only pages of anonymous memory move: no pages of files and of shared memory. */
 		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, addr, next, to_gpu, &moved) : 0;
 		mmap_read_unlock(mm);
 		if (ret)
@@ -283,7 +273,6 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	return 0;
 }
 
-/* Linux calls this for a change of the pages. Only a change during the lookup matters: look then starts again. */
 static bool where_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			     unsigned long seq)
 {
@@ -305,7 +294,6 @@ static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
 	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
 }
 
-/* Looks the pages of range up, and replaces each of range->hmm_pfns by its page's place. */
 static int look(struct vnicgpu *gpu, struct hmm_range *range)
 {
 	struct mmu_interval_notifier notifier;
@@ -322,7 +310,7 @@ static int look(struct vnicgpu *gpu, struct hmm_range *range)
 			ret = -EINTR;
 			break;
 		}
-		if (READ_ONCE(gpu->gone)) { /* the GPU's removal waits for this call */
+		if (READ_ONCE(gpu->gone)) { /* the GPU's removal waits for this loop */
 			ret = -ENODEV;
 			break;
 		}
@@ -368,10 +356,6 @@ exit:
 	return ret;
 }
 
-/*
- * Moves all pages of programs from the GPU to RAM. Other threads may be moving some of them
- * already.
- */
 static void evict(struct vnicgpu *gpu)
 {
 	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, done;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst). When the
- * NIC misses pages, a program of the guest requests them by VNICGPU_FAULT. When Linux invalidates
- * pages that the NIC may use, it waits until the NIC has confirmed through the mailbox that the NIC has
- * released them. The NIC confirms without any program's help, so no program can keep Linux waiting. A
- * NIC that does not answer in time loses the region for good.
+ * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst), by
+ * VNICGPU_FAULT. When Linux invalidates pages that the NIC may use, it waits until the NIC has
+ * confirmed through the mailbox that it has released them. A NIC that does not answer in time
+ * loses the region for good.
  *
- * An invalidation and the function answer (fault.c) take the region's lock one after the other. If the
- * invalidation is first, answer finds a new sequence number and hands out no page. If answer is first,
- * the invalidation finds the pages in the bitmap. Two concurrent invalidations send their notes one
- * after the other: the second must not return before the NIC has released what the first one took.
+ * An invalidation and the function answer (fault.c) exclude each other by the region's lock:
+ * after an invalidation, answer finds a new sequence number; after answer, the invalidation finds
+ * the pages in the bitmap. The lock is held while the NIC is asked: a second invalidation must
+ * not return before the NIC has released what the first one took.
  */
 #include <linux/bitmap.h>
 #include <linux/idr.h>
@@ -28,8 +27,8 @@
 #define MAX_REGIONS	16 /* per file */
 
 /*
- * The numbers of all regions. A number is not reused soon, because the NIC may still have pages under
- * the number of a closed region.
+ * A number is not reused soon, because the NIC may still have pages under the number of a closed
+ * region.
  */
 static DEFINE_IDR(numbers);
 static DEFINE_MUTEX(numbers_lock);
@@ -51,7 +50,6 @@ void vnicgpu_region_put(struct region *r)
 	kref_put(&r->ref, region_free);
 }
 
-/* Counts the set bits of [first, end). */
 static unsigned long weight_from(const unsigned long *map, unsigned long first, unsigned long end)
 {
 	unsigned long n = 0;
@@ -61,7 +59,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Makes the NIC release the pages of [first, end) that it may use; sends no note if there are none. Under lock. */
+/* Under lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -82,14 +80,11 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 	r->stats.invalidations++;
 	t = ktime_get();
 	ret = vnicgpu_tell(r->gpu, &note);
-	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* bounded, so that its square does not overflow */
+	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* so that its square does not overflow */
 	r->stats.waits[waited ? min(ilog2(waited * waited), VNICGPU_WAITS - 1) : 0]++;
 	if (!ret)
 		return;
-	/*
-	 * Send no further notes for this region, so that the memory's owner waits only once. The
-	 * host makes sure that the NIC stops using the region.
-	 */
+	/* No further notes for this region: reclaim waits for it only once. */
 	r->stats.timeouts++;
 	r->stats.quarantined = 1;
 	r->stats.mapped = 0;
@@ -100,9 +95,8 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory, and
- * also when this module itself moves pages, because the NIC has their old places. Returns false,
- * and takes nothing back, if Linux does not want to wait and the function would have to.
+ * Linux may call this while it reclaims memory, and calls it also when this module moves pages.
+ * Returns false if it would have to wait and must not.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)
@@ -135,10 +129,6 @@ static const struct mmu_interval_notifier_ops region_ops = {
 	.invalidate = region_invalidate,
 };
 
-/*
- * Takes back all pages that the NIC has, with a note that contains reason, and makes further
- * VNICGPU_FAULT calls fail with error.
- */
 static void region_end(struct region *r, int error, u32 reason)
 {
 	guard(mutex)(&r->lock);
@@ -147,10 +137,10 @@ static void region_end(struct region *r, int error, u32 reason)
 	r->error = error;
 }
 
-/* Closes a region that no further call can find in a file's list. */
+/* No further call can find r in a file's list. */
 static void region_close(struct region *r)
 {
-	/* Call this before the region leaves the GPU's list: until then the mailbox exists. */
+	/* While the region is in the GPU's list, the mailbox exists. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
 	scoped_guard(mutex, &r->gpu->regions_lock)
@@ -224,7 +214,7 @@ int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
 	return 0;
 }
 
-/* Returns a region of the file, or NULL. Under the file's lock. */
+/* Under the file's lock. */
 static struct region *find(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;
@@ -276,7 +266,7 @@ void vnicgpu_regions_end(struct vnicgpu *gpu)
 	struct region *r;
 	bool found;
 
-	/* Release the lock for each region: a concurrent close of one region need not wait for all. */
+	/* Release the lock for each region: a concurrent close of one need not wait for all. */
 	do {
 		found = false;
 		mutex_lock(&gpu->regions_lock);

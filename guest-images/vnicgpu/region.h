@@ -7,24 +7,23 @@
 /* Memory of a program whose pages a NIC gets on demand. */
 struct region {
 	struct mmu_interval_notifier notifier;
-	struct kref ref;			/* one of the file's list, and one of each function that uses the region without a list's lock */
+	struct kref ref;			/* of the file's list, and of functions that use the region without the list's lock */
 	struct vnicgpu *gpu;
 	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
-	struct list_head list;			/* entry in the file's list */
+	struct list_head list;
 	struct list_head of_gpu;
 	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has handled it */
 	u32 id;
 	unsigned long start, pages;
 
-	struct mutex lock;			/* taken in invalidations: do not allocate memory while holding it */
+	struct mutex lock;			/* taken in invalidations: allocate no memory under it */
 	unsigned long *mapped;			/* under lock: pages that the NIC may use */
 	u32 generation;				/* under lock: number of the last invalidation */
 	int error;				/* under lock: errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
-	struct vnicgpu_region_stats stats;	/* under lock, except refused and the fields that are no counters */
+	struct vnicgpu_region_stats stats;	/* under lock, except refused */
 	atomic64_t refused;
 };
 
-/* Returns a region of the file with a reference for the caller, or NULL. */
 struct region *vnicgpu_region_get(struct vnicgpu_file *f, u32 id);
 void vnicgpu_region_put(struct region *r);
 

@@ -14,10 +14,10 @@
 #define VNICGPU_VERSION 1
 
 struct vnicgpu_info {
-	__u32 version;	/* VNICGPU_VERSION of the driver */
+	__u32 version;
 	__u32 mapped;	/* current mappings of dma-bufs for devices */
 	__u64 size;	/* of the memory */
-	__u64 free;	/* free memory, in one piece or several */
+	__u64 free;
 	__u64 private;	/* pages of programs in the GPU's memory now */
 	__u64 to_gpu;	/* pages ever moved to the GPU */
 	__u64 to_ram;	/* ... moved back on request */
@@ -26,15 +26,14 @@ struct vnicgpu_info {
 };
 
 /*
- * Moves pages of the calling program, [addr, addr + size), to the GPU or back. Pages that cannot be
- * moved stay: pages of files, shared or pinned pages, and pages for which there is no memory.
- * EFAULT: part of the range is not mapped; the pages before it were moved.
+ * Moves pages of the calling program, [addr, addr + size), to the GPU or back. Pages that cannot
+ * be moved stay. EFAULT: part of the range is not mapped; pages before it may have moved.
  */
 struct vnicgpu_migrate {
 	__u64 addr;
 	__u64 size;
 	__u32 flags;	/* VNICGPU_TO_GPU; 0: back to RAM */
-	__u32 pad;	/* 0 */
+	__u32 pad;
 	__u64 moved;	/* out: pages moved */
 };
 #define VNICGPU_TO_GPU 1
@@ -48,8 +47,8 @@ struct vnicgpu_where {
 	__u64 size;
 	__u64 places;	/* address of an array of __u64, one per page: an offset in the GPU, or a constant below */
 };
-#define VNICGPU_RAM	(~0ULL)		/* in RAM, or in the memory of another device */
-#define VNICGPU_ABSENT	(~0ULL - 1)	/* never touched, swapped out, or not mapped */
+#define VNICGPU_RAM	(~0ULL)		/* in RAM, or in another device */
+#define VNICGPU_ABSENT	(~0ULL - 1)	/* not present */
 
 /* Allocates memory in one zeroed piece. ENOMEM: no free piece is large enough. */
 struct vnicgpu_alloc {
@@ -58,10 +57,7 @@ struct vnicgpu_alloc {
 	__u64 offset;	/* out */
 };
 
-/*
- * Exports [offset, offset + size) as a dma-buf. Linux decides which devices can attach it
- * (drivers/pci/p2pdma.c): EOPNOTSUPP for one that cannot reach the GPU.
- */
+/* Exports [offset, offset + size) as a dma-buf. */
 struct vnicgpu_export {
 	__u64 offset;
 	__u64 size;
@@ -70,9 +66,8 @@ struct vnicgpu_export {
 };
 
 /*
- * Returns the offset of the mailbox, the page in which the driver tells the NIC which pages the NIC
- * must release (README.md has the layout). The driver makes the mailbox on the first such call, or with
- * the first region.
+ * Returns the offset of the mailbox, which the driver makes if there is none yet (README.md has
+ * the layout).
  */
 struct vnicgpu_mailbox {
 	__u64 offset;	/* out: in the GPU's memory */
@@ -81,32 +76,31 @@ struct vnicgpu_mailbox {
 };
 
 /*
- * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB. A NIC
- * gets its pages by VNICGPU_FAULT. When Linux takes such a page, the driver tells the NIC, and
- * Linux waits until the NIC has released it, or has not answered in time. The region belongs to the
- * open file, which has at most 16 (EMFILE), until it is closed. Its number is unique in this guest.
+ * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB, whose
+ * pages a NIC gets by VNICGPU_FAULT. When Linux takes such a page, it waits until the NIC has
+ * released it, or has not answered in time. The region belongs to the open file, which may have
+ * 16 (EMFILE). Its number is unique in this guest.
  */
 struct vnicgpu_region_open {
 	__u64 addr;
 	__u64 size;
 	__u32 id;	/* out */
-	__u32 pad;	/* 0 */
+	__u32 pad;
 };
 
 /*
- * Closes a region. When the call returns, the NIC has released all pages of the region, or was
- * quarantined from it. ENOENT: the file has no such region.
+ * Closes a region. When the call returns, the NIC has released its pages, or was quarantined from
+ * the region. ENOENT: the file has no such region.
  */
 struct vnicgpu_region_close {
 	__u32 id;
-	__u32 pad;	/* 0 */
+	__u32 pad;
 };
 
 /*
  * Makes pages of a region present, and returns their places, which the NIC may use until a note
- * takes them back. The caller may be another program than the owner of the memory. Each note and
- * each answer has the region's generation: a note with a greater one (a positive difference, as
- * __s32) is later than the answer and revokes it.
+ * takes them back. Notes and answers have the region's generation: a note with a greater one (a
+ * positive difference, as __s32) is later than the answer and revokes it.
  *
  * EIO: the region is quarantined, because the NIC did not answer in time. ESRCH: the owner of the
  * memory has exited. ENOENT: there is no such region, or it is closed. ENODEV: the GPU is gone.
@@ -124,9 +118,9 @@ struct vnicgpu_fault {
 #define VNICGPU_FAULT_RAM	2	/* move pages that are in the GPU to RAM first */
 
 /*
- * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has an errno
- * in bits 16 and up. EFAULT: not mapped, or not with this access. EOPNOTSUPP: memory of a file, or
- * shared. EAGAIN: the memory changed too often meanwhile; repeat the call for this page.
+ * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has an
+ * errno in bits 16 and up. EFAULT: not mapped, or not with this access. EOPNOTSUPP: memory of a
+ * file, or shared. EAGAIN: repeat the call for this page.
  */
 #define VNICGPU_ENTRY_INVALID	0
 #define VNICGPU_ENTRY_RAM	1	/* the place is a physical address of the guest */
@@ -135,30 +129,28 @@ struct vnicgpu_fault {
 #define VNICGPU_ENTRY_WRITE	4	/* a flag: the NIC may write to the page */
 #define VNICGPU_ENTRY_ERRNO	16	/* the bit where the errno begins */
 
-/* Counts what has happened to a region. */
 #define VNICGPU_WAITS 40
 struct vnicgpu_region_stats {
 	__u32 id;
-	__u32 quarantined;	/* out, like all fields below; 1: the region is quarantined */
-	__u64 mapped;		/* pages that the NIC may use now */
-	__u64 faults;		/* answered VNICGPU_FAULT calls; the next line counts their entries */
+	__u32 quarantined;	/* out, like the fields below; 1: the NIC did not answer in time */
+	__u64 mapped;
+	__u64 faults;		/* answered VNICGPU_FAULT calls */
 	__u64 ram, gpu, invalid;	/* entries by kind */
-	__u64 invalidations;	/* invalidations that needed a note, because the NIC may have used the pages */
-	__u64 untold;		/* invalidations that needed none */
-	__u64 refused;		/* invalidations that failed without a note, because Linux did not want to wait */
-	__u64 timeouts;		/* notes without an answer; at most 1, which quarantines the region */
+	__u64 invalidations;	/* invalidations with a note */
+	__u64 untold;		/* invalidations without a note: the NIC had none of the pages */
+	__u64 refused;		/* invalidations that failed, because Linux did not want to wait */
+	__u64 timeouts;		/* notes without an answer */
 	/*
 	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w
-	 * microseconds, rounded down, with 2^i <= w * w < 2^(i + 1); waits[0] also counts waits of
-	 * 0, and the last element all longer ones.
+	 * microseconds, rounded down, with 2^i <= w * w < 2^(i + 1); the first and last element
+	 * count the shorter and longer ones, too.
 	 */
 	__u32 waits[VNICGPU_WAITS];
 };
 
 /*
- * From the first call on, pages of the GPU are filled with one byte when programs free them. If
- * such a byte changes before the page is allocated again, some user of the GPU's memory is in
- * error. Each call checks all pages that are free and filled.
+ * From the first call on, pages of the GPU are filled with one byte when programs free them. A
+ * changed byte means that somebody wrote to free memory.
  */
 struct vnicgpu_poison {
 	__u64 left;	/* out: pages freed since the first call */
@@ -167,15 +159,15 @@ struct vnicgpu_poison {
 };
 
 /*
- * Why the NIC must release pages: a value of Linux's enum mmu_notifier_event
+ * Why the NIC must release pages: a value of enum mmu_notifier_event
  * (include/linux/mmu_notifier.h), or one of these.
  */
 #define VNICGPU_REASON_REMOVED	0x100	/* the GPU is being removed */
 #define VNICGPU_REASON_CLOSED	0x101	/* the region is being closed */
 
 /*
- * Errors of several calls: ENODEV: the device was removed. EINVAL: an argument is invalid, for example
- * not in whole pages. EACCES: the range is not in one allocation of the file.
+ * Errors of several calls: ENODEV: the device was removed. EINVAL: an argument is invalid.
+ * EACCES: the range is not in one allocation of the file.
  */
 #define VNICGPU_IOC		0xE9
 #define VNICGPU_GET_INFO	_IOR(VNICGPU_IOC, 0x00, struct vnicgpu_info)

@@ -1,5 +1,5 @@
-// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in
-// about twenty functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
+// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst), with nothing but
+// libc: copy it, or the parts that you need.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
 // driver. A function that fails prints the error and ends the program, except ask and send_devmem.
@@ -242,7 +242,6 @@ static inline int steer(struct sockaddr_in *to)
 	return queues - 1;
 }
 
-// address resolves a guest's name.
 static inline struct sockaddr_in address(const char *name, const char *port)
 {
 	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *a;
@@ -282,8 +281,8 @@ static inline void completed(int s, uint32_t *done, uint32_t calls)
 	}
 }
 
-// send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns
-// how many it queued, or -1. The bytes must not change before the send is complete (completed).
+// send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns how many
+// it queued, at most 1 MiB, or -1. The bytes must not change before the send is complete (completed).
 static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 {
 	char control[CMSG_SPACE(sizeof id)] = { 0 };
@@ -298,7 +297,7 @@ static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 	return sendmsg(s, &m, MSG_ZEROCOPY);
 }
 
-// connect_to connects to a guest, and tries again until the guest listens.
+// connect_to connects to a guest, and tries again if nobody listens or answers.
 static inline int connect_to(const struct sockaddr_in *to)
 {
 	for (;;) {
@@ -327,13 +326,12 @@ static inline int accept_one(const struct sockaddr_in *me)
 	return c;
 }
 
-// piece is called for each received piece. If gpu is set, the piece is in GPU memory, at offset in
-// the dma-buf. If not, it is at host, because the flow was not steered, or the packet could not be
-// split.
+// piece is called for each received piece. If gpu is set, the piece is in GPU memory, at offset in the
+// dma-buf. If not, it is at host.
 typedef void piece(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n);
 
-// recv_devmem receives pieces, and calls f for each. After f it gives the piece's pages of GPU memory
-// back to the kernel. It returns 0 if the peer has closed the connection.
+// recv_devmem receives pieces, calls f for each, and then gives the piece's pages of GPU memory back to the
+// kernel. It returns 0 if the peer has ended its stream.
 static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 {
 	static char linear[256 << 10], control[64 << 10];

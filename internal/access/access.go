@@ -1,16 +1,9 @@
-// Package access decides who may use a socket of `vnic serve`.
+// Package access decides who may use a socket of `vnic serve`: vnic's user and root, and with [ForGroup]
+// members of the group that owns the socket's file.
 //
-// vnic's user and root may use it, and, with ForGroup, members of the group that owns the socket's file. When a process
-// connects, the kernel checks the mode and the group of that file (connect(2) needs the right to write; unix(7)), and
-// knows all groups of the process. The package does not check these groups again (SO_PEERGROUPS): the result would be
-// the same. For a peer that is neither vnic's user nor root, a Rule of ForGroup checks that the file still has its
-// group and a mode that gives other users no right: if chmod or chgrp has changed this, nobody of the group may use the
-// socket. An access control list, on the file or as the default of its directory, admits the users that its writer
-// names.
-//
-// A member may pass a connected socket on to other processes.
-//
-// A check costs at most three system calls. With Told a caller logs one refusal for each user, of at most 16 users.
+// The kernel checks the file's mode and group when a process connects (unix(7)). The package does not check
+// the peer's groups again (SO_PEERGROUPS), only that the file still has its group and a mode that gives other
+// users no right.
 package access
 
 import (
@@ -33,7 +26,7 @@ const GroupMode = 0o660
 
 // Rule decides who may use a socket. The zero Rule admits vnic's user and root.
 type Rule struct {
-	file  *os.File // the socket's file, also after a renaming; nil: no group is admitted
+	file  *os.File // the socket's file; nil: no group is admitted
 	group uint32
 }
 
@@ -60,7 +53,7 @@ func (r Rule) Close() error {
 	return r.file.Close()
 }
 
-// Check returns the peer, empty if the kernel does not report it, and why it may not use the socket; "": it may.
+// Check returns the peer, empty if the kernel does not report it, and why it may not use the socket, or "".
 func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	peer, err := scm.Peer(conn)
 	if err != nil {
@@ -76,13 +69,12 @@ func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	return peer, r.changed()
 }
 
-// retry is how long Accept waits after an error that may pass, for example when this process has no
-// descriptors left.
 const retry = time.Second
 
-// Accept calls serve for each connection to l, until ctx ends or l is closed. serve takes the connection over.
+// Accept calls serve, which takes the connection over, for each connection to l, until ctx ends or l is
+// closed.
 func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn)) {
-	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // a past deadline makes AcceptUnix fail
+	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -93,7 +85,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 			return
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return
-		default: // for example, no descriptors are left
+		default:
 			select {
 			case <-ctx.Done():
 			case <-time.After(retry):
@@ -102,8 +94,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed describes why the file is no socket, has another group, or has a mode with more rights than GroupMode, or why
-// this cannot be checked; "": none of these.
+// changed describes how the file differs from the group's socket; "": it does not.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -123,11 +114,9 @@ func (r Rule) changed() string {
 
 func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
-// maxTold is how many users First allows to be logged, because a process can connect any number of times.
 const maxTold = 16
 
-// Told remembers which users, or processes, were logged. Its methods must not be called at the same
-// time.
+// Told remembers which users, or processes, were logged. It is for one goroutine at a time.
 type Told struct{ users map[uint32]bool }
 
 // First reports whether to log a user: true at the first call with each of the first maxTold users.

@@ -17,9 +17,6 @@ func TestWhoMayConnect(t *testing.T) {
 	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 }
 
-// ForGroup refuses a file that is no socket, or has another group or a mode with more rights. The Rule checks the same
-// file after a rename.
-// TestSocketGroup of internal/job/serve tests what other users may do with it.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -40,7 +37,7 @@ func TestForGroup(t *testing.T) {
 	defer r.Close()
 	testkit.OK(t, os.Rename(path, path+"2"))
 	testkit.Equal(t, "renamed", r.changed(), "")
-	testkit.OK(t, os.Chmod(path+"2", 0o600)) // fewer rights
+	testkit.OK(t, os.Chmod(path+"2", 0o600))
 	testkit.Equal(t, "closed", r.changed(), "")
 	testkit.OK(t, os.Chmod(path+"2", 0o662))
 	testkit.Equal(t, "opened", r.changed(), "the socket's mode was 0660, and has become 0662")

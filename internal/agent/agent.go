@@ -1,15 +1,12 @@
-// Package agent implements both ends of the results channel of a vnic guest: JSON lines (package
-// jsonlines) in both directions over a serial port or a virtio port.
+// Package agent implements both ends of the results channel of a vnic guest: JSON lines (package jsonlines)
+// in both directions over a serial port or a virtio port.
 //
-// In the guest, Serve answers requests by the operations that packages have registered. On the
-// host, a Client sends the requests. The guest's init sends the event "boot" when it is done, and
-// "panic" if its set-up fails, or if the agent dies or fails. The first message of each end has the versions
-// of its vnic and of its protocol. An end refuses an end with another version of the protocol, but
-// the guest accepts the request to power off from any host.
+// In the guest, [Serve] answers requests by the operations that packages have registered, each in a goroutine
+// of its own. On the host, a [Client] sends the requests.
 //
-// Each operation runs in a goroutine of its own. The host does not trust a guest: it drops and counts
-// lines that are too long or malformed. The agent does not recover a panic: its process dies, and the
-// parent process, the guest's init, reports it.
+// Messages have the sender's versions of vnic and of the protocol. An end refuses messages of another version
+// of the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed lines
+// are dropped and counted.
 package agent
 
 import (
@@ -24,43 +21,41 @@ import (
 	"sync"
 )
 
-// Names of events.
 const (
-	EventBoot  = "boot"  // init is done and the agent is about to serve
-	EventPanic = "panic" // init failed, or the agent's process died or failed; args are a Panic
+	EventBoot  = "boot"  // init is done
+	EventPanic = "panic" // init, or the agent's process, failed; args are a Panic
 )
 
-// Config is /vnic/config.json of the initramfs: the settings of the guest's init and agent.
+// Config has the settings of the guest's init and agent: ConfigPath in the initramfs.
 type Config struct {
 	Modules  []string `json:"modules,omitempty"`  // loaded in this order, each after its dependencies
 	Hostname string   `json:"hostname,omitempty"` // "" = the kernel's default
 	Channel  string   `json:"channel,omitempty"`  // path of the results channel; "" = /dev/ttyS1
-	// the results channel is the virtio port PortName, or Channel if that port cannot be opened
+	// try the virtio port PortName before Channel
 	Port      bool `json:"port,omitempty"`
 	HugePages int  `json:"hugepages,omitempty"` // 2 MiB pages to reserve
-	// all nodes except node 0 are GPU memory: all tasks and the huge pages stay on node 0
+	// all nodes except node 0 are GPU memory: programs take memory from node 0
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
 	Extra  map[string]string `json:"extra,omitempty"`  // settings that operations read
-	Alone  *Alone            `json:"alone,omitempty"`  // set: there is no results channel
-	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host when the guest booted; 0: 1
+	Alone  *Alone            `json:"alone,omitempty"`  // set: no results channel
+	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host at boot; 0: 1
 }
 
-// Alone is the program of a guest that has no results channel, because vnic did not start its QEMU.
-// The guest configures its network, runs the program on its console and powers off.
+// Alone is the program of a guest without a results channel. The guest configures its network, runs the
+// program on its console and powers off.
 type Alone struct {
 	Path   string   `json:"path"` // looked up in PATH of Env if it has no slash
-	Args   []string `json:"args"` // including argv[0]
+	Args   []string `json:"args"`
 	Env    []string `json:"env"`
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
 	Driver string   `json:"driver"`          // the kernel driver of the guest's interfaces
-	// OwnDriver: programs with package devmem drive the NIC of the last interface themselves. If there
-	// are several interfaces, ConsoleApplet unbinds that NIC from the kernel's driver.
+	// programs drive the last interface's NIC themselves, with package devmem
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
-// ReadConfig reads the Config of the initramfs, or returns the zero Config if there is none.
+// ReadConfig reads the Config from ConfigPath; if the file is missing, it returns the zero Config.
 func ReadConfig() (c Config, err error) {
 	b, err := os.ReadFile(ConfigPath)
 	if err == nil {
@@ -75,7 +70,7 @@ func ReadConfig() (c Config, err error) {
 // DefaultChannel is the device of the results channel unless Config names another one.
 const DefaultChannel = "/dev/ttyS1"
 
-// PortName is the name of the virtio port that can replace DefaultChannel (Config.Port).
+// PortName is the name of the virtio port that can replace [DefaultChannel].
 const PortName = "vnic.results"
 
 // ConfigPath and ModulesPath are where init finds its settings and its modules in the initramfs.
@@ -92,16 +87,15 @@ type Env struct {
 
 // Panic are the args of EventPanic.
 type Panic struct {
-	Status string `json:"status"` // how the agent's process ended; "init" or "start": what init failed to do
+	Status string `json:"status"` // of the agent's process; "init" or "start": init failed
 	Output string `json:"output"` // the end of the agent's stderr, or init's error
 }
 
-// Op is an operation of the guest. Serve sends the operation's result to the host as JSON. ctx ends when the
-// host cancels the operation or Serve ends, for example because the guest powers off.
+// Op is an operation of the guest; its result is sent as JSON. ctx ends when the host cancels the operation
+// or [Serve] ends.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Applet is a program inside the guest's single binary, run by its name (argv[0], or the first
-// argument). It returns the exit status.
+// Applet is a program inside the guest's single binary, run by its name. It returns the exit status.
 type Applet func(args []string) int
 
 var registry = struct {
@@ -110,16 +104,14 @@ var registry = struct {
 	applets map[string]Applet
 }{ops: map[string]Op{}, applets: map[string]Applet{}}
 
-// Register adds an operation; call it before Serve. A later registration of a name replaces the
-// earlier one.
+// Register adds an operation; call it before Serve.
 func Register(name string, op Op) {
 	registry.Lock()
 	defer registry.Unlock()
 	registry.ops[name] = op
 }
 
-// Decoded returns the operation that decodes its arguments from JSON and calls op. If the request has
-// no arguments, op gets the zero value.
+// Decoded returns the operation that decodes its arguments from JSON, if there are any, and calls op.
 func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
@@ -132,8 +124,7 @@ func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	}
 }
 
-// RegisterApplet adds an applet; call it before boot.Main. Only with a link of that name in the image
-// (guestimages.Options.Applets) can a guest run the applet by argv[0].
+// RegisterApplet adds an applet; call it before boot.Main.
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -151,7 +142,6 @@ func LookupApplet(name string) (Applet, bool) {
 // ConsoleApplet is the name of the applet that runs Alone.
 const ConsoleApplet = "vnic-console"
 
-// ownPrefix begins the names of applets that users do not call.
 const ownPrefix = "vnic-"
 
 // Tools returns the sorted names of the applets for users.
@@ -176,14 +166,14 @@ const (
 	progressKey
 )
 
-// EnvOf returns the Env of an operation's guest.
+// EnvOf returns the guest's Env from an operation's ctx.
 func EnvOf(ctx context.Context) Env {
 	e, _ := ctx.Value(envKey).(Env)
 	return e
 }
 
-// Progress sends v to the host from a running operation, whose context is ctx. With a context that is
-// not an operation's it does nothing and returns nil.
+// Progress sends v to the host from a running operation, whose context is ctx. Without an operation it does
+// nothing.
 func Progress(ctx context.Context, v any) error {
 	send, _ := ctx.Value(progressKey).(func(any) error)
 	if send == nil {

@@ -45,7 +45,6 @@ func init() {
 	})
 }
 
-// client returns a client, and the other end of the client's pipe, for a guest.
 func client(t *testing.T) (*Client, net.Conn) {
 	ignore := goleak.IgnoreCurrent()
 	host, guest := net.Pipe()
@@ -57,7 +56,6 @@ func client(t *testing.T) (*Client, net.Conn) {
 	return c, guest
 }
 
-// link starts an agent at one end of a pipe, and returns a client at the other end.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
 	c, guest := client(t)
@@ -75,7 +73,7 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Cleanup(func() {
 		cancel()
 		_ = c.Close()
-		for range done { // waits until the agent's goroutine has ended
+		for range done {
 		}
 	})
 	<-c.Booted()
@@ -126,7 +124,7 @@ func TestCancelReachesTheGuest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.CallProgress(ctx, "test-wait", nil, nil, func(json.RawMessage) { cancel() })
 	testkit.ErrorIs(t, err, context.Canceled)
-	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil { // the channel still works
+	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -145,7 +143,6 @@ func TestPowerOffEndsOperations(t *testing.T) {
 	}
 }
 
-// If a guest does not read, its host's call ends with the call's context.
 func TestGuestThatDoesNotReadDoesNotBlockItsHost(t *testing.T) {
 	c, _ := client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -170,7 +167,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	go func() {
 		b := make([]byte, 1000)
 		_, _ = guest.Read(b)
-		_, _ = io.WriteString(guest, `{"id":1,"o`) // the guest died while it wrote
+		_, _ = io.WriteString(guest, `{"id":1,"o`)
 		_ = WriteEvent(guest, EventPanic, Panic{Status: "exit status 2", Output: "panic: x"})
 		_ = guest.Close()
 	}()
@@ -181,9 +178,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	}
 }
 
-// A host refuses an agent of another protocol, whatever the request, by one line that names the versions. The file
-// boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version. The host accepts
-// agents of any vnic version with the same protocol.
+// The file boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version.
 //
 // Invariant: guests: An agent of another protocol is refused by one line that names the host's
 // version, and the agent's if it sends one.
@@ -212,8 +207,7 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// An agent refuses requests while it carries out the maximum number of requests, and accepts them when others have
-// ended.
+// An agent refuses requests while maxRunning operations run.
 func TestRequestsAtATimeAreBounded(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -234,7 +228,6 @@ func TestRequestsAtATimeAreBounded(t *testing.T) {
 		func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
 }
 
-// An agent refuses a host of another protocol in its answer to each request except the one for power-off.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	for hello, want := range map[string]string{
 		``:                                    "the host is of an older vnic, which does not say its version, this is vnic ",
@@ -277,7 +270,7 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"grüß\xff\u009b31m":                    "grüß31m",
 		"a\u202egnp.exe\u2069\u200f\u061c":     "agnp.exe",
 		"one\u2028two\u2029three\x7f\u0085":    "onetwothree",
-		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好", // without control characters
+		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好",
 	} {
 		testkit.Equal(t, in, Plain(in), want)
 	}

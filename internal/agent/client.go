@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/internal/jsonlines"
 )
 
-// ErrClosed is the error of a results channel that has ended without one of NewClient's other errors.
+// ErrClosed is the error of a results channel that ended without a more specific one.
 var ErrClosed = errors.New("results channel closed")
 
-// RemoteError is an operation's error in the guest. Its text is Plain.
+// RemoteError is an operation's error in the guest. Its text is [Plain].
 type RemoteError = jsonlines.RemoteError
 
 // PanicError is the error of a results channel after EventPanic.
@@ -27,7 +27,7 @@ func (e *PanicError) Error() string {
 	return b.String()
 }
 
-// Client is the host's end of the results channel. Its methods may be called from any goroutine.
+// Client is the host's end of the results channel. It is safe for concurrent use.
 type Client struct {
 	*jsonlines.Client
 	booted chan struct{}
@@ -36,9 +36,8 @@ type Client struct {
 // Conn is a connection to the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes ownership of conn and reads it until Close or its end. Then Err returns a
-// version.Error if the agent has another version of the protocol, a *PanicError after EventPanic, else
-// ErrClosed.
+// NewClient takes ownership of conn and reads it until Close or its end. Err is then a version.Error if the
+// agent has another version of the protocol, a *PanicError after EventPanic, else ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
@@ -47,7 +46,7 @@ func NewClient(conn Conn) *Client {
 	return c
 }
 
-// Booted returns a channel that is closed once the guest's init has reported that it is done.
+// Booted returns a channel that is closed after [EventBoot].
 func (c *Client) Booted() <-chan struct{} { return c.booted }
 
 func (c *Client) event(m *jsonlines.Message) error {

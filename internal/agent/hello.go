@@ -18,21 +18,21 @@ var SayHello = NewOperation[None, Hello]("hello")
 
 // Hello describes a guest, as seen from inside.
 type Hello struct {
-	Kernel    string   `json:"kernel"`  // uname -r
-	Cmdline   string   `json:"cmdline"` // of the kernel
+	Kernel    string   `json:"kernel"` // uname -r
+	Cmdline   string   `json:"cmdline"`
 	Go        string   `json:"go"`
 	CPUs      int      `json:"cpus"`
 	MemTotal  uint64   `json:"mem_total"` // bytes
 	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
-	BootMS    int64    `json:"boot_ms"`   // time from the kernel's start until init was done
-	UptimeMS  int64    `json:"uptime_ms"` // now
-	Modules   []string `json:"modules"`   // loaded by init
+	BootMS    int64    `json:"boot_ms"`   // from the kernel's start to the agent's
+	UptimeMS  int64    `json:"uptime_ms"`
+	Modules   []string `json:"modules"`
 	PCI       []PCI    `json:"pci"`
 }
 
 // PCI is a device of the guest.
 type PCI struct {
-	Addr   string `json:"addr"` // "0000:00:02.0"
+	Addr   string `json:"addr"`
 	Vendor uint16 `json:"vendor"`
 	Device uint16 `json:"device"`
 	Class  uint32 `json:"class"`
@@ -53,7 +53,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is the guest's uptime when this process started. Init starts the agent's process when it is done.
+// started is the uptime in milliseconds when this process started.
 var started = uptime()
 
 func init() {
@@ -77,7 +77,6 @@ func hello(ctx context.Context) *Hello {
 	return h
 }
 
-// uptime returns the time since boot in milliseconds, or 0 if the kernel returns an error.
 func uptime() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -116,8 +115,7 @@ func readHex(path string) uint64 {
 	return v
 }
 
-// parseResource parses sysfs' "resource", which has a line "start end flags" for each of six BARs. It
-// ignores unused BARs and the lines after the sixth: the seventh is the ROM's.
+// parseResource parses the six BARs' lines "start end flags" of sysfs' "resource".
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

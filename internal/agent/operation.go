@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// Operation is a guest operation with arguments of type A and a result of type R. Both ends use the
-// same value: a guest's program calls Serve, the host calls Call.
+// Operation is a guest operation with arguments of type A and a result of type R. The guest calls Serve, the
+// host calls Call.
 type Operation[A, R any] struct{ name string }
 
 // None stands for no arguments or no result.
@@ -15,12 +15,12 @@ type None struct{}
 // NewOperation makes an operation. Names must be unique in a guest.
 func NewOperation[A, R any](name string) Operation[A, R] { return Operation[A, R]{name} }
 
-// Serve registers the operation; call it before the agent of this process serves.
+// Serve registers the operation; call it before this process's [Serve].
 func (o Operation[A, R]) Serve(run func(ctx context.Context, args A) (R, error)) {
 	Register(o.name, Decoded(func(ctx context.Context, args A) (any, error) { return run(ctx, args) }))
 }
 
-// Call runs the operation in a guest, as Client.Call does.
+// Call runs the operation in a guest, as [Client.Call] does.
 func (o Operation[A, R]) Call(ctx context.Context, c *Client, args A) (R, error) {
 	return o.CallProgress(ctx, c, args, nil)
 }
@@ -31,7 +31,7 @@ func (o Operation[A, R]) Do(ctx context.Context, c *Client, args A) error {
 	return err
 }
 
-// CallProgress is Call with a function for progress messages, as in Client.CallProgress.
+// CallProgress is Call with a function for progress messages, as in [Client.CallProgress].
 func (o Operation[A, R]) CallProgress(ctx context.Context, c *Client, args A, progress func(json.RawMessage)) (r R,
 	err error) {
 	err = c.CallProgress(ctx, o.name, args, &r, progress)

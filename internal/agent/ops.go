@@ -18,7 +18,7 @@ type Exec struct {
 	Stdin string   `json:"stdin,omitempty"`
 }
 
-// ExecResult is the result of Run. It has at most the last execOutput bytes of each output.
+// ExecResult is the result of Run, with at most the last execOutput bytes of each output.
 type ExecResult struct {
 	Status int    `json:"status"` // exit status; -1 = ended by a signal
 	Stdout string `json:"stdout"`
@@ -27,8 +27,6 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
-// stretch raises the guest's time limits (package limits) to the host's, which may have grown since
-// the guest booted.
 var stretch = NewOperation[float64, None]("slow")
 
 // TellSlow raises a guest's time limits to this process's (package limits).
@@ -54,7 +52,6 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	// Children of the program may hold its output open. Serve waits longer than WaitDelay.
 	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here()
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -63,7 +60,7 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	return ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
 }
 
-// Tail is a writer that stores the last Max bytes.
+// Tail is a writer that keeps the last Max bytes.
 type Tail struct {
 	Max int
 	buf []byte

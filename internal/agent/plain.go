@@ -5,16 +5,13 @@ import (
 	"unicode"
 )
 
-// Obeyed reports whether a terminal may interpret a character, or reorder the text around it:
-// control characters, including C1 (U+0080 to U+009F), line and paragraph separators, and Unicode's
-// Bidi_Control.
+// Obeyed reports whether a terminal may interpret a character, or reorder the text around it.
 func Obeyed(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Plain removes escape sequences, characters that are Obeyed and invalid UTF-8 from a guest's text,
-// so that it can be printed on a terminal. A tab becomes a space. Of an escape sequence Plain removes ESC,
-// all digits and characters [, ? and ; that follow, and the next character.
+// Plain makes a guest's text printable on a terminal: it removes escape sequences, Obeyed characters and
+// invalid UTF-8. A tab becomes a space.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

@@ -13,25 +13,23 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// protocol is the version of the messages on the results channel, operations included. The vnic of
-// commit 780d5150 sends no version, which counts as version 1.
+// protocol is the version of the messages on the results channel, operations included. Without a version a
+// message counts as version 1.
 const protocol = 2
 
 const (
-	// MaxLine bounds a line in either direction. Requests are shorter, maxRequest at most: the
-	// guest's tty holds 64 KiB of unread bytes.
+	// MaxLine bounds a line in either direction. Requests are shorter: the guest's tty holds 64 KiB of unread
+	// bytes.
 	MaxLine    = 1 << 20
 	maxRequest = 32 << 10
 	maxRunning = 1 << 10 // operations of a guest at a time
 )
 
-// opPoweroff is the operation that Serve answers itself before it returns.
 const opPoweroff = "poweroff"
 
-// ErrBusy is the error for operations that keep running for limits.AgentStop after Serve has cancelled them.
+// ErrBusy means that operations still ran limits.AgentStop after [Serve] cancelled them.
 var ErrBusy = errors.New("operations did not end")
 
-// server is the state of one Serve.
 type server struct {
 	out     *jsonlines.Writer
 	mu      sync.Mutex
@@ -39,9 +37,9 @@ type server struct {
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. If rw has no
-// SetReadDeadline, the end of ctx does not end a read. Serve returns once the operations have ended; if some
-// do not stop in time, ErrBusy is part of its error.
+// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails; then it
+// cancels the operations. If some do not end in time, its error wraps ErrBusy. If rw has no SetReadDeadline,
+// the end of ctx does not end a read.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))
@@ -82,7 +80,7 @@ func (s *server) loop(ctx context.Context, in *jsonlines.Reader) error {
 			s.mu.Unlock()
 		case m.Op == opPoweroff:
 			return s.out.Answer(m.ID, nil, nil)
-		case err != nil: // the host has another version of the protocol
+		case err != nil:
 			_ = s.out.Answer(m.ID, nil, err)
 		default:
 			s.start(ctx, m)
@@ -124,12 +122,12 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.out.Answer(m.ID, v, err) // a write error cannot be reported to the host
+		_ = s.out.Answer(m.ID, v, err)
 	})
 }
 
-// WriteEvent writes an event line for the guest's init. It writes a newline first, because the
-// agent may have died before it wrote a whole line.
+// WriteEvent writes an event line for the guest's init, after a newline: the agent may have died within a
+// line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	m := &jsonlines.Message{Event: event}
 	var err error

@@ -3,7 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
-	_ "embed" // embeds the list of API packages
+	_ "embed"
 	"fmt"
 	"go/importer"
 	"go/token"
@@ -30,7 +30,6 @@ const (
 //go:embed packages.txt
 var list string
 
-// apiPackages lists the packages that are API, by their directories, sorted.
 func apiPackages() (dirs []string) {
 	for line := range strings.Lines(list) {
 		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
@@ -41,13 +40,11 @@ func apiPackages() (dirs []string) {
 	return slices.Compact(dirs)
 }
 
-// checkout has loaded packages of a module, by their directories.
 type checkout struct {
 	packages map[string]*types.Package
 	fset     *token.FileSet
 }
 
-// load loads the exported API of packages of the module at root from the compiler's export data.
 func load(ctx context.Context, root, module string, dirs []string) (*checkout, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, d := range dirs {
@@ -83,12 +80,11 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 	}
 }
 
-// offences finds the marked lines of testdata/m/api/api.go, which export types that are not API, and no other lines.
+// The lines of testdata/m/api/api.go that export types that are not API end in a comment with the offence.
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
 	c := testkit.Must(load(t.Context(), "testdata/m", module, []string{"api", "api/more"}))(t)
 	src := testkit.Must(os.ReadFile("testdata/m/api/api.go"))(t)
-	// Each offending line ends in a comment that names the offence.
 	var want, got []string
 	for i, text := range strings.Split(string(src), "\n") {
 		_, offends, _ := strings.Cut(text, "// offends: ")

@@ -13,13 +13,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Texts in the documentation of packages. notAPI may also be in the documentation of a parent package.
 const (
 	isAPI  = "The package is API"
 	notAPI = "not API"
 )
 
-// docOf reads the documentation of the package in a directory.
 func docOf(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -35,8 +33,7 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// The documentation of an API package says that it is API. That of another package, or of its parent, says that it is
-// not; commands and packages below a folder called internal need not say so.
+// The documentation of each importable package states if it is API.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
@@ -62,14 +59,13 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	}
 }
 
-// The first paragraph under "Stability" in README.md names the API packages, and no others.
 func TestReadmeNamesTheAPI(t *testing.T) {
 	b := testkit.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	_, section, ok := strings.Cut(string(b), "\n## Stability\n")
 	if !ok {
 		t.Fatal("README.md has no section Stability")
 	}
-	section, _, _ = strings.Cut(section, "\n\n") // its first paragraph has the list
+	section, _, _ = strings.Cut(section, "\n\n")
 	var named []string
 	for i, word := range strings.Split(section, "`") {
 		if i%2 == 1 {
@@ -82,11 +78,9 @@ func TestReadmeNamesTheAPI(t *testing.T) {
 	}
 }
 
-// notAPIButVisible lists the program, and packages that other modules can import although they are not API.
+// notAPIButVisible lists packages that are not API although their paths allow other modules to import them.
 var notAPIButVisible = []string{"cmd/vnic", "gpumem", "guest-images", "stack"}
 
-// Other modules can import only API packages and notAPIButVisible: all others are below a folder called internal, or
-// in test, tools and docs.
 func TestNothingElseCanBeImported(t *testing.T) {
 	list := exec.Command("go", "list", "./...")
 	list.Dir = root

@@ -13,20 +13,16 @@ import (
 type offence struct {
 	pos   token.Position
 	owner string // the exported identifier, such as "dma.Space.Add"
-	typ   string // the type, with its package's path
+	typ   string
 }
 
 func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.owner, o.typ)
 }
 
-// offences lists the uses of types that an importer of the checkout's packages can reach, although the types
-// are in other packages of module.
-//
-// It follows everything that an importer can reach: types of constants, variables, parameters and
-// results; exported fields and methods, also of unexported types that an exported identifier
-// returns or embeds; type arguments and constraints; the types behind aliases. It ignores
-// unexported fields that are not embedded.
+// offences lists the types of other packages of module that an importer of the checkout's packages can reach:
+// as types of constants, variables, parameters and results; by exported fields and methods, also of
+// unexported types; by type arguments, constraints and aliases.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {
@@ -42,16 +38,14 @@ func (c *checkout) offences(module string) []offence {
 	return slices.CompactFunc(all, func(a, b offence) bool { return a == b })
 }
 
-// walker walks the exported identifiers of a package.
 type walker struct {
 	checkout *checkout
 	module   string
 	pkg      *types.Package
-	seen     map[types.Type]bool // named types of the package whose parts were walked
+	seen     map[types.Type]bool
 	found    []offence
 }
 
-// place is a walker's position: an object, and the name by which a user refers to it.
 type place struct {
 	*walker
 	name string
@@ -72,7 +66,6 @@ func (p place) object(o types.Object) {
 	p.typ(o.Type())
 }
 
-// declared walks the parts of a type that p's package declares.
 func (p place) declared(t *types.Named) {
 	t = t.Origin()
 	if p.seen[t] {
@@ -90,8 +83,6 @@ func (p place) declared(t *types.Named) {
 	}
 }
 
-// named walks the type arguments of a named type, and records an offence if the type's package is one of the module's,
-// but not API.
 func (p place) named(o *types.TypeName, args *types.TypeList) {
 	for a := range args.Types() {
 		p.typ(a)
@@ -107,7 +98,7 @@ func (p place) named(o *types.TypeName, args *types.TypeList) {
 
 func (p place) typ(t types.Type) {
 	switch t := t.(type) {
-	case *types.Basic, *types.TypeParam: // the walk covers a constraint at the declaration of its parameter
+	case *types.Basic, *types.TypeParam: // a constraint is walked at its declaration
 	case *types.Alias:
 		p.named(t.Obj(), t.TypeArgs())
 		p.typ(t.Rhs())
@@ -119,7 +110,7 @@ func (p place) typ(t types.Type) {
 	case *types.Map:
 		p.typ(t.Key())
 		p.typ(t.Elem())
-	case interface{ Elem() types.Type }: // pointer, slice, array, channel
+	case interface{ Elem() types.Type }:
 		p.typ(t.Elem())
 	case *types.Tuple:
 		for v := range t.Variables() {

@@ -1,6 +1,5 @@
-// Package atexit has a list of cleanup functions for an exit without deferred functions, for example at a second
-// signal: the caller of os.Exit calls Run first. The functions set a terminal back, or remove a socket's file. A
-// process has one list.
+// Package atexit has the process's list of cleanup functions for an exit without deferred functions: the
+// caller of os.Exit calls [Run] first.
 package atexit
 
 import "sync"
@@ -11,8 +10,8 @@ var (
 	all  = map[int]func(){}
 )
 
-// Register makes Run call f, unless done is called first. f must return soon, must not wait for other goroutines, and
-// must not call this package. Run may call it at any moment.
+// Register makes [Run] call f, unless done is called first. f must return soon, wait for no goroutine, and
+// not call this package.
 func Register(f func()) (done func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -26,7 +25,7 @@ func Register(f func()) (done func()) {
 	}
 }
 
-// Run calls each registered function, and removes it from the list.
+// Run calls the registered functions, and removes them from the list.
 func Run() {
 	mu.Lock()
 	defer mu.Unlock()

@@ -1,10 +1,9 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
-// As process 1 the program mounts file systems, loads modules, opens the results channel, starts
-// itself again as the agent, and powers off when the agent has ended: so process 1 can report an
-// agent that died. In a guest without a results channel (agent.Alone) it starts the applet for the
-// console in place of the agent. The agent's operations and applets must be registered with package
-// agent before Main is called.
+// As process 1 the program sets the guest up, starts itself again as the agent, and powers off when the agent
+// has ended: so it can report an agent that died. In a guest without a results channel (agent.Alone) it
+// starts the console's applet instead. Operations and applets must be registered with package agent before
+// [Main] is called.
 package boot
 
 import (
@@ -15,11 +14,9 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// agentName is argv[0] of the agent's process.
 const agentName = "vnic-agent"
 
-// Main is the program's main function, and returns the exit status. As process 1 it does not
-// return.
+// Main is the program's main function; it returns the exit status. As process 1 it does not return.
 func Main(args []string) int {
 	name := filepath.Base(args[0])
 	if applet, ok := agent.LookupApplet(name); ok {
@@ -32,7 +29,7 @@ func Main(args []string) int {
 			return 1
 		}
 		return 0
-	case os.Getpid() == 1: // whatever the arguments: they may be words of the kernel's command line
+	case os.Getpid() == 1: // the arguments may come from the kernel's command line
 		runInit()
 	case len(args) > 1:
 		if applet, ok := agent.LookupApplet(args[1]); ok {
@@ -42,7 +39,6 @@ func Main(args []string) int {
 	return usage(args)
 }
 
-// usage prints the names of the tools, and returns the exit status.
 func usage(args []string) int {
 	w, status := os.Stderr, 2
 	if len(args) > 1 && (args[1] == "-h" || args[1] == "-help" || args[1] == "--help" || args[1] == "help") {

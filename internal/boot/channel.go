@@ -15,12 +15,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// openResults opens the configured results channel for process 1, which writes to it: a blocking
-// file that Go's poller does not use. Once the agent runs, only its process, which inherits the channel,
-// may poll it (runAgent). With two pollers, messages stay unseen: a poll removes the message from
-// the port's queue, and when the message's interrupt comes later, it finds nothing there and wakes
-// nobody (Linux drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c,
-// vring_interrupt).
+// openResults opens the results channel as a blocking file: only the agent may poll it. With two pollers,
+// messages can stay unseen: a poll removes the message from the port's queue, and the message's interrupt
+// then finds nothing and wakes nobody (Linux drivers/char/virtio_console.c, port_has_data, and
+// drivers/virtio/virtio_ring.c, vring_interrupt).
 func openResults(c *agent.Config) (*os.File, error) {
 	if c.Port {
 		f, err := openPort("/", agent.PortName)
@@ -32,8 +30,8 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// openPort opens the virtio port with a name (Linux drivers/char/virtio_console.c), if the kernel
-// has a driver for ports. It waits up to limits.ResultsPort for the port and for its other end.
+// openPort waits up to limits.ResultsPort for the virtio port and for its other end (Linux
+// drivers/char/virtio_console.c).
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
@@ -51,8 +49,8 @@ func openPort(root, name string) (*os.File, error) {
 	}
 }
 
-// connected opens a port and waits, until the time end at most, until the port's other end is
-// connected: before, a read returns the end of the file.
+// connected opens a port and waits, at most until end, for its other end: before, a read returns the end of
+// the file.
 func connected(path string, end time.Time) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -68,13 +66,12 @@ func connected(path string, end time.Time) (*os.File, error) {
 		case err != nil || !time.Now().Before(end):
 			_ = unix.Close(fd)
 			return nil, fmt.Errorf("%s: not connected: %w", path, errors.Join(err, os.ErrDeadlineExceeded))
-		default: // POLLHUP until the other end is connected
+		default:
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// openChannel opens the results channel as a raw serial line.
 func openChannel(path string) (_ *os.File, err error) {
 	path = cmp.Or(path, agent.DefaultChannel)
 	defer func() {
@@ -103,7 +100,6 @@ func openChannel(path string) (_ *os.File, err error) {
 	return blocking(fd, path)
 }
 
-// blocking makes a descriptor blocking and returns its file. After an error it closes the descriptor.
 func blocking(fd int, path string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "clear O_NONBLOCK", Path: path, Err: err}, unix.Close(fd))

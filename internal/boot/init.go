@@ -21,17 +21,15 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// channelFD is the agent process's descriptor of the results channel, envFD its descriptor of a
-// file with its agent.Env as JSON.
+// The agent's descriptors: the results channel, and a file with its agent.Env as JSON.
 const (
 	channelFD = 3
 	envFD     = 4
 )
 
-// panicOutput is how many bytes of a dead agent's stderr init reports at most: the last ones.
 const panicOutput = 16 << 10
 
-// runInit is process 1. It does not return: at its end it powers the machine off.
+// runInit is process 1, and powers the machine off at its end.
 func runInit() {
 	defer powerOff()
 	say(mounts())
@@ -62,15 +60,12 @@ func runInit() {
 	}
 }
 
-// say prints an error of process 1, unless it is nil.
 func say(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}
 }
 
-// report tells the host and the console that init or the agent has failed. Only the host gets output:
-// the console already has an agent's stderr.
 func report(channel *os.File, status, output string) {
 	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
 	err := unix.SetNonblock(int(channel.Fd()), false) // the agent may have made it non-blocking
@@ -89,7 +84,7 @@ func describe(ws unix.WaitStatus) string {
 
 func powerOff() {
 	if f, err := os.OpenFile(agent.DefaultChannel, os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
-		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // wait until the last line was sent
+		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // drain the line
 		_ = f.Close()
 	}
 	unix.Sync()
@@ -107,7 +102,7 @@ func mounts() error {
 		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
-			continue // the image has files there, which a mount would hide; the image is in memory like a tmpfs
+			continue // a mount would hide the image's files
 		}
 		err := os.MkdirAll(m.dir, 0o755)
 		if err == nil {
@@ -120,7 +115,6 @@ func mounts() error {
 	return errors.Join(errs...)
 }
 
-// setUp sets up the guest as configured.
 func setUp() (agent.Env, error) {
 	var env agent.Env
 	var err error
@@ -159,10 +153,10 @@ func setUp() (agent.Env, error) {
 	return env, err
 }
 
-// keepToNode0 makes all threads of this process, and processes that they start, take memory from
-// NUMA node 0 only. The kernel prefers that node for its own memory, because all CPUs are there.
+// keepToNode0 makes all threads of this process, and processes that they start, take memory from NUMA node 0
+// only.
 func keepToNode0() error {
-	var mask unix.CPUSet // for set_mempolicy(2): a bit for each node
+	var mask unix.CPUSet
 	mask.Set(0)
 	words := mask[:]
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SET_MEMPOLICY, unix.MPOL_BIND, reflect.ValueOf(words).Pointer(),
@@ -174,9 +168,9 @@ func keepToNode0() error {
 	return nil
 }
 
-// reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a
-// signal comes, and the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages).
-// So reserve tries again, until it has all pages or ten tries have reserved none.
+// reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a signal comes,
+// as the Go runtime's do (mm/hugetlb.c, set_max_huge_pages). So reserve tries again, until it has all pages
+// or ten tries have reserved none.
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {
@@ -184,7 +178,7 @@ func reserve(n int, node0 bool) error {
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init: this kernel has no huge pages")
-		return nil // not every guest needs them: a program that does reports it
+		return nil
 	}
 	got := 0
 	for tries, last := 10, 0; got < n && tries > 0; last = got {
@@ -216,7 +210,6 @@ func loopbackUp() error {
 	return nil
 }
 
-// runAgent is the main function of the agent's process.
 func runAgent() error {
 	var env agent.Env
 	ef := os.NewFile(envFD, "env")
@@ -231,9 +224,6 @@ func runAgent() error {
 	return agent.Serve(context.Background(), os.NewFile(channelFD, "results channel"), env)
 }
 
-// runAlone is process 1 of a guest without a results channel. It starts another process, which runs
-// the console's program, even after an error of setUp: the program may not need the missing part,
-// or may report it.
 func runAlone() {
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
 		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/",

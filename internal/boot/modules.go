@@ -40,8 +40,7 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert loads base.ko, or base.ko.zst, which the kernel unpacks. If there is neither file, the module
-// is built into the kernel, and insert returns nil.
+// insert returns nil if there is neither base.ko nor base.ko.zst: the module may be built into the kernel.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// superviseAgent runs this program as the agent, and returns the agent's wait status and the end of
-// its stderr. Until the agent ends, superviseAgent also reaps the orphans that process 1 inherits.
+// superviseAgent runs this program as the agent, and reaps orphans meanwhile.
 func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {
 	er, ew, err := os.Pipe()
 	if err != nil {
@@ -59,7 +58,6 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 	return ws, string(tail.Bytes()), nil
 }
 
-// reap reaps processes until process pid has ended.
 func reap(pid int) (unix.WaitStatus, error) {
 	for {
 		var ws unix.WaitStatus

@@ -9,19 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bodies of requests: values of fixed size. If a body has a method check, the request's handler runs only if check
-// returns nil.
+// The bodies of requests: values of fixed size. A body with a method check must pass it before its request is
+// handled.
 type (
-	// none is an empty body.
 	none struct{}
 
-	// The index of a thing in the broker's list of its kind.
 	socketIndex  uint32 // in Config.Connect
 	fileIndex    uint32 // in the answer to opKeep or opDraft
 	processIndex uint32 // in the answer to opOwn
 	memoryIndex  uint32 // in the answer to opMemory
 
-	// flow is gateway.Flow.
 	flow struct {
 		To         address
 		Proto, TTL uint8
@@ -30,48 +27,43 @@ type (
 		Buffer     uint32
 	}
 
-	// answer is gateway.Answer.
 	answer struct {
 		Listen, Sender address
 		Buffer         uint32
 	}
 
-	// resolver is the address of a DNS server, and whether the process reaches it by UDP or by TCP.
+	// resolver is a DNS server's address, and whether it is reached by UDP or by TCP.
 	resolver struct {
 		Address address
 		UDP     bool
 	}
 
-	// mappedFile is a file that a process may have mapped.
 	mappedFile struct {
 		PID      int64
 		Dev, Ino uint64
 	}
 
-	// keptFile names a file that opRemove removes.
 	keptFile struct {
 		Path         text
-		AndDirectory bool // opRemove removes the file's directory, too, if that is empty then
+		AndDirectory bool
 	}
 
 	// draftFile names a file that opRename renames or opRemove removes.
 	draftFile struct {
 		Directory text
 		Temporary text // the file's name now; empty: it has none, and its descriptor comes with the request
-		Name      text // the file's name after opRename
+		Name      text
 	}
 
-	// processSignal is a signal to a process.
 	processSignal struct {
 		Process processIndex
 		Signal  int32
 	}
 
-	// grant asks the broker to send a GPU's memory to the members of a group that connect to a socket.
 	grant struct {
 		Memory memoryIndex
 		Group  uint32
-		Path   text // the socket's path
+		Path   text
 	}
 )
 
@@ -90,7 +82,7 @@ func (d *draftFile) check() error {
 	return errors.Join(d.Directory.check(), d.Temporary.check(), d.Name.check())
 }
 
-// isBase reports whether a name is one component of a path, and neither "." nor "..".
+// isBase reports whether a name is one component of a path, not "." or "..".
 func isBase(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }
@@ -104,10 +96,10 @@ func (p *processSignal) check() error {
 
 func (g *grant) check() error { return g.Path.check() }
 
-// text is a string, filled up with zeros.
+// text is a string, padded with zeros.
 type text [unix.PathMax]byte
 
-// toText makes a text. If the string is too long, or a zero byte in it is before another byte, check refuses the text.
+// toText makes a text, which check refuses if s is too long, or has a zero byte before another byte.
 func toText(s string) (t text) {
 	copy(t[:], s)
 	return t

@@ -43,7 +43,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// both starts a broker in this process, and returns its client.
 func both(t testing.TB, c Config) *Client {
 	t.Helper()
 	a, b, err := scm.MessagePair()
@@ -69,9 +68,6 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
-// A broker does not trust its client: the client gets only connections that the policy permits, and only the use of
-// sockets and files that were named before the seal.
-//
 // Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
 func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -134,7 +130,6 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	_, err = opRemove.quick(k, 1)
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	testkit.ErrorIs(t, raw(k, uint32(len(table)), nil), unix.EINVAL)
-	// The broker ignores junk, or answers it with EINVAL although nobody waits for the answer.
 	for _, junk := range []string{"x", strings.Repeat("x", headerLen-1), strings.Repeat("\xff", 5000)} {
 		testkit.Must(k.conn.Write([]byte(junk)))(t)
 	}
@@ -143,7 +138,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
 }
 
-// keeps checks that a socket's receive buffer has the requested size, which the kernel doubles (socket(7)).
+// keeps checks the size of a socket's receive buffer, which the kernel doubles (socket(7)).
 func keeps(t *testing.T, c *net.UDPConn, n int) {
 	t.Helper()
 	got := 0
@@ -156,8 +151,8 @@ func keeps(t *testing.T, c *net.UDPConn, n int) {
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
 
-// The broker sends the descriptor of a GPU's memory only at sockets that were named before the seal, and only after the
-// memory was named.
+// The broker sends the descriptor of a GPU's memory only at sockets, and only memory, that were named before
+// the seal.
 func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -175,7 +170,7 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 			return err
 		})
 	}
-	testkit.ErrorIs(t, give(), unix.EINVAL) // the GPU has no memory yet
+	testkit.ErrorIs(t, give(), unix.EINVAL)
 	if err := k.Give(l, path, memory, os.Getegid()); err == nil {
 		t.Error("a socket whose mode lets others in")
 	}
@@ -195,11 +190,10 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	refused(t, "a socket after the seal", give())
 	l.SetUnlinkOnClose(false)
 	testkit.OK(t, l.Close())
-	got := testkit.Must(gpufd.Receive(t.Context(), path))(t) // the broker serves the memory at path
+	got := testkit.Must(gpufd.Receive(t.Context(), path))(t)
 	testkit.OK(t, unix.Close(got))
 }
 
-// The broker does not remove a path that now names another file.
 func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -214,8 +208,7 @@ func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	}
 }
 
-// The broker gives a draft the name that was set before the seal, if the draft is still the same file. It renames no
-// other file.
+// The broker gives a draft the name that was set before the seal, if the draft is still the same file.
 func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -256,9 +249,9 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.OK(t, forget())
 	testkit.Equal(t, "new", string(testkit.Must(os.ReadFile(filepath.Join(dir, "new")))(t)), "nameless")
 
-	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600)) // after it was named
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600))
 	testkit.OK(t, rename())
-	testkit.OK(t, remove()) // removing a missing file is no error
+	testkit.OK(t, remove())
 	testkit.Equal(t, "x", string(testkit.Must(os.ReadFile(filepath.Join(dir, "x")))(t)), "written")
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.2"), []byte("written"), 0o600))
 	testkit.OK(t, discard())
@@ -268,7 +261,7 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/new "+dir+"/x")
 }
 
-// A UDP forward sends answers only to addresses that have sent to it.
+// A UDP forward answers only addresses that have sent to it.
 func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -295,7 +288,7 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	keeps(t, socket, 1<<16)
 	testkit.OK(t, socket.Close())
 	testkit.Must(d.WriteToUDPAddrPort([]byte("attack"), to))(t)
-	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // comes after the attack
+	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // after the attack
 	testkit.OK(t, asker.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	n, err = asker.Read(b)
 	testkit.OK(t, err)
@@ -309,7 +302,6 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.Equal(t, "the first that the stranger got", string(b[:n]), "friend")
 }
 
-// The broker reports to the process how many datagrams a forward's socket had no room for.
 func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -318,12 +310,12 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	defer d.Close()
 	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer c.Close()
-	const n = 2000 // datagrams of 60 KB: nobody reads them yet, and no socket has room for all
+	const n = 2000
 	for range n {
 		testkit.Must(c.Write(make([]byte, 60_000)))(t)
 	}
 	var came atomic.Uint64
-	go func() { // runs until Close
+	go func() {
 		for b := make([]byte, 64<<10); ; came.Add(1) {
 			if _, _, err := d.ReadFromUDPAddrPort(b); err != nil {
 				return
@@ -334,7 +326,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.Equal(t, "some are lost", d.Lost() > 0, true)
 }
 
-// A call whose context has ended leaves no descriptor and no goroutine, and no call waits for a broker that has ended.
+// A call whose context has ended leaves no descriptor, and no call waits for a broker that has ended.
 func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})
@@ -356,7 +348,6 @@ func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.OK(t, gone.Close())
 }
 
-// A broker is a separate process, keeps the policy that it was started with, and ends with its client.
 func TestStart(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)

@@ -22,14 +22,13 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Client is the confined process's end of the connection to its broker. Several goroutines may call
-// its methods at the same time.
+// Client is the confined process's end of the connection to its broker. It is safe for concurrent use.
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
-	ended chan struct{} // closed when the connection has ended: the broker has ended, or Close was called
+	ended chan struct{}
 
-	mode atomic.Pointer[string] // nil: Confine has not succeeded
+	mode atomic.Pointer[string] // set when Confine has succeeded
 
 	mu    sync.Mutex
 	next  uint32
@@ -39,7 +38,7 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	// ErrGone is the error of a pending request, and of Guard's context, when the broker has ended.
+	// ErrGone means that the broker has ended.
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
@@ -50,14 +49,12 @@ func newClient(c *net.UnixConn) *Client {
 	return k
 }
 
-// reply is an answer that read passes to the goroutine that waits for it.
 type reply struct {
 	errno unix.Errno
 	body  []byte
 	fd    int // -1: none
 }
 
-// read receives answers until the connection ends.
 func (k *Client) read() {
 	defer close(k.ended)
 	b := make([]byte, headerLen+maxBody)
@@ -84,7 +81,6 @@ func (k *Client) read() {
 	}
 }
 
-// ask sends the request that message encodes, and waits for its answer.
 func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []int) (reply, error) {
 	wait := make(chan reply, 1)
 	k.mu.Lock()
@@ -110,15 +106,14 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	_, waits := k.waits[id]
 	delete(k.waits, id)
 	k.mu.Unlock()
-	if !waits { // read has taken the answer and passes it on
+	if !waits {
 		scm.Close((<-wait).fd)
 	} else {
-		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // nobody waits for the answer to opCancel
+		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // it gets no answer
 	}
 	return reply{fd: -1}, err
 }
 
-// get makes a request whose answer comes with a socket's descriptor.
 func get[C net.Conn, Q, A any](ctx context.Context, k *Client, r request[Q, A], q Q, fds ...int) (c C, a A, err error) {
 	a, fd, err := r.ask(ctx, k, q, fds...)
 	if err == nil && fd < 0 {
@@ -195,8 +190,8 @@ func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 	return c, err
 }
 
-// OldMemory reports whether a process has mapped memfds whose names begin with prefix, which is also Config.Memory,
-// but not the memfd memory. The broker looks, or this process if k is nil.
+// OldMemory reports whether a process has mapped memfds whose names begin with prefix, which is also
+// Config.Memory, but not the memfd memory. The broker looks, or if k is nil this process.
 func (k *Client) OldMemory(pid int, memory *os.File, prefix string) bool {
 	var st unix.Stat_t
 	if memory == nil || unix.Fstat(int(memory.Fd()), &st) != nil {
@@ -209,7 +204,7 @@ func (k *Client) OldMemory(pid int, memory *os.File, prefix string) bool {
 	return err == nil && old
 }
 
-// Sharing is dma.SharingOf, which the broker calls; if k is nil, this process calls it.
+// Sharing returns dma.SharingOf's answer, as the broker sees it, or if k is nil this process.
 func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	if k == nil {
 		return dma.SharingOf(pid, dev, ino)
@@ -221,8 +216,8 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	return s
 }
 
-// Keep names a file to the broker, before Confine; remove makes the broker remove the file later, if it is the
-// same file and has not changed. If dir is true, the broker then also removes the file's directory, if that is empty.
+// Keep names a file to the broker, before [Client.Confine]. Later, remove makes the broker remove the file if
+// it has not changed, and with dir then also its directory, if that is empty.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -235,9 +230,9 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	return later(k, opRemove, i), nil
 }
 
-// Draft names a draft file to the broker, before Confine. Later, rename makes the broker rename the draft to name, in
-// place of a file that has the name then; remove makes the broker remove a draft that still has its temporary name.
-// temp is the draft's path now, in the same directory as name; "": the draft has no name, and f is open.
+// Draft names a draft file to the broker, before [Client.Confine]. Later, rename makes the broker rename the
+// draft to name; remove makes it remove a draft that still has its temporary name. temp is the draft's path
+// now; "": the draft has no name, and f is open.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -253,7 +248,6 @@ func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() err
 	return later(k, opRename, i), later(k, opRemove, i), nil
 }
 
-// later returns a function that makes a request and waits for the answer.
 func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	return func() error {
 		_, err := r.quick(k, q)
@@ -261,11 +255,12 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	}
 }
 
-// Own names a child process to the broker, before Confine. signal makes the broker send the child SIGTERM or SIGKILL;
-// SIGKILL goes to the whole process group that the child leads, if the kernel supports that (Linux 6.9).
+// Own names a child process to the broker, before [Client.Confine]. signal makes the broker send it SIGTERM
+// or SIGKILL; SIGKILL goes to the process group that the child leads, if the kernel supports that (Linux
+// 6.9).
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) { // the child has ended already, and its parent has waited for it
+	if errors.Is(err, unix.ESRCH) {
 		return func(syscall.Signal) error { return unix.ESRCH }, nil
 	}
 	if err != nil {
@@ -282,9 +277,8 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	}, nil
 }
 
-// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket. The broker
-// passes a command that is written to the other socket on to the QEMU only if Config.Monitor lists it (relayCommands).
-// The caller still owns monitor, and closes it.
+// Monitor passes the socket of a QEMU's monitor to the broker, before [Client.Confine], and returns another
+// one, through which only the commands in Config.Monitor reach the QEMU. The caller closes monitor.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -298,8 +292,8 @@ func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	return instead, nil
 }
 
-// Give makes the broker send descriptors of a GPU's memory to the members of a group that connect to l, whose path is
-// path. It must be called before Confine. The caller still owns l and memory, and closes l.
+// Give makes the broker send descriptors of a GPU's memory to members of a group that connect to l, whose
+// path is path. It must be called before [Client.Confine]. The caller still owns l and memory, and closes l.
 func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group int) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -318,12 +312,11 @@ func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group i
 	return nil
 }
 
-// soon returns a context for a request that the broker answers at once.
 func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of Confine and Refused. Before Confine has succeeded, State returns "" and 0.
+// State returns the mode of [Client.Confine], "" before it has succeeded, and [Client.Refused].
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -331,16 +324,15 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many refused system calls of this process the broker has counted: calls that seccomp refused,
-// or in mode Log calls that seccomp or Landlock would have refused.
+// Refused returns how many system calls of this process the sandbox has refused, or in mode Log would have
+// refused, as counted by the broker.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
 }
 
-// Guard returns a context that ends with ErrGone and the reason if the broker ends before cancel is called, for example
-// because somebody kills the broker. Without a broker this process can open no connection, nor end the QEMUs that it
-// has started. The caller calls cancel before Close.
+// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without it this process
+// can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {
@@ -356,7 +348,6 @@ func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel con
 	return guarded, func() { end(nil) }
 }
 
-// gone returns ErrGone with the reason why the broker has ended.
 func (k *Client) gone() error {
 	if k.child != nil && k.child.Ends(limits.Broker.Here()) && k.child.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrGone, k.child.Err())
@@ -364,7 +355,7 @@ func (k *Client) gone() error {
 	return ErrGone
 }
 
-// Close ends the broker, and waits until it has ended, limits.Broker at most. Close of a nil Client does nothing.
+// Close ends the broker, and waits for its end, limits.Broker at most. Close of a nil Client does nothing.
 func (k *Client) Close() error {
 	if k == nil {
 		return nil

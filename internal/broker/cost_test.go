@@ -15,12 +15,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// caller names the environment variable that makes the test's program repeat one system call. The variable's value has
-// the mode of the sandbox, the call's name in datapath, and the count.
+// caller names the environment variable that makes the test's program measure a system call: the sandbox's
+// mode, the call's name in datapath, and a count.
 const caller = "VNIC_TEST_CALLER"
 
-// datapath has the system calls that a NIC's threads make at most once for each batch of frames; eventfd is two of
-// them, a write and a read. None waits.
 func datapath() (map[string]func() error, error) {
 	fd, err := unix.Eventfd(1, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	b, one := make([]byte, 8), []byte{1, 0, 0, 0, 0, 0, 0, 0}
@@ -40,12 +38,11 @@ func datapath() (map[string]func() error, error) {
 			_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &unix.Timespec{}, nil)
 			return err
 		},
-		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // argument is checked
+		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // conditional
 	}, err
 }
 
-// measure runs in a process with the variable caller: it prints the time of a call in ns, the minimum of the means of
-// ten runs.
+// measure prints the time of a call in ns, the minimum of the means of ten runs.
 func measure(what string) error {
 	words := strings.Fields(what)
 	n, err := strconv.Atoi(words[2])
@@ -80,7 +77,6 @@ func measure(what string) error {
 	return err
 }
 
-// BenchmarkCall measures the time of system calls without the sandbox and in it.
 func BenchmarkCall(b *testing.B) {
 	for _, name := range []string{"eventfd", "preadv2", "ppoll", "fcntl"} {
 		for _, mode := range []string{Off, On} {

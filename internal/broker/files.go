@@ -11,17 +11,16 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// kept is a file that the confined process has named, so that it can ask the broker to remove or rename the file later.
+// kept is a file that the process has named, to have it removed or renamed later.
 type kept struct {
 	dir   *os.File
 	name  string      // the file's name in dir; "": a draft without a name
-	st    unix.Stat_t // identifies the file that had the name when the process named it
+	st    unix.Stat_t // the file that had the name then
 	to    string      // the name that a draft gets; "": it is no draft
-	draft *os.File    // the descriptor of a draft without a name; else nil
-	path  string      // path of the directory, to remove it with the file; "": the directory stays
+	draft *os.File    // a draft without a name
+	path  string      // path of the directory, if it is to be removed with the file
 }
 
-// keep is opKeep's handler.
 func (s *server) keep(q keptFile) (fileIndex, error) {
 	dir, name := filepath.Split(q.Path.String())
 	k := kept{name: name}
@@ -31,7 +30,6 @@ func (s *server) keep(q keptFile) (fileIndex, error) {
 	return s.hold(dir, k)
 }
 
-// draft is opDraft's handler.
 func (s *server) draft(_ context.Context, c *call, q draftFile) (fileIndex, error) {
 	k := kept{name: q.Temporary.String(), to: q.Name.String()}
 	if (k.name == "") != (c.fds.Len() == 1) {
@@ -44,7 +42,6 @@ func (s *server) draft(_ context.Context, c *call, q draftFile) (fileIndex, erro
 	return i, err
 }
 
-// hold opens the directory of a file, and remembers which file has the name.
 func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	if len(s.kept) == maxKept {
 		return 0, unix.EPERM
@@ -61,16 +58,14 @@ func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	return fileIndex(len(s.kept) - 1), nil
 }
 
-// same reports whether the file that the process named still has the name. The content of a draft
-// may have changed since; if a file that is no draft has changed, same returns false.
+// same reports whether the file that the process named still has the name, and unless it is a draft, has not
+// changed.
 func (k *kept) same() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
 }
 
-// rename is opRename's handler: it gives a draft its name. If the draft has a temporary name, that
-// name must still lead to the same file.
 func (s *server) rename(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	switch {
@@ -88,15 +83,13 @@ func (s *server) rename(i fileIndex) (none, error) {
 	return none{}, err
 }
 
-// remove is opRemove's handler: it removes a file if the name still leads to the same file, and then the file's
-// directory if opKeep requested that.
 func (s *server) remove(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	if err == nil && k.draft == nil && k.same() {
 		err = unix.Unlinkat(int(k.dir.Fd()), k.name, 0)
 	}
 	if err == nil && k.path != "" {
-		_ = os.Remove(k.path) // Remove fails if the directory is not empty
+		_ = os.Remove(k.path)
 	}
 	return none{}, err
 }

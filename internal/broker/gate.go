@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate makes the starters of all QEMUs of this process wait until every QEMU has started and the process is confined.
-// So the process starts all QEMUs before it is confined, and maps no memory of theirs until then.
+// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the process is
+// confined: it maps no memory of theirs before.
 type Gate struct {
 	broker  *Client
 	confine func() error
@@ -17,16 +17,16 @@ type Gate struct {
 	err     error         // result of confine; set before open is closed
 
 	mu   sync.Mutex
-	left int // QEMUs that have not started yet
+	left int // QEMUs to come
 }
 
-// NewGate makes a Gate for n QEMUs. When all have started, Pass calls confine, once.
+// NewGate makes a Gate for n QEMUs. When all have started, [Gate.Pass] calls confine.
 func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is a qemu.Started: the starter of each QEMU calls it after the QEMU's start. It returns when Pass was called for
-// all QEMUs and confine has returned, when ctx ends, or on an error.
+// Pass is a qemu.Started, called once for each QEMU. It waits until Pass was called for all QEMUs and confine
+// has returned, or ctx ends.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
 	if signal, err = g.broker.Own(pid); err != nil {
@@ -35,7 +35,7 @@ func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func
 	if instead, err = g.broker.Monitor(monitor); err != nil {
 		return signal, nil, err
 	}
-	_ = monitor.Close() // from now on this process reaches the monitor only through the broker
+	_ = monitor.Close() // this process reaches the monitor only through the broker
 	g.mu.Lock()
 	g.left--
 	last := g.left == 0

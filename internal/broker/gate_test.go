@@ -21,18 +21,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter names the environment variable that makes the test's program start a process, as vnic run does, and confine
-// itself.
 const starter = "VNIC_TEST_STARTER"
 
-// start runs in a process with the variable starter. It starts a child and confines itself, and prints which signals to
-// the child were refused, and how the child ended.
 func start() error {
 	k, err := Start(Config{Mode: On})
 	if err != nil {
 		return err
 	}
-	// The child ignores SIGTERM from before it prints "ready", and starts a process of its own.
 	cmd := exec.Command("sh", "-c", "trap '' TERM; echo ready; sleep 1000 & wait; wait")
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -100,14 +95,10 @@ func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 		t.Error("it has not ended")
 	}
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
-	// The process may have ended before Own, like a QEMU that refuses its arguments.
 	signal = testkit.Must(both(t, Config{Mode: On}).Own(child.PID()))(t)
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
 }
 
-// A QEMU's monitor gets only the listed commands. Of the rest of a line it gets only the id, and the name of a device
-// to remove.
-//
 // Invariant: sandbox: A confined process gives a QEMU no command that vnic does not need.
 func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -144,7 +135,6 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.Must(qemu.Write([]byte("{\"return\": {}}\n")))(t)
 	answer := testkit.Must(bufio.NewReader(m).ReadString('\n'))(t)
 	testkit.Equal(t, "answer", answer, "{\"return\": {}}\n")
-	// The relay stops when a line is longer than maxCommand.
 	testkit.Must(m.Write(make([]byte, maxCommand+1)))(t)
 	if lines.Scan() {
 		t.Errorf("then: %q", lines.Text())
@@ -152,7 +142,7 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.OK(t, m.Close())
 }
 
-// All callers of Pass get a monitor, or none: they wait until the last one has called Pass and the process is confined.
+// Callers of Pass wait until the last one has called it and the process is confined.
 func TestGateWaitsForTheLast(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, want := range []error{nil, unix.EPERM} {
@@ -197,7 +187,6 @@ func TestGateWaitsForTheLast(t *testing.T) {
 			testkit.OK(t, c.Close())
 		}
 	}
-	// The gate waits for a missing caller only until the context ends.
 	k := both(t, Config{Mode: On})
 	a, b, err := scm.Pair()
 	testkit.OK(t, err)

@@ -10,9 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Client.Sharing asks the broker how a process has a file mapped. If the Client is nil, the calling process looks
-// itself.
-//
 // Invariant: sandbox: The broker says how a process has a file mapped.
 func TestBrokerLooksAtMappings(t *testing.T) {
 	testkit.LeavesNothing(t)

@@ -13,10 +13,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// maxCommand is the length of the longest command line, with its newline, that the relay accepts.
+// maxCommand bounds a command line with its newline, in bytes.
 const maxCommand = 4 << 10
 
-// monitor is opMonitor's handler: it starts a relay between a QEMU's monitor and the process.
 func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	qemu, err := scm.Conn[net.Conn](c.fds.Take(0))
 	if err != nil {
@@ -35,23 +34,21 @@ func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// unplug is the only command that may have an argument: the name of a device, which begins with
-// devicePrefix.
+// unplug is the only command with an argument: the name of a device, which begins with devicePrefix.
 const (
 	unplug       = "device_del"
 	devicePrefix = "dev-"
 )
 
 // relayCommands passes commands of the process to a QEMU's monitor if allowed lists them (QEMU
-// docs/interop/qmp-spec.rst). It passes on the argument of unplug, but no other command's arguments. It drops other
-// commands, and unplug of any other device. It passes everything that the monitor sends to the process.
+// docs/interop/qmp-spec.rst), and drops others. It passes what the monitor sends to the process.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()
 		lines := bufio.NewScanner(process)
 		lines.Buffer(nil, maxCommand)
 		for lines.Scan() {
-			var c struct { // encoded again below, so that no other field is passed on
+			var c struct { // encoded again below, without other fields
 				Execute string `json:"execute"`
 				ID      uint64 `json:"id"`
 				Args    *struct {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 )
 
-// paths are all files and directories that a confined process may open, for reading.
+// paths are what a confined process may open, for reading.
 var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
@@ -17,11 +17,11 @@ var paths = []confine.Path{
 		"(or -race): how many arenas, when it has eight"},
 }
 
-// Calls are system calls that a process may make in addition to the calls for serving NICs.
+// Calls are system calls that a process may make in addition to the result of the function calls.
 type Calls []confine.Call
 
-// Terminal has the calls for a process that shows progress on a terminal, or connects the terminal to a guest. The
-// ioctl that puts characters into a terminal's input (TIOCSTI) is not among them.
+// Terminal has the calls for a process that uses a terminal. TIOCSTI, which puts characters into a terminal's
+// input, is not among them.
 var Terminal = Calls{
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGWINSZ)}, Why: "its size"},
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCSETS)}, Why: "raw mode, and back"},
@@ -29,8 +29,8 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess has the calls for a process that drives NICs itself, in place of guests. All sockets of such
-// a process are connected before Confine, so that sendmsg reaches nobody else.
+// InProcess has the calls for a process that drives NICs itself. Its sockets must be connected before
+// Confine, as sendmsg is allowed.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
@@ -38,12 +38,13 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In mode On
-// Confine forbids them at its end, unless its caller permits them: a process could otherwise use sendmsg with a socket
-// that later gets the number of the broker's descriptor.
+// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In
+// mode On Confine forbids them at its end: the number of the broker's descriptor could later be another
+// socket's.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls returns the calls that each confined process may make. broker is the descriptor of the broker's socket.
+// calls returns the calls that each confined process may make; broker is its descriptor of the broker's
+// socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// callsArch are system calls that other architectures do not have.
+// callsArch are system calls that not all architectures have.
 var callsArch = []confine.Call{
 	{Nr: unix.SYS_POLL, Name: "poll", Why: "nic, vfiouser: whether an eventfd is full"},
 }

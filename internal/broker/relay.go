@@ -12,30 +12,29 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders is how many senders a relay remembers at most. When one more comes, the relay forgets all but the senders
-// of the last maxSenders/2 datagrams.
+// maxSenders bounds the senders that a relay remembers. When one more comes, the relay keeps the senders of
+// about the last maxSenders/2 datagrams.
 const maxSenders = 4096
 
-// relay carries datagrams between the confined process and a UDP socket that the broker has opened on the host for a
-// forward of the gateway. The process may send only to addresses whose datagrams the relay remembers. Each message
-// between the broker and the process is an address and a datagram. A message of the broker whose address is zero has,
-// in place of a datagram, the number of datagrams for which the host's socket had no room.
+// relay carries datagrams between the confined process and a UDP socket of the broker for a forward of the
+// gateway. The process may send only to addresses whose datagrams the relay remembers. A message is an
+// address and a datagram; the broker's messages with a zero address have the number of datagrams that the
+// socket has lost.
 type relay struct {
 	host    gateway.Datagrams
 	process *net.UnixConn
 
 	mu   sync.Mutex
-	seen map[netip.AddrPort]uint64 // number of each sender's last datagram
-	turn uint64                    // number of datagrams so far
+	seen map[netip.AddrPort]uint64 // number of the sender's last datagram
+	turn uint64
 }
 
-// note remembers the sender of a datagram.
 func (l *relay) note(from netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turn++
 	if _, known := l.seen[from]; !known && len(l.seen) == maxSenders {
-		for a, last := range l.seen { // so that there is room for at least 2,048 more
+		for a, last := range l.seen {
 			if last+maxSenders/2 <= l.turn {
 				delete(l.seen, a)
 			}
@@ -44,7 +43,6 @@ func (l *relay) note(from netip.AddrPort) {
 	l.seen[from] = l.turn
 }
 
-// heard reports whether an address is a sender that the relay remembers.
 func (l *relay) heard(a netip.AddrPort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,8 +55,6 @@ func (l *relay) close() {
 	_ = l.process.Close()
 }
 
-// answer passes datagrams of the process to their receivers, if the relay remembers a datagram from
-// each of them.
 func (l *relay) answer() {
 	defer l.close()
 	b := make([]byte, addrLen+maxDatagram)
@@ -73,7 +69,6 @@ func (l *relay) answer() {
 	}
 }
 
-// run starts answer, and passes datagrams of the host's socket to the process, until one of the two sockets is closed.
 func (l *relay) run() {
 	go l.answer()
 	b := make([]byte, addrLen+maxDatagram)
@@ -91,7 +86,7 @@ func (l *relay) run() {
 		sender := toAddress(from)
 		copy(b, sender[:])
 		_, err = l.process.Write(b[:addrLen+n])
-		if now := l.host.Lost(); err == nil && now != lost { // the socket has lost more datagrams
+		if now := l.host.Lost(); err == nil && now != lost {
 			lost = now
 			_, err = l.process.Write(le.AppendUint64(make([]byte, addrLen), lost))
 		}
@@ -102,14 +97,12 @@ func (l *relay) run() {
 	}
 }
 
-// relayed is the process's end of a relay, a gateway.Datagrams.
 type relayed struct {
 	c      *net.UnixConn
-	listen netip.AddrPort // address of the host's socket
+	listen netip.AddrPort
 	lost   atomic.Uint64
 }
 
-// maxDatagram bounds the length of a UDP datagram.
 const maxDatagram = 64 << 10
 
 func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
@@ -119,11 +112,11 @@ func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 		if err != nil {
 			return 0, netip.AddrPort{}, err
 		}
-		if n < addrLen { // the broker has hung up
+		if n < addrLen { // the broker's end is closed
 			return 0, netip.AddrPort{}, net.ErrClosed
 		}
 		from := address(m[:addrLen]).addrPort()
-		if !from.Addr().IsUnspecified() { // the zero address marks a count of lost datagrams
+		if !from.Addr().IsUnspecified() { // else a count of lost datagrams
 			return copy(b, m[addrLen:n]), from, nil
 		}
 		if n == addrLen+8 {

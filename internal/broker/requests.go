@@ -2,9 +2,8 @@ package broker
 
 import "vnic.dev/vnic/dma"
 
-// This table lists all requests of a process to its broker. Only the process that started the broker can send them:
-// it has the other end of the broker's socket. It sends opSeal when it is confined, and maps no guest's memory
-// before. The comment of a row says what the broker does at the request, and what the answer has.
+// This table lists the requests of a process to its broker, over a socket whose other end only the process
+// that started the broker has. A comment says what the broker does, or what its answer has.
 //
 // A row has the types of the request's body and of the answer's, and states
 //   - when the process may ask: always, or only before opSeal (else EPERM);
@@ -13,62 +12,52 @@ import "vnic.dev/vnic/dma"
 //     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
 //   - the handler, which runs after the body has passed its own checks (else EINVAL or ENAMETOOLONG): bodies.go.
 var (
-	// Opens a TCP connection to an address that the gateway's policy permits; the answer has its socket.
+	// A TCP connection to an address that the gateway's policy permits.
 	opDial = row[address, none]("dial", always, fdNone, slow, socket((*server).dial))
-	// Opens a socket for a guest's flow of UDP or of ICMP echoes, to an address that the gateway's policy permits; the
-	// answer has the socket.
+	// A socket for a guest's flow of UDP or of ICMP echoes.
 	opFlow = row[flow, none]("flow", always, fdNone, slow, socket((*server).openFlow))
-	// Opens a UDP socket at the address of a forward (Config.Forwards), connected to an address that has sent a datagram
-	// to the forward; the answer has the socket.
+	// A UDP socket at the address of a forward, connected to an address that has sent to the forward.
 	opAnswer = row[answer, none]("answer", always, fdNone, slow, socket((*server).openAnswer))
-	// Opens a TCP connection or a UDP socket to a resolver of the host that the gateway's policy permits; the answer has
-	// the socket.
+	// A TCP connection or a UDP socket to a resolver of the host.
 	opResolver = row[resolver, none]("resolver", always, fdNone, slow, socket((*server).dialResolver))
-	// Connects to a Unix socket of Config.Connect; the answer has the connection's socket.
+	// A connection to a Unix socket of Config.Connect.
 	opConnect = row[socketIndex, none]("connect", always, fdNone, slow, socket((*server).connect))
 	// Cancels a slow request, by its id.
 	opCancel = row[uint32, none]("cancel", always, fdNone, atOnce, plain((*server).cancel))
-	// Opens the host's socket of a UDP forward (Config.Forwards). The answer has its port, and another socket, by which
-	// the process receives the forward's datagrams and sends answers, to their senders alone.
+	// The host's socket of a UDP forward: its port, and the socket of a relay.
 	opListen = row[address, uint16]("listen", beforeSeal, fdNone, atOnce, (*server).listen)
 
-	// The answer has the addresses of the host's resolvers.
 	opResolvers = row[none, []address]("resolvers", always, fdNone, atOnce, plain((*server).resolvers))
-	// The answer has the host's own addresses.
-	opAddrs = row[none, []address]("addresses", always, fdNone, atOnce, plain((*server).addrs))
-	// The answer says if a process has mapped memory of an earlier vnic (memfds whose names begin with Config.Memory)
-	// and has not mapped the memfd that the body names.
+	opAddrs     = row[none, []address]("addresses", always, fdNone, atOnce, plain((*server).addrs))
+	// Whether a process has mapped memfds whose names begin with Config.Memory, but not the one in the body.
 	opOldMemory = row[mappedFile, bool]("old memory", always, fdNone, atOnce, plain((*server).oldMemory))
-	// The answer says how a process has mapped a file: shared, privately, or unknown.
+	// How a process has mapped a file.
 	opSharing = row[mappedFile, dma.Sharing]("sharing", always, fdNone, atOnce, plain((*server).sharing))
-	// The answer has the number of the process's refused system calls that the broker has counted.
+	// The number of refused system calls.
 	opRefused = row[none, uint64]("refused", always, fdNone, atOnce, plain((*server).refusedCalls))
 
 	// Names a file for opRemove.
 	opKeep = row[keptFile, fileIndex]("keep", beforeSeal, fdNone, atOnce, plain((*server).keep))
-	// Names a file for opRename and opRemove, and the name that opRename gives the file. The descriptor: the file, if
-	// it has no name yet.
+	// Names a file for opRename and opRemove. The descriptor: the file, if it has no name yet.
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
-	// Removes a file of opKeep or opDraft, if its name still leads to the same file (kept.same).
+	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
-	// Gives a file of opDraft its name, if it has no name yet or its temporary name still leads to the same file.
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))
 
-	// Names a process, a QEMU, for opSignal. The descriptor: its pidfd.
+	// Names a process for opSignal. The descriptor: its pidfd.
 	opOwn = row[none, processIndex]("own", beforeSeal, fdMust, atOnce, (*server).ownProcess)
 	// Sends SIGTERM or SIGKILL to a process of opOwn.
 	opSignal = row[processSignal, none]("signal", always, fdNone, atOnce, plain((*server).signal))
-	// Starts to relay the commands of Config.Monitor to a QEMU's monitor. The descriptor: the monitor's socket. The answer
-	// has the socket to which the process then writes commands.
+	// Relays the commands of Config.Monitor to a QEMU's monitor. The descriptor: the monitor's socket. The
+	// answer has the socket for commands.
 	opMonitor = row[none, none]("monitor", beforeSeal, fdMust, atOnce, (*server).monitor)
 
 	// Names a GPU's memory for opGive. The descriptor: its memfd.
 	opMemory = row[none, memoryIndex]("memory", beforeSeal, fdMust, atOnce, (*server).memory)
-	// Starts to send the descriptor of a GPU's memory to the members of a group that connect to a socket. The descriptor:
-	// the listening socket.
+	// Sends the descriptor of a GPU's memory to members of a group that connect to a socket. The descriptor: the
+	// listening socket.
 	opGive = row[grant, none]("give", beforeSeal, fdMust, atOnce, (*server).give)
 
-	// Makes the broker refuse beforeSeal requests from then on. The descriptor: the listener of seccomp that reports
-	// refused system calls.
+	// Makes the broker refuse beforeSeal requests from then on. The descriptor: the listener of seccomp.
 	opSeal = row[none, none]("seal", beforeSeal, fdMay, atOnce, (*server).seal)
 )

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// raw sends a request with any bytes as its body.
 func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	ctx, cancel := soon()
 	defer cancel()
@@ -23,10 +22,6 @@ func raw(k *Client, op uint32, body []byte, fds ...int) error {
 	return err
 }
 
-// The broker refuses a request with a body of another length, one without the descriptor that its row demands, one with
-// a descriptor that its row forbids, one with two descriptors, and after the seal one that is allowed only before. It
-// answers the next request.
-//
 // Invariant: sandbox: The broker refuses a request whose body, descriptors or time are not as its row says.
 func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -39,7 +34,7 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 				testkit.ErrorIs(t, raw(k, uint32(op), make([]byte, size), fds...), want, what)
 				testkit.Must(opRefused.quick(k, none{}))(t)
 			}
-			var fds []int // descriptors that the request must have
+			var fds []int
 			if e.descriptor == fdMust {
 				refuses("no descriptor", unix.EBADF, e.size)
 				fds = []int{file}
@@ -62,7 +57,6 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 	}
 }
 
-// The broker refuses invalid bodies that have the right length.
 func TestBodiesAreChecked(t *testing.T) {
 	k := both(t, Config{Mode: On})
 	keep := func(path string) error {
@@ -92,7 +86,7 @@ func TestBodiesAreChecked(t *testing.T) {
 	}
 }
 
-// The broker refuses or answers any bytes that a hijacked process sends, and answers the next request.
+// The broker answers the next request after any bytes.
 func FuzzRequests(f *testing.F) {
 	for op, e := range table {
 		f.Add(append(peer.Append(nil, requestHeader{Op: uint32(op)}), make([]byte, e.size)...))

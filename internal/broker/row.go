@@ -30,37 +30,35 @@ const (
 	slow
 )
 
-// request is the client's part of a row: the request has a body of type Q, and its answer a body of type A.
+// request is the client's part of a row: Q and A are the types of the request's and the answer's body.
 type request[Q, A any] struct{ op uint32 }
 
-// entry is the server's part of a row.
 type entry struct {
 	name       string
 	when       when
 	descriptor descriptor
 	pace       pace
-	size       int // bytes of the body
+	size       int
 	decode     func(body []byte) (task, error)
 }
 
-// task is a request whose body has been decoded. It returns the answer's body.
+// task is a request whose body has been decoded.
 type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
 // call has the descriptors of a request and its answer.
 type call struct {
-	fds *scm.FDs // descriptors of the request; a handler takes the ones that it keeps
-	out net.Conn // connection whose descriptor goes with the answer, and which is then closed; nil: none
+	fds *scm.FDs // of the request; a handler takes the ones that it keeps
+	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
 }
 
-// table has the rows, by request number; maxRequest is the length of the longest request. Both are set before main
+// table has the rows, by request number; maxRequest bounds the length of a request. Both are set before main
 // runs.
 var (
 	table      []entry
 	maxRequest int
 )
 
-// row adds a request to the table. The request's number is its index there, which both ends share
-// because they are the same program.
+// row adds a request to the table; its number is the index there.
 func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, A]) request[Q, A] {
 	bind := func(body []byte) (task, error) {
 		q, err := decode[Q](body)
@@ -72,7 +70,7 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 			if b := peer.Append(nil, a); len(b) <= maxBody {
 				return b, nil
 			}
-			return nil, unix.E2BIG // a list of addresses that is too long
+			return nil, unix.E2BIG // too many addresses
 		}, err
 	}
 	size := binary.Size(*new(Q))
@@ -80,16 +78,12 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 	return request[Q, A]{uint32(len(table) - 1)}
 }
 
-// handler serves a request. It takes the request's descriptor from c, and puts the answer's
-// descriptor into c.
 type handler[Q, A any] func(s *server, ctx context.Context, c *call, q Q) (A, error)
 
-// plain makes a handler for a request that comes without a descriptor and whose answer has none.
 func plain[Q, A any](f func(*server, Q) (A, error)) handler[Q, A] {
 	return func(s *server, _ context.Context, _ *call, q Q) (A, error) { return f(s, q) }
 }
 
-// socket makes a handler for a request whose answer has a socket's descriptor.
 func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) handler[Q, none] {
 	return func(s *server, ctx context.Context, c *call, q Q) (none, error) {
 		conn, err := f(s, ctx, q)
@@ -100,7 +94,6 @@ func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) h
 	}
 }
 
-// admits checks whether a request is allowed now, and has the right number of descriptors.
 func (e *entry) admits(sealed bool, fds int) error {
 	switch {
 	case e.when == beforeSeal && sealed:
@@ -111,13 +104,12 @@ func (e *entry) admits(sealed bool, fds int) error {
 	return nil
 }
 
-// message encodes a request.
 func (r request[Q, A]) message(id uint32, q Q) []byte {
 	return peer.Append(peer.Append(nil, requestHeader{r.op, id}), q)
 }
 
-// ask sends a request, with or without a descriptor, and waits for the answer. The caller owns fd, the answer's
-// descriptor; -1: the answer has none.
+// ask sends a request, with the descriptors fds, and waits for the answer. The caller owns fd, the answer's
+// descriptor; -1: none.
 func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A, fd int, err error) {
 	got, err := k.ask(ctx, func(id uint32) []byte { return r.message(id, q) }, fds)
 	if err == nil {
@@ -126,7 +118,7 @@ func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A
 	return a, got.fd, err
 }
 
-// quick is ask for a request that the broker answers at once, with an answer without a descriptor.
+// quick is ask for a request of pace atOnce, and an answer without a descriptor.
 func (r request[Q, A]) quick(k *Client, q Q, fds ...int) (A, error) {
 	ctx, cancel := soon()
 	defer cancel()

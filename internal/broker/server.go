@@ -23,32 +23,31 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A broker refuses more than these numbers of requests, files and so on, and logs no more than maxKinds.
+// Bounds of what a broker keeps.
 const (
-	maxSlow     = 1024 // unanswered slow requests
-	maxKept     = 256  // files that opKeep and opDraft have named
-	maxOwn      = 256  // processes that opOwn has named
-	maxKinds    = 64   // logged kinds of refused system calls
+	maxSlow     = 1024
+	maxKept     = 256
+	maxOwn      = 256
+	maxKinds    = 64
 	maxMemories = dma.MaxGPUs
 )
 
-// server is the broker's end of the connection.
 type server struct {
 	conn   *scm.Socket
 	config Config
 	dialer *gateway.Dialer
 	log    *slog.Logger
 
-	slots   chan struct{} // has an element for each slow request
+	slots   chan struct{}
 	refused atomic.Uint64
 
-	// Only the goroutine that reads requests uses these fields.
+	// Only the goroutine that reads requests uses these.
 	sealed   bool
 	kept     []kept
 	owned    []int // pidfds
-	memories []int // descriptors of GPUs' memory
+	memories []int
 
-	gpus gpufd.Server   // sends descriptors of GPUs' memory to other processes (opGive)
+	gpus gpufd.Server
 	wg   sync.WaitGroup // slow requests, and relays
 
 	mu      sync.Mutex
@@ -56,7 +55,6 @@ type server struct {
 	relays  map[netip.AddrPort]*relay     // by the forward's address
 }
 
-// serve answers requests of the confined process until the connection ends.
 func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	s := &server{conn: messageSocket(c), config: config, log: log, slots: make(chan struct{}, maxSlow),
 		cancels: map[uint32]context.CancelFunc{}, relays: map[netip.AddrPort]*relay{},
@@ -65,7 +63,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
 		cancel()
-		_ = c.Close() // further answers fail at once
+		_ = c.Close()
 		s.wg.Wait()
 		for _, k := range s.kept {
 			_ = errors.Join(k.dir.Close(), k.draft.Close())
@@ -87,8 +85,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	}
 }
 
-// handle answers a request, or starts a goroutine that answers it. A message that is shorter than a header gets no
-// answer. err is the reason why the message's descriptors were not accepted, or nil.
+// handle ignores a message that is shorter than a header. err is an error of the message's descriptors.
 func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) {
 	h, body, ok := header[requestHeader](b)
 	if !ok {
@@ -115,14 +112,12 @@ func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) 
 	}
 }
 
-// run does a task, and answers.
 func (s *server) run(ctx context.Context, id uint32, fds *scm.FDs, do task) {
 	c := call{fds: fds}
 	body, err := do(s, ctx, &c)
 	s.answer(id, body, c.out, err)
 }
 
-// begin starts a goroutine that answers a slow request, unless there are too many.
 func (s *server) begin(ctx context.Context, id uint32, do task) {
 	select {
 	case s.slots <- struct{}{}:
@@ -144,7 +139,7 @@ func (s *server) begin(ctx context.Context, id uint32, do task) {
 	})
 }
 
-// answer sends an answer, with the descriptor of out unless out is nil, and closes out.
+// answer sends an answer, with the descriptor of out if out is not nil, and closes out.
 func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	b := append(peer.Append(nil, answerHeader{id, uint32(errnoOf(err))}), body...)
 	if out == nil {
@@ -155,7 +150,6 @@ func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	_ = out.Close()
 }
 
-// errnoOf returns the error number that an answer carries for err.
 func errnoOf(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -171,15 +165,12 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// element returns element i of a list, or EINVAL if the list has none.
 func element[T any, I ~uint32](list []T, i I) (e T, err error) {
 	if uint64(i) >= uint64(len(list)) {
 		return e, unix.EINVAL
 	}
 	return list[i], nil
 }
-
-// The handlers of requests follow; those for files are in files.go, opMonitor's is in monitor.go.
 
 func (s *server) dial(ctx context.Context, to address) (net.Conn, error) {
 	return s.dialer.Dial(ctx, "tcp", to.addrPort())
@@ -223,7 +214,6 @@ func (s *server) cancel(id uint32) (none, error) {
 	return none{}, nil
 }
 
-// listen makes the socket of a forward, and starts a relay between it and the process. It returns the socket's port.
 func (s *server) listen(ctx context.Context, c *call, addr address) (port uint16, err error) {
 	host, err := s.dialer.ListenUDP(addr.addrPort())
 	if err != nil {
@@ -277,7 +267,6 @@ func (s *server) memory(_ context.Context, c *call, _ none) (memoryIndex, error)
 	return take[memoryIndex](&s.memories, maxMemories, c)
 }
 
-// take adds the call's descriptor to a list, and returns its index.
 func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 	if len(*list) == most {
 		return 0, unix.EPERM
@@ -287,7 +276,7 @@ func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 }
 
 func (s *server) signal(p processSignal) (none, error) {
-	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the group that the child leads (internal/proc)
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the group that the child leads
 	sig := unix.Signal(p.Signal)
 	pidfd, err := element(s.owned, p.Process)
 	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {
@@ -296,8 +285,7 @@ func (s *server) signal(p processSignal) (none, error) {
 	return none{}, err
 }
 
-// give starts to send the descriptor of a GPU's memory to each process that connects to the listening socket and that
-// access.Rule admits.
+// access.Rule decides who gets the descriptor.
 func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
 	memory, err := element(s.memories, g.Memory)
 	if err != nil {
@@ -332,7 +320,6 @@ func (s *server) seal(_ context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// watch counts the refused system calls, and logs each kind once, for the first maxKinds kinds.
 func (s *server) watch(listener int) {
 	trial, what := s.config.Mode == Log, "sandbox: refused"
 	if trial {
@@ -344,7 +331,7 @@ func (s *server) watch(listener int) {
 		if trial && r.Nr == unix.SYS_OPENAT {
 			kind = r.Opens(list, paths)
 		}
-		if kind == "" { // an openat that Landlock would permit
+		if kind == "" {
 			return
 		}
 		s.refused.Add(1)

@@ -22,10 +22,9 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// The modes of a sandbox.
 const (
 	On  = "on"
-	Log = "log" // no call is refused; calls that On would refuse are logged
+	Log = "log" // nothing is refused; calls that On would refuse are logged
 	Off = "off"
 )
 
@@ -37,27 +36,25 @@ func CheckMode(mode string) error {
 	return nil
 }
 
-// Config lists what a broker may do for its process. The Config of a running broker does not change.
+// Config lists what a broker may do for its process.
 type Config struct {
-	Mode string // On or Log
-	// NAT, Policy and Forwards are the fields of gateway.Options with these names.
+	Mode string
+	// As in gateway.Options.
 	NAT      bool
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
-	Connect  []string // paths of the Unix sockets to which the broker connects at the process's request
-	Memory   string   // the beginning of the names of memfds that OldMemory looks for
-	Monitor  []string // commands that the process may give to its QEMUs' monitors
+	Connect  []string // paths of the Unix sockets for Client.Connect
+	Memory   string   // the prefix for Client.OldMemory
+	Monitor  []string // commands for QEMUs' monitors
 }
 
-// argument is the argument with which Start starts this program as a broker. No command has this
-// name.
+// argument makes this program a broker.
 const argument = "__broker"
 
-// Is reports whether a process with these arguments is a broker that Start has started.
+// Is reports whether a process with these arguments is a broker.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
-// Start starts a broker for this process. The broker inherits descriptors without close-on-exec: the caller should
-// have none.
+// Start starts a broker for this process. The broker inherits descriptors without close-on-exec.
 func Start(c Config) (*Client, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -85,12 +82,12 @@ func Start(c Config) (*Client, error) {
 	return k, nil
 }
 
-// Main runs a broker and returns the exit status. It reads the configuration from standard input, and
-// requests from descriptor 3.
+// Main runs a broker, with its Config on standard input and the process's socket as descriptor 3, and returns
+// the exit status.
 func Main() int {
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // other processes of this user cannot read this one's memory
-	// systemd and pkill(1) signal each process of vnic. The broker ignores these signals, because the confined process
-	// still needs the broker while it ends its QEMUs.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // so that other processes of this user cannot read its memory
+	// The confined process needs the broker to end its QEMUs when systemd or pkill(1) signals all processes of
+	// vnic.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var config Config
@@ -108,11 +105,11 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process all system calls that are neither in profile.go nor in more; in mode Log it forbids
-// none, and the broker counts and logs them. The caller calls Keep, Draft, Own, Monitor, Give and ListenUDP before.
-// The warning names the parts of the sandbox that do not work on this machine; "": all work.
+// Confine forbids this process system calls that neither profile.go nor more lists; in mode Log it forbids
+// none, and the broker logs them. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning
+// names parts of the sandbox that do not work on this machine.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
-	_ = time.Now().Local().String() // reads the time zone's file, which cannot be opened later
+	_ = time.Now().Local().String() // loads the time zone's file, which cannot be opened later
 	broker := -1
 	if err := scm.Control(k.conn, func(fd int) error { broker = fd; return nil }); err != nil {
 		return "", err
@@ -146,7 +143,7 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 		fds = []int{int(listener.Fd())}
 		defer listener.Close()
 	}
-	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // nobody waits for the answer
+	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // it gets no answer
 	if err == nil && mode == On {
 		err = confine.Forbid(slices.DeleteFunc(slices.Clone(handover), func(nr uintptr) bool {
 			return slices.ContainsFunc(more, func(c confine.Call) bool { return c.Nr == nr && len(c.If) == 0 })

@@ -15,33 +15,28 @@ import (
 
 var le = binary.LittleEndian
 
-// A message is a header and a body, and has at most one descriptor.
 type (
 	requestHeader struct {
-		Op uint32 // the request's place in the table
+		Op uint32 // index in the table
 		ID uint32 // chosen by the client; the answer repeats it
 	}
 	answerHeader struct {
 		ID    uint32
-		Errno uint32 // not 0: the request was refused or failed, and the answer has no body
+		Errno uint32 // not 0: the request has failed, and there is no body
 	}
 )
 
 const (
 	headerLen = 8
-	maxBody   = 4096 * addrLen // the longest body of an answer, in bytes
+	maxBody   = 4096 * addrLen // of an answer, in bytes
 )
 
-// errDescriptors is the cause of errors for a message with more than one descriptor, or with a descriptor that this
-// process has no room for.
 var errDescriptors = fmt.Errorf("descriptors: %w", unix.EBADF)
 
-// messageSocket returns a socket that sends and receives messages over a connection.
 func messageSocket(c *net.UnixConn) *scm.Socket {
 	return &scm.Socket{UnixConn: c, MaxFDs: 1, Bad: errDescriptors}
 }
 
-// header decodes the header of a message. ok is false if the message is too short.
 func header[H any](b []byte) (h H, body []byte, ok bool) {
 	if len(b) < headerLen {
 		return h, nil, false
@@ -49,7 +44,7 @@ func header[H any](b []byte) (h H, body []byte, ok bool) {
 	return peer.Decode[H](b), b[headerLen:], true
 }
 
-// decode decodes a body and checks it. Each value has only one valid encoding: a bool of 2, for example, is refused.
+// decode decodes a body and checks it. Each value has only one valid encoding: a bool of 2 is refused.
 func decode[T any](b []byte) (v T, err error) {
 	if list, ok := any(&v).(*[]address); ok {
 		*list = make([]address, len(b)/addrLen)
@@ -63,8 +58,8 @@ func decode[T any](b []byte) (v T, err error) {
 	return v, err
 }
 
-// address is an IP address with a port: a byte that is 1 for IPv4 and else 0, two bytes of port, and the 16 bytes of
-// the IPv6 or IPv4-mapped address.
+// address is an IP address with a port: a byte that is 1 for IPv4, two bytes of port, and 16 bytes of
+// address.
 type address [addrLen]byte
 
 const addrLen = 19

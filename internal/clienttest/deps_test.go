@@ -13,9 +13,6 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const program = "vnic.dev/vnic/internal/clienttest/devmem-clients"
 
-// Of this module the program contains only the clients, package devmem, implementations of devmem
-// without vnic's NICs, and small independent packages.
-//
 // Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
 // vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
 func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
@@ -34,7 +31,6 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 			"internal/elements internal/limits internal/scm internal/testkit loader")
 }
 
-// Without GPU memory newBench returns an error, and the bench can be closed.
 func TestBenchWithoutAGPU(t *testing.T) {
 	b, err := newBench("no-such-interface", 1<<20)
 	testkit.Equal(t, "a bench without a GPU fails", err != nil, true)

@@ -14,20 +14,18 @@ import (
 	"vnic.dev/vnic/internal/devmemtest"
 )
 
-// Layout of the GPU memory.
 const (
-	dataOff, dataSize       = 0, devmemtest.MemorySize // data of jobs
+	dataOff, dataSize       = 0, devmemtest.MemorySize
 	poolOff, poolSize       = dataOff + dataSize, 4 << 20
 	scratchOff, scratchSize = poolOff + poolSize, 2 << 20
 	gpuSize                 = scratchOff + scratchSize
 )
 
-// gpu is the memory of GPU 0, which the CPU accesses through a mapping of its dma-buf, as with a GPU
-// driver that allows such mappings. Caches are coherent with devices (x86), so no
-// DMA_BUF_IOCTL_SYNC is needed.
+// gpu is the memory of GPU 0, which the CPU accesses through a mapping of its dma-buf. Caches are coherent
+// with devices (x86), so no DMA_BUF_IOCTL_SYNC is needed.
 type gpu struct {
 	*kernel.UDMABuf
-	mapped []byte // the mapping of the dma-buf
+	mapped []byte
 }
 
 func newGPU(node int) (_ *gpu, err error) {
@@ -46,7 +44,7 @@ func newGPU(node int) (_ *gpu, err error) {
 	return g, nil
 }
 
-// find returns the mapped bytes of [off, off+size) of GPU id, for plain.MapMemory.
+// find returns the mapped bytes of [off, off+size) of GPU id.
 func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 	if id != 0 {
 		return nil, fmt.Errorf("gpu %d: %w", id, syscall.ENODEV)
@@ -59,7 +57,6 @@ func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 
 func (g *gpu) memory() devmem.Memory { return plain.MapMemory(g.find) }
 
-// Close frees the memory.
 func (g *gpu) Close() error {
 	var err error
 	if g.mapped != nil {

@@ -24,20 +24,19 @@ import (
 
 // Report is the result of a job.
 type Report struct {
-	// The job "memory" sets the next two fields: the number of passed cases, and the results of the failed ones.
+	// Job "memory": the number of passed cases, and the results of the others.
 	Passed int                 `json:"passed,omitempty"`
 	Cases  []devmemtest.Result `json:"cases,omitempty"`
 
-	Received  uint64 `json:"received,omitempty"` // bytes of payload
+	Received  uint64 `json:"received,omitempty"` // bytes
 	Sent      uint64 `json:"sent,omitempty"`
-	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received: arrived in host memory
-	SHA256    string `json:"sha256,omitempty"`     // digest of the received bytes, or of a ring's sums
+	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received
+	SHA256    string `json:"sha256,omitempty"`     // of the received bytes, or of a ring's sums
 	Written   string `json:"written,omitempty"`    // SHA-256 of the bytes written to a block device
 
 	Memory devmem.MemoryStats `json:"memory"`
 }
 
-// bench is the setup of a job.
 type bench struct {
 	gpu    *gpu
 	dev    *kernel.Device
@@ -47,7 +46,7 @@ type bench struct {
 	data, pool, scratch devmem.Buffer
 }
 
-// newBench opens the interface. It removes the last queue from RSS: the client of the job uses that queue.
+// newBench opens the interface, and removes the last queue from RSS for the job.
 func newBench(name string, node int) (b *bench, err error) {
 	b = &bench{}
 	defer func() {
@@ -89,18 +88,16 @@ func (b *bench) close() (err error) {
 	return err
 }
 
-// bytes returns the first n bytes of data, in the mapped dma-buf.
 func (b *bench) bytes(n uint64) []byte { return b.gpu.mapped[dataOff : dataOff+n : dataOff+n] }
 
 func digest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// other is a buffer that claims to be on another GPU.
 type other struct{ devmem.Buffer }
 
 func (other) GPU() int { return 1 }
 
-// cases runs the test suite of devmem.Memory over the mapped dma-buf. It checks contents through a
-// separate mapping of the dma-buf's memfd.
+// cases runs the test suite of devmem.Memory. It checks contents through a separate mapping of the dma-buf's
+// memfd.
 func (b *bench) cases(ctx context.Context, r *Report) error {
 	buffers := [2]devmem.Buffer{b.data, nil}
 	var err error
@@ -124,7 +121,6 @@ func (b *bench) cases(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// load brings a file from a web server to GPU memory.
 func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	o, err := loader.Open(ctx, url, loader.Config{Device: b.dev, Memory: b.memory, Queue: b.queue, Pool: b.pool,
 		Connections: 2, RangeSize: 256 << 10})
@@ -141,7 +137,7 @@ func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	return nil
 }
 
-// plain reads the file into host memory over an ordinary socket, for comparison with load.
+// plain reads a file into host memory, for comparison with load.
 func (b *bench) plain(ctx context.Context, url string, r *Report) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -181,8 +177,6 @@ const (
 	writeSeed  = 7
 )
 
-// blocks reads a whole device, writes all of it from another offset of the data buffer, and reads it
-// again.
 func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	size := d.Info().Size
@@ -213,8 +207,7 @@ func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err erro
 	return nil
 }
 
-// all reads or writes a whole device, from the last block to the first. The device's first byte
-// corresponds to offset mem of the buffer.
+// all reads or writes a whole device, from the last block to the first, at offset mem of the buffer.
 func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	left := d.Info().Size
 	var errs []error
@@ -226,7 +219,7 @@ func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// fill fills b from a seed with a linear congruential generator (Knuth, MMIX), 8 bytes at a time.
+// fill fills b from a seed by a linear congruential generator (Knuth, MMIX), 8 bytes at a time.
 func fill(b []byte, seed uint64) {
 	for off := 0; off+8 <= len(b); off += 8 {
 		seed = seed*6364136223846793005 + 1442695040888963407
@@ -234,11 +227,11 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Ring has the settings of a rank in a ring.
+// Ring has the settings of a rank.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort
-	Count        int // number of integers
+	Count        int // of integers
 }
 
 // Element returns the k-th integer of a rank before the reduction.
@@ -252,7 +245,6 @@ func (r Ring) Sum(k int) (sum uint32) {
 	return sum
 }
 
-// ring adds integers over all ranks (an all-reduce), and checks the sums.
 func (b *bench) ring(ctx context.Context, c Ring, r *Report) (err error) {
 	if c.Count < 0 || c.Count > dataSize/4 {
 		return fmt.Errorf("%d integers: up to %d", c.Count, dataSize/4)

@@ -28,9 +28,8 @@ needs to at the interface, and sets it back. JOB is one of:
 
 `
 
-// options are the program's flags and its job.
 type options struct {
-	name   string // name of the interface
+	name   string
 	node   int
 	limit  time.Duration
 	url    string
@@ -83,7 +82,6 @@ func Main(args []string) int {
 	return 0
 }
 
-// run opens the interface and runs the job.
 func run(ctx context.Context, o *options) (r Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// probing makes the test's program a process that confines itself, and then tries forbidden calls. Its
-// value is the mode: "on", "log" for a trial, or "off" for no confinement.
+// probing makes the test's program run probe in this mode: "on", "log" for a trial, or "off" for no
+// confinement.
 const probing = "VNIC_CONFINE_PROBE"
 
 func TestMain(m *testing.M) {
@@ -36,15 +36,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// try is an action of a process that an attacker has taken over.
 type try struct {
 	name string
-	call string // the text of the Refusal; "": only Landlock refuses it, if the kernel has Landlock
+	call string // text of the Refusal; "": only Landlock refuses it
 	do   func() error
 }
 
-// tries run on several threads. The sockets are already open: two of TCP, one of UDP. dir has a
-// file "mine".
 func tries(sockets [3]int, dir string) []try {
 	nobody := func() unix.Sockaddr { return &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}} }
 	return []try{
@@ -72,7 +69,7 @@ func tries(sockets [3]int, dir string) []try {
 		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody()) }},
 		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody(), 0) }},
 		{"bind", "bind", func() error { return unix.Bind(sockets[1], &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) }},
-		{"ptrace", "ptrace", func() error { // on a process that does not exist
+		{"ptrace", "ptrace", func() error {
 			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
 				return e
 			}
@@ -87,13 +84,12 @@ func tries(sockets [3]int, dir string) []try {
 	}
 }
 
-// result is the result of a try.
 type result struct {
 	Name, Err string
 	Refused   bool
 }
 
-// probe is the confined process: its descriptor 3 is connected to the test.
+// probe is the confined process; its descriptor 3 is connected to the test.
 func probe(mode, dir string) error {
 	var sockets [3]int
 	for i, kind := range []int{unix.SOCK_STREAM, unix.SOCK_STREAM, unix.SOCK_DGRAM} {
@@ -102,7 +98,6 @@ func probe(mode, dir string) error {
 			return err
 		}
 	}
-	// Threads that exist when the process is confined: all of them must be confined.
 	var ready, begin, done sync.WaitGroup
 	results := make(chan result, 100)
 	list := tries(sockets, dir)
@@ -139,7 +134,7 @@ func probe(mode, dir string) error {
 	if err := answers.Encode(out); err != nil {
 		return err
 	}
-	err := unix.Exec("/bin/true", []string{"true"}, nil) // if it is allowed, the program ends here
+	err := unix.Exec("/bin/true", []string{"true"}, nil) // ends the program if it is allowed
 	return answers.Encode([]result{{"program", err.Error(), errors.Is(err, unix.EPERM)}})
 }
 
@@ -168,7 +163,6 @@ func confineProbe(mode string) error {
 	return errors.Join(unix.Sendmsg(3, []byte("listener"), unix.UnixRights(int(l.Fd())), nil, 0), l.Close())
 }
 
-// run runs a probe, and returns its results and refused calls.
 func run(t *testing.T, mode string) (results map[string]result, refused map[string]int) {
 	t.Helper()
 	a, b, err := scm.Pair()
@@ -203,7 +197,7 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 		}()
 	}
 	testkit.OK(t, cmd.Wait())
-	testkit.OK(t, <-watched) // the watch ends with the process
+	testkit.OK(t, <-watched)
 	for d := json.NewDecoder(&output); ; {
 		var list []result
 		if err := d.Decode(&list); errors.Is(err, io.EOF) {
@@ -217,10 +211,6 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 	}
 }
 
-// In a confined process forbidden calls fail with an errno and a count, on each of its threads; and
-// the process continues. Without confinement the calls succeed, and in a trial they succeed and are
-// counted.
-//
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
 func TestConfinedProcessIsHeld(t *testing.T) {
 	if s := confine.Look(); !s.Seccomp || !s.Listeners || s.Landlock != confine.LandlockABI() {

@@ -1,28 +1,21 @@
-// Package confine removes rights from the running process permanently, from all its threads: files
-// by Landlock (go-landlock), system calls by a seccomp filter (seccomp(2)), a classic BPF program
-// that is made from a list. It does not depend on the rest of vnic.
+// Package confine removes rights from the running process permanently, from all its threads: files by
+// Landlock (go-landlock), system calls by a seccomp filter (seccomp(2)) that is made from a list.
 //
-// The remaining rights are data: Calls and Paths, most with the reason why they are needed. Everything that
-// is not listed fails with EPERM (a path that Landlock refuses: EACCES; a call in Absent: ENOSYS); nothing is
-// killed. A filter can check arguments that are numbers, so a list can allow mmap without PROT_EXEC, and
-// sendto without an address.
+// The remaining rights are data: Calls and Paths. What is not listed fails with EPERM (a path that Landlock
+// refuses: EACCES; a call in [Absent]: ENOSYS); nothing is killed. A filter can check arguments that are
+// numbers, so a list can allow mmap without PROT_EXEC, and sendto without an address.
 //
-// The kernel reports refused system calls to the holder of a listener, which must be another
-// process: the confined process could otherwise allow itself everything. The holder counts refused
-// calls, and answers with EPERM, or, in a trial run, lets them happen. Without a holder (it has
-// ended, or the kernel has no listeners) refused calls also fail, with ENOSYS or EPERM. Landlock
-// reports refused accesses to nobody, and has no trial mode: in a trial run the holder checks the
-// path of each openat (Trial, Refusal.Opens), and reports what Landlock would refuse.
+// The kernel reports refused system calls to the holder of a listener, which must be another process: the
+// confined process could otherwise allow itself everything. The holder answers with EPERM, or, in a trial
+// run, lets them happen. Landlock has no listener and no trial mode: in a trial run the holder checks the
+// path of each openat ([Refusal.Opens]).
 //
-// A confined process cannot signal others, because its list has no call for it. Landlock's scope of
-// signals is not used: it would also block the signal with which the kernel ends the process's
-// children (internal/proc).
+// A confined process cannot signal others, because its list has no call for it. Landlock's scope of signals
+// is not used: it would also block the signal with which the kernel ends the process's children
+// (internal/proc).
 //
-// Costs: a system call that is listed without conditions costs some tens of ns, for the kernel's
-// entry path with filters, because the kernel keeps one bit for it (Linux 5.11); others cost the
-// filter, some tens of BPF instructions (internal/broker, BenchmarkCall;
-// docs/threat-model.md). A refused one costs two switches to the holder and back, and one count in
-// the holder: it stores nothing for each call, and decides how many lines it writes.
+// A system call that is listed without conditions costs little, because the kernel keeps one bit for it
+// (Linux 5.11); others cost the filter, some tens of BPF instructions.
 //
 // The filter supports amd64 and arm64.
 package confine

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7,
-// or this process already has somebody else's listener. Refused calls fail nevertheless, except in a trial.
+// ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7, or this
+// process already has somebody else's listener. Refused calls fail nevertheless, except in a trial.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
 // Actions of a filter (seccomp(2)).
@@ -23,7 +23,6 @@ const (
 	actionAbsent = actionErrno | uint32(unix.ENOSYS)
 )
 
-// program builds the filter. Calls that are neither listed nor in Absent get the action otherwise.
 func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	p := policy{otherwise: otherwise, badArch: actionRefuse, calls: make(map[uint32][]bpf.Instruction)}
 	absent := make(map[uint32]bool)
@@ -40,7 +39,6 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 			p.calls[nr] = []bpf.Instruction{bpf.RetConstant{Val: actionAllow}}
 		}
 	}
-	// A call with conditions: one alternative after the other, and then the action if none matches.
 	alternatives := make(map[uint32][]bpf.Instruction)
 	for _, c := range list {
 		nr := uint32(c.Nr)
@@ -62,11 +60,9 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	return p.assemble()
 }
 
-// Calls removes all system calls but the listed ones, from all threads, permanently. The caller
-// must pass the listener to another process, which calls Watch, and close it; until Watch runs, each
-// thread that makes a refused call blocks. If the error is ErrNoListener, the filter is installed
-// nevertheless, unless trial is set: a trial refuses nothing, so without a listener no filter is
-// installed.
+// Calls removes all system calls but the listed ones, from all threads, permanently. The caller must pass the
+// listener to another process, which calls [Watch], and close it; until then, a refused call blocks its
+// thread. With [ErrNoListener] the filter is installed nevertheless, unless trial is set.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	p, err := program(list, actionNotify)
 	if err != nil {
@@ -74,10 +70,10 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	}
 	const all = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER |
 		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
-	// Without WAIT_KILLABLE_RECV a signal would interrupt a thread that waits for the answer to its
-	// call: the thread would make the call, and the holder would count it, again.
+	// Without WAIT_KILLABLE_RECV a signal could interrupt a thread that waits for the answer: the call would be
+	// made, and counted, again.
 	fd, err := setFilter(p, all|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
-	if errors.Is(err, unix.EINVAL) { // the kernel is older than 5.19
+	if errors.Is(err, unix.EINVAL) { // before Linux 5.19
 		fd, err = setFilter(p, all)
 	}
 	switch {
@@ -97,9 +93,8 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	return nil, ErrNoListener
 }
 
-// Forbid removes system calls that Calls has left, from all threads: calls that were needed to pass
-// on the listener. They then fail with EPERM and are not counted. Calls must have left seccomp(2)
-// and prctl(PR_SET_NO_NEW_PRIVS).
+// Forbid removes system calls that [Calls] has left, from all threads. They then fail with EPERM and are not
+// counted. Calls must have left seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS).
 func Forbid(list ...uintptr) error {
 	p, err := forbidding(list)
 	if err == nil {
@@ -111,7 +106,6 @@ func Forbid(list ...uintptr) error {
 	return nil
 }
 
-// forbidding builds a filter that refuses some calls and leaves the others to earlier filters.
 func forbidding(list []uintptr) ([]unix.SockFilter, error) {
 	p := policy{otherwise: actionAllow, badArch: actionAllow, calls: make(map[uint32][]bpf.Instruction)}
 	for _, nr := range list {

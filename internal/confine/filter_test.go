@@ -18,11 +18,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reference builds a filter with gVisor's package, independently of program.
+// reference builds program's filter with gVisor's package.
 func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, c := range list {
-		if len(c.If) == 0 && !rules.Has(c.Nr) { // Set panics if the number is already set
+		if len(c.If) == 0 && !rules.Has(c.Nr) {
 			rules.Set(c.Nr, seccomp.MatchAll{})
 		}
 	}
@@ -59,7 +59,6 @@ func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error
 	return instructions, err
 }
 
-// referenceForbidding builds Forbid's filter with gVisor's package.
 func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, nr := range list {
@@ -73,14 +72,12 @@ func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	return instructions, err
 }
 
-// data is the input of a filter: struct seccomp_data.
 type data struct {
 	nr, arch uint32
 	ip       uint64
 	args     [6]uint64
 }
 
-// filters has the reference filter and the package's filter, which two interpreters run.
 type filters struct {
 	theirs, ours gbpf.Program
 	vm           *bpf.VM
@@ -114,7 +111,6 @@ func newFilters(t rapid.TB, theirs []gbpf.Instruction, ours []unix.SockFilter) *
 	return f
 }
 
-// same checks that both filters have the same action for a call, and returns it.
 func (f *filters) same(t rapid.TB, d data) uint32 {
 	t.Helper()
 	f.tried++
@@ -125,7 +121,7 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 	for i, v := range d.args {
 		binary.NativeEndian.PutUint64(b[offArgs+8*i:], v)
 	}
-	for i := 0; i < len(b); i += 4 { // this VM is for packets: it loads big endian
+	for i := 0; i < len(b); i += 4 { // the VM is for packets: it loads big endian
 		binary.BigEndian.PutUint32(f.swapped[i:], binary.NativeEndian.Uint32(b[i:]))
 	}
 	want, err1 := gbpf.Exec[gbpf.NativeEndian](f.theirs, b[:])
@@ -139,9 +135,7 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 
 const otherArch = unix.AUDIT_ARCH_X86_64 ^ unix.AUDIT_ARCH_AARCH64 ^ auditArch
 
-// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers,
-// with arguments and without. It counts the actions for calls of this architecture without
-// arguments.
+// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers.
 func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	t.Helper()
 	const x32 = 1 << 30 // __X32_SYSCALL_BIT
@@ -163,8 +157,7 @@ func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	return count
 }
 
-// around returns values that meet the conditions on an argument, and values that differ from them
-// by a bit or by one.
+// around returns values that meet the conditions on an argument, and values near them.
 func around(conditions []Arg) []uint64 {
 	values := map[uint64]bool{0: true, 1: true, 1 << 31: true, 1 << 32: true, math.MaxUint32: true, math.MaxInt64: true,
 		1 << 63: true, math.MaxUint64: true}
@@ -181,8 +174,8 @@ func around(conditions []Arg) []uint64 {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// everyArgument runs both filters for the calls that have conditions. Arguments with a condition
-// have the values of around, in all combinations; the others are all zeros, or all ones.
+// everyArgument runs both filters for the calls that have conditions, with all combinations of the values of
+// around.
 func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	t.Helper()
 	conditions := make(map[uintptr]*[6][]Arg)
@@ -221,7 +214,6 @@ func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	}
 }
 
-// lists are lists as in use; "serve" has the conditions of internal/broker.
 func lists() map[string][]Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	serve := slices.Concat(GoRuntime(4711), Sockets, []Call{
@@ -246,10 +238,10 @@ func lists() map[string][]Call {
 			{Nr: 1, Name: "b", If: []Arg{Without(0, wide)}},
 			{Nr: 2, Name: "c", If: []Arg{{3, 0xffffffff00000000, 0x8000000000000000}}},
 			{Nr: 3, Name: "d", If: []Arg{{3, 0xffffffff00000000, 0}}},
-			{Nr: 4, Name: "e", If: []Arg{{3, 0, 0}}},                 // always
-			{Nr: 5, Name: "f", If: []Arg{{3, 0, 1}}},                 // never
-			{Nr: 6, Name: "g", If: []Arg{{3, 0xff00, 0xff01}}},       // never
-			{Nr: 7, Name: "h", If: []Arg{{0, 0xff00, 1 << 40}}},      // never
+			{Nr: 4, Name: "e", If: []Arg{{3, 0, 0}}},
+			{Nr: 5, Name: "f", If: []Arg{{3, 0, 1}}},
+			{Nr: 6, Name: "g", If: []Arg{{3, 0xff00, 0xff01}}},
+			{Nr: 7, Name: "h", If: []Arg{{0, 0xff00, 1 << 40}}},
 			{Nr: 8, Name: "i", If: []Arg{{0, wide, wide &^ 0xff}}},   // both halves, with a mask
 			{Nr: 8, Name: "i", If: []Arg{Is(2, 1<<32), IsInt(0, 5)}}, // in no order
 		},
@@ -261,9 +253,6 @@ func lists() map[string][]Call {
 	}
 }
 
-// A filter has the same action for each call as gVisor's seccomp package: for all numbers of this
-// architecture, of others and of x32, and for values around the values of the conditions.
-//
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
 func TestFilterIsThatOfTheList(t *testing.T) {
 	for name, list := range lists() {
@@ -286,7 +275,6 @@ func TestFilterIsThatOfTheList(t *testing.T) {
 	}
 }
 
-// A filter of any random list has the same actions as gVisor's.
 func TestFilterOfAnyList(t *testing.T) {
 	half := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, math.MaxUint32, 1 << 31}), rapid.Uint64Max(math.MaxUint32))
 	number := rapid.Custom(func(t *rapid.T) uint64 { return half.Draw(t, "high")<<32 | half.Draw(t, "low") })
@@ -319,11 +307,11 @@ func TestFilterOfAnyList(t *testing.T) {
 				d.args[i] = number.Draw(t, "argument")
 			}
 			f.same(t, d)
-			for _, a := range c.If { // an allowed call
+			for _, a := range c.If {
 				d.args[a.Index] = d.args[a.Index]&^uint64(a.Mask) | uint64(a.Value)
 			}
 			f.same(t, d)
-			for _, a := range c.If { // a call that differs by one bit
+			for _, a := range c.If { // another call, by one bit
 				was := d.args[a.Index]
 				d.args[a.Index] ^= 1 << rapid.IntRange(0, 63).Draw(t, "bit")
 				f.same(t, d)
@@ -336,8 +324,8 @@ func TestFilterOfAnyList(t *testing.T) {
 	})
 }
 
-// A call that is listed without conditions is allowed without loading its arguments: only then does
-// the kernel keep one bit for it, and does not run the filter (seccomp_is_const_allow, Linux 5.11).
+// A call that is listed without conditions is allowed by its number: only then does the kernel not run the
+// filter for it (seccomp_is_const_allow, Linux 5.11).
 func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	list := lists()["serve"]
 	var raw []bpf.RawInstruction
@@ -357,8 +345,7 @@ func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	}
 }
 
-// Jumps over more code than a conditional jump can skip are correct: one call has alternatives with
-// more than 255 instructions, and others come after it.
+// More code than a conditional jump can skip (255 instructions) is jumped over.
 func TestFilterOfManyConditions(t *testing.T) {
 	var list []Call
 	for i := range uintptr(150) {

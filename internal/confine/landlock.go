@@ -13,8 +13,7 @@ import (
 var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on " +
 	"its command line)")
 
-// LandlockABI returns the kernel's version of Landlock; 0: none. Version 1 has only files; 4 and newer also
-// have TCP, 6 and newer also abstract sockets.
+// LandlockABI returns the kernel's version of Landlock; 0: none.
 func LandlockABI() int {
 	v, err := llsys.LandlockGetABIVersion()
 	if err != nil {
@@ -23,18 +22,17 @@ func LandlockABI() int {
 	return v
 }
 
-// pinned holds the paths open: procfs creates a directory's inode anew when nobody uses it, and a
-// rule is about an inode.
+// pinned keeps the paths open: a rule is about an inode, and procfs makes a new one for a directory that
+// nobody uses.
 var pinned []int
 
-// scopes are the scopes of Landlock in use, without the scope of signals, which would also block the signal
-// with which the kernel ends our children when we die (PR_SET_PDEATHSIG): they would outlive a
-// killed process. Calls leaves no way to signal others.
+// scopes are the scopes of Landlock in use. The scope of signals would also block the signal with which the
+// kernel ends our children when we die (PR_SET_PDEATHSIG).
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
-// Files removes access to the file system, except for reading these paths. As far as the kernel
-// supports it, it also removes bind and connect of TCP sockets, and connections to abstract
-// sockets of other processes. Open descriptors stay usable. It applies to all threads, permanently.
+// Files removes access to the file system, except for reading these paths, from all threads, permanently. As
+// far as the kernel supports it, it also removes bind and connect of TCP sockets, and connections to abstract
+// sockets of other processes. Open descriptors stay usable.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

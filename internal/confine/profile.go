@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is an allowed system call, if all its conditions hold. A call may be listed several times,
-// with different conditions.
+// Call is an allowed system call, if its conditions hold. It may be listed again with other conditions.
 type Call struct {
 	Nr   uintptr
 	Name string
@@ -15,8 +14,8 @@ type Call struct {
 	Why  string
 }
 
-// Absent are calls that fail with ENOSYS and are not counted, unless the list allows them, as on a kernel
-// without them: their callers have an alternative.
+// Absent are calls that fail with ENOSYS and are not counted, unless a list allows them: their callers have
+// an alternative.
 var Absent = []Call{
 	{unix.SYS_CLONE3, "clone3", nil, "C's threads; its flags are in memory, which no filter sees, and clone does"},
 }
@@ -36,15 +35,15 @@ func IsInt(index int, value uint32) Arg { return Arg{index, 1<<32 - 1, uintptr(v
 // Without requires that none of some bits are set in an argument.
 func Without(index int, bits uintptr) Arg { return Arg{index, bits, 0} }
 
-// Path is a readable path: a file, or everything below a directory.
+// Path is a readable file, or a directory with everything below.
 type Path struct {
 	Path     string
 	Why      string
-	Optional bool // if it does not exist, it is skipped; otherwise this is an error
+	Optional bool // may be missing
 }
 
-// GoRuntime are the calls of Go's runtime and its packages os, net and time in any program, without calls
-// that open a file, connect or start a program. pid is the process's id.
+// GoRuntime are the calls of Go's runtime and its packages os, net and time, without calls that open a file,
+// connect or start a program. pid is the process's id.
 func GoRuntime(pid int) []Call {
 	self := uint32(pid)
 	return append([]Call{
@@ -96,7 +95,7 @@ func GoRuntime(pid int) []Call {
 	}, goRuntimeArch...)
 }
 
-// Sockets are the calls of package net on sockets that are already connected or listen.
+// Sockets are calls on sockets that are already connected or listen.
 var Sockets = []Call{
 	{unix.SYS_ACCEPT4, "accept4", nil, "listeners that are open; theirs are connections to us"},
 	{unix.SYS_SHUTDOWN, "shutdown", nil, ""},
@@ -117,7 +116,7 @@ var Sockets = []Call{
 	{unix.SYS_SENDTO, "sendto", []Arg{Is(4, 0)}, "what is connected: with an address a UDP socket would send anywhere"},
 }
 
-// names are names of system calls that an attacker would use in a process that he has taken over.
+// names are names of system calls for reports.
 var names = map[int32]string{
 	unix.SYS_EXECVE: "execve", unix.SYS_EXECVEAT: "execveat", unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
 	unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_CONNECT: "connect", unix.SYS_BIND: "bind",
@@ -134,8 +133,6 @@ var names = map[int32]string{
 	unix.SYS_SPLICE: "splice", unix.SYS_SENDFILE: "sendfile",
 }
 
-// name returns the name of a system call, if it is known; the call may be a listed one with other
-// arguments.
 func name(nr int32) string {
 	if n, ok := names[nr]; ok {
 		return n

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets and sizes in struct seccomp_data (linux/seccomp.h), a filter's input: 32 bits of the call's number,
-// 32 bits of architecture, 64 bits of instruction pointer, and six arguments of 64 bits, lower half first:
-// both architectures are little endian.
+// Offsets and sizes in struct seccomp_data (linux/seccomp.h), a filter's input; arguments have 64 bits, lower
+// half first: both architectures are little endian.
 const (
 	offNr   = 0
 	offArch = 4
@@ -21,16 +20,15 @@ const (
 	args   = 6
 )
 
-// policy has the actions of a filter for each call.
 type policy struct {
-	// calls is the code for each call: all its paths end in a return, and it may load arguments.
+	// code of each call: its paths end in a return, and it may load arguments
 	calls     map[uint32][]bpf.Instruction
-	otherwise uint32 // the action for all other calls, also x32's: their numbers have one more bit set
-	badArch   uint32 // the action for calls of another architecture, whose numbers have another meaning
+	otherwise uint32 // the action for other calls; x32's numbers have one more bit set
+	badArch   uint32 // the action for calls of another architecture
 }
 
-// assemble makes the program. The kernel runs it for each system call that is not always allowed
-// (Linux 5.11), so it finds the number by a binary tree.
+// assemble makes the program. The kernel runs it for each call that is not always allowed (Linux 5.11), so it
+// finds the number by a binary tree.
 func (p *policy) assemble() ([]unix.SockFilter, error) {
 	code := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offArch, Size: 4},
@@ -39,7 +37,7 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 		bpf.LoadAbsolute{Off: offNr, Size: 4},
 	}
 	code = append(code, p.search(slices.Sorted(maps.Keys(p.calls)))...)
-	if len(code) > unix.BPF_MAXINSNS { // the kernel would return EINVAL, as it does without listeners
+	if len(code) > unix.BPF_MAXINSNS { // the kernel's EINVAL would read as "no listeners"
 		return nil, fmt.Errorf("a filter of %d instructions: the kernel takes %d", len(code), unix.BPF_MAXINSNS)
 	}
 	raw, err := bpf.Assemble(code)
@@ -53,7 +51,6 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-// search finds the loaded number in numbers, which are in ascending order, and runs its code.
 func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	switch len(numbers) {
 	case 0:
@@ -66,9 +63,8 @@ func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	return branch(bpf.JumpGreaterOrEqual, numbers[middle], p.search(numbers[middle:]), p.search(numbers[:middle]))
 }
 
-// branch tests the loaded number, and runs yes or no, which both end in returns. A conditional
-// jump skips at most 255 instructions. If yes is longer, an unconditional jump, whose distance has
-// 32 bits, skips it.
+// branch tests the loaded number, and runs yes or no, which both end in returns. A conditional jump skips at
+// most 255 instructions, an unconditional one any number.
 func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.JumpIf{Cond: cond, Val: v, SkipFalse: uint8(len(yes))}}
 	if len(yes) > 255 {
@@ -77,7 +73,6 @@ func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instru
 	return slices.Concat(code, yes, no)
 }
 
-// check returns an error if a filter cannot check a call's conditions.
 func (c *Call) check() error {
 	var seen [args]bool
 	for _, a := range c.If {
@@ -92,8 +87,6 @@ func (c *Call) check() error {
 	return nil
 }
 
-// alternative allows a call whose arguments meet all conditions; otherwise execution continues
-// after its code.
 func alternative(conditions []Arg) []bpf.Instruction {
 	var code []bpf.Instruction
 	for _, a := range conditions {
@@ -102,8 +95,7 @@ func alternative(conditions []Arg) []bpf.Instruction {
 		code = append(code, half(off+4, uint32(uint64(a.Mask)>>32), uint32(uint64(a.Value)>>32))...)
 	}
 	code = append(code, bpf.RetConstant{Val: actionAllow})
-	// Each jump goes to the end. The distance is small enough: six arguments have at most 37
-	// instructions.
+	// Each jump goes to the end: six arguments have at most 37 instructions.
 	for i, in := range code {
 		if j, ok := in.(bpf.JumpIf); ok {
 			j.SkipFalse = uint8(len(code) - 1 - i)
@@ -113,14 +105,12 @@ func alternative(conditions []Arg) []bpf.Instruction {
 	return code
 }
 
-// half compares half of an argument: the bits of mask must equal value. If they do not, the jump is
-// taken; alternative sets its distance.
 func half(off, mask, value uint32) []bpf.Instruction {
 	load := bpf.LoadAbsolute{Off: off, Size: 4}
 	compare := bpf.JumpIf{Cond: bpf.JumpEqual, Val: value}
 	switch {
 	case mask == 0 && value == 0:
-		return nil // always true
+		return nil
 	case mask == ^uint32(0):
 		return []bpf.Instruction{load, compare}
 	}

@@ -8,12 +8,12 @@ import (
 
 // Support reports which parts of this package a machine supports.
 type Support struct {
-	Landlock  int  // LandlockABI
+	Landlock  int
 	Seccomp   bool // filters
-	Listeners bool // refused calls can be counted; only Calls finds out whether this process can have a listener
+	Listeners bool // calls can be reported, unless this process has a listener already
 }
 
-// Look returns the machine's support, and changes nothing.
+// Look returns the machine's support. It changes nothing.
 func Look() Support {
 	s := Support{Landlock: LandlockABI()}
 	// PR_GET_SECCOMP is EINVAL without seccomp (prctl(2)).
@@ -25,7 +25,7 @@ func Look() Support {
 	return s
 }
 
-// String returns a description.
+// String describes the support in English.
 func (s Support) String() string {
 	var words []string
 	if s.Seccomp {

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setFilterOnAll installs a filter without a listener on all threads.
 func setFilterOnAll(filter []unix.SockFilter) error {
 	thread, err := setFilter(filter, unix.SECCOMP_FILTER_FLAG_TSYNC)
 	if err == nil && thread != 0 { // seccomp(2): a thread with other filters
@@ -17,15 +16,13 @@ func setFilterOnAll(filter []unix.SockFilter) error {
 	return err
 }
 
-// setFilter installs a filter, and returns its listener if flags request one.
 func setFilter(filter []unix.SockFilter, flags uintptr) (fd int, err error) {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	runtime.LockOSThread() // no_new_privs is set for this thread, and TSYNC copies it to the others
+	runtime.LockOSThread() // no_new_privs is per thread, and TSYNC copies it to the others
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, err
 	}
-	// The kernel reads prog, and through it Len instructions of filter, which is all of filter.
 	n, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
@@ -40,23 +37,20 @@ func available(action uint32) bool {
 	return errno == 0
 }
 
-// Sizes of the kernel's structs (linux/seccomp.h), which are part of the ioctls' numbers.
+// Sizes of the kernel's structs (linux/seccomp.h), parts of the ioctls' numbers.
 const (
 	notifLen = 80 // struct seccomp_notif
 	respLen  = 24 // struct seccomp_notif_resp
 )
 
-// receive waits for a refused call.
 func receive(fd int, b *[notifLen]byte) error {
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(b))
 }
 
-// answer decides about a refused call.
 func answer(fd int, b *[respLen]byte) error {
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(b))
 }
 
-// ioctl passes an array to the kernel; its size is in the request (_IOC_SIZE).
 func ioctl(fd int, request uintptr, p unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(p)); errno != 0 {
 		return errno

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trial returns the list for Calls in a trial run: without openat, so that the holder of the
-// listener gets each openat, and calls Opens, because Landlock has no trial mode.
+// Trial returns the list for [Calls] in a trial run: without openat, about which [Refusal.Opens] decides:
+// Landlock has no trial mode.
 func Trial(list []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(list), func(c Call) bool { return c.Nr == unix.SYS_OPENAT })
 }
 
-// LetLook lets process pid, and its descendants, read this process's memory, for Opens; otherwise only
-// this process's ancestors may (Yama's ptrace_scope). Call it before Calls.
+// LetLook lets process pid and its descendants read this process's memory, for [Refusal.Opens], in spite of
+// Yama's ptrace_scope. Call it before [Calls].
 func LetLook(pid int) { _ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0) }
 
-// Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It
-// resolves the path at this moment, so an attacker could evade it.
+// Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It reads the
+// path from the caller's memory, so an attacker could evade it.
 func (r Refusal) Opens(list []Call, paths []Path) string {
 	if !slices.ContainsFunc(list, r.matches) {
 		return r.String()
@@ -47,14 +47,12 @@ func (r Refusal) Opens(list []Call, paths []Path) string {
 	return "openat of " + path + ", by Landlock"
 }
 
-// matches reports whether a call meets the conditions of c.
 func (r Refusal) matches(c Call) bool {
 	return int32(c.Nr) == r.Nr && !slices.ContainsFunc(c.If, func(a Arg) bool {
 		return uintptr(r.Args[a.Index])&a.Mask != a.Value
 	})
 }
 
-// path returns the path of an openat, and the id of the process that makes the call.
 func (r Refusal) path() (path string, self int, err error) {
 	proc := "/proc/" + strconv.Itoa(r.PID)
 	if self, err = process(proc); err != nil {
@@ -73,7 +71,6 @@ func (r Refusal) path() (path string, self int, err error) {
 	return filepath.Join(dir, path), self, nil
 }
 
-// ownProc replaces /proc/self, which is different for each process.
 func ownProc(path string, self int) string {
 	if rest, ok := strings.CutPrefix(path, "/proc/self"); ok && (rest == "" || rest[0] == '/') {
 		return "/proc/" + strconv.Itoa(self) + rest
@@ -81,7 +78,6 @@ func ownProc(path string, self int) string {
 	return path
 }
 
-// process returns the process of a thread.
 func process(proc string) (int, error) {
 	b, err := os.ReadFile(proc + "/status")
 	if err != nil {
@@ -95,8 +91,7 @@ func process(proc string) (int, error) {
 	return 0, fmt.Errorf("%s: no process", proc)
 }
 
-// readString reads a string of another process, page by page: the page after the string may not be
-// mapped.
+// readString reads a string of another process, page by page: the page after it may not be mapped.
 func readString(pid int, addr uintptr) (string, error) {
 	var s []byte
 	for len(s) < unix.PathMax {

@@ -14,8 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A trial run reports what Landlock would refuse when a file is opened, by the path that the open
-// leads to.
 func TestTrialSaysWhatLandlockWouldRefuse(t *testing.T) {
 	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	t.Chdir(dir)

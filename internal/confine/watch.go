@@ -11,11 +11,11 @@ import (
 // Refusal is a system call that the list does not allow, with its arguments.
 type Refusal struct {
 	Nr   int32
-	PID  int // of the thread, in the PID namespace of the listener's holder
+	PID  int // of the thread, in the PID namespace of the reader
 	Args [6]uint64
 }
 
-// String returns the call's name, and of some calls the arguments that select an operation.
+// String returns the call's name, and of some calls an argument.
 func (r Refusal) String() string {
 	switch r.Nr {
 	case unix.SYS_SOCKET:
@@ -32,11 +32,10 @@ func (r Refusal) String() string {
 
 var ne = binary.NativeEndian
 
-// refusedWith is the negative errno that the kernel returns from a refused call.
 var refusedWith = -int32(unix.EPERM)
 
 // Watch answers the refused calls of a listener, until the last process with its filter has ended: with
-// EPERM, or, in a trial, by letting the call happen. Before each answer it calls refused.
+// EPERM, or, in a trial, by letting the call happen. It calls refused before each answer.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
 		// A waiting RECV does not return when the last process ends (Linux before 6.11).
@@ -53,7 +52,7 @@ func Watch(listener int, trial bool, refused func(Refusal)) error {
 		// pointer 8, args 6 x 8
 		var b [notifLen]byte
 		if err := receive(listener, &b); errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
-			continue // ENOENT: the caller has been killed
+			continue // ENOENT: the caller was killed
 		} else if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ type Buffer struct {
 
 func (f Buffer) number() uint32 { return f.ID }
 
-// MaxBindQueues bounds a binding's receive queues: the number of each is below it.
+// MaxBindQueues bounds the numbers of a binding's receive queues.
 const MaxBindQueues = 256
 
 // Binding binds receive queues, or transmission, to a buffer.
@@ -19,12 +19,11 @@ type Binding struct {
 	ID     uint32   // offset 0: chosen by the NIC, from 1
 	Buffer uint32   // 4
 	Tx     bool     // 8: 0 or 1
-	Queues []uint16 // 16: receive queues, as a bit map; none if Tx. Decoded in ascending order
+	Queues []uint16 // 16: receive queues, as a bit map; none if Tx. In ascending order
 }
 
 func (n Binding) number() uint32 { return n.ID }
 
-// binding is a Binding in wire format.
 type binding struct {
 	ID, Buffer uint32
 	Tx         bool

@@ -16,38 +16,34 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns; many
-// goroutines may call it at once. If the error is net.ErrClosed, the client's call fails; after any
-// other error the client treats the frame as lost.
+// Sender puts a frame on a transmit queue of the NIC. Send must not keep the frame, and is called by many
+// goroutines. Its error net.ErrClosed ends the client's call; other errors are treated as a lost frame.
 type Sender interface{ Send(frame []byte) error }
 
-// Times of a Client.
 const (
-	firstRetry = 50 * time.Millisecond // doubles with each repeat
+	firstRetry = 50 * time.Millisecond // doubles
 	lastRetry  = time.Second
 )
 
-// maxSpan bounds the distance between the sequence numbers of a client's pending requests. So the
-// oldest pending request stays inside the dispatcher's window.
+// maxSpan bounds the distance between the numbers of pending requests, so that the oldest one stays inside
+// the dispatcher's window.
 const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
-	MAC     [6]byte       // the driver's; the source address of frames
+	MAC     [6]byte       // the source address of frames
 	Timeout time.Duration // how long a call waits for an answer; 0: limits.Control
-	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than
-	// earlier frames: the port's state is empty, and the driver must set it up again. Receive calls
-	// OnGeneration before it passes the frame's answer to a waiting Call. So OnGeneration must not
-	// wait for a Call.
+	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than earlier
+	// frames: the port's state is empty. It must not wait for a Call, whose answer Receive passes on later.
 	OnGeneration func(old, generation uint32)
 }
 
-// Error is the NIC's refusal of a command. errors.Is finds its errno.
+// Error is the NIC's refusal of a command. errors.Is finds its Errno.
 type Error struct {
 	Class   Class
 	Command Command
 	Errno   syscall.Errno
-	Text    string // the NIC's text
+	Text    string
 }
 
 func (e *Error) Error() string {
@@ -60,31 +56,30 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrNoAnswer is the error of a request that gets no answer in time; errors.Is finds ETIMEDOUT.
+// ErrNoAnswer means that a request got no answer in time; errors.Is finds ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
-// Client is a driver's end of the control channel. It has a session: a random number in its frames,
-// by which the NIC distinguishes clients. Its methods are safe for concurrent use.
+// Client is a driver's end of the control channel. Its frames have its session, a random number. Its methods
+// are safe for concurrent use.
 type Client struct {
 	send    Sender
 	o       ClientOptions
 	session uint32
 	closed  chan struct{}
-	why     error // the error of later calls; set before closed is closed
+	why     error
 
 	mu       sync.Mutex
-	seq      uint32           // under mu: the number of the next request
+	seq      uint32           // under mu: of the next request
 	pending  map[uint32]*call // under mu
 	freed    chan struct{}    // under mu: closed and replaced when a request ends
 	gen      uint32           // under mu
 	genKnown bool             // under mu
-	done     bool             // under mu: Fail has closed closed
+	done     bool             // under mu: closed is closed
 	jobs     jobWaits         // under mu
 	rdma     []*RDMAEvents    // under mu; replaced, not changed
 	stats    ClientStats      // under mu
 }
 
-// call is a pending request.
 type call struct {
 	class Class
 	cmd   Command
@@ -98,11 +93,11 @@ type answer struct {
 
 // ClientStats counts frames.
 type ClientStats struct {
-	Requests uint64 // new requests
+	Requests uint64
 	Repeats  uint64 // retransmissions
-	Replies  uint64 // replies to pending requests
+	Replies  uint64
 	Notifies uint64
-	Strays   uint64 // all others: malformed, forged, a reply to no pending request of this session, an unknown notify
+	Strays   uint64 // all others: malformed, forged, late, unknown
 }
 
 // NewClient returns a client with a new session.
@@ -121,8 +116,7 @@ func NewClient(s Sender, o ClientOptions) *Client {
 // Close makes pending and later calls return net.ErrClosed.
 func (c *Client) Close() { c.Fail(net.ErrClosed) }
 
-// Fail is Close with another error, for a NIC that no longer answers. Only the first call of Fail or
-// Close has an effect.
+// Fail is Close with another error. Only the first call of Fail or Close has an effect.
 func (c *Client) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,9 +140,8 @@ func (c *Client) Stats() ClientStats {
 	return c.stats
 }
 
-// Receive processes a frame from receive queue 0. It returns false if the frame does not belong to
-// the control channel; if it returns true, the caller drops the frame. Receive does not keep the
-// frame and never blocks.
+// Receive processes a frame from receive queue 0. It returns false if the frame does not belong to the
+// control channel; else the caller must drop the frame. Receive does not keep the frame.
 func (c *Client) Receive(frame []byte) bool {
 	if !IsControl(frame) {
 		return false
@@ -166,9 +159,8 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// classify counts a frame, and passes a notify of a job's end to the calls of WaitJob. It returns the
-// generation of earlier frames, whether this frame has another one, the pending request that the
-// frame answers, if any, and the RDMA callbacks for the frame.
+// classify counts a frame, and ends waits for jobs. It returns the generation of earlier frames, and whether
+// it has changed.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +171,7 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 	}
 	var status JobStatus
 	switch {
-	case cl != nil && errors.Is(err, syscall.EPROTONOSUPPORT): // only the header up to Seq is the same in all versions
+	case cl != nil && errors.Is(err, syscall.EPROTONOSUPPORT): // the versions agree only on the header up to Seq
 		c.stats.Replies++
 		c.remove(f.Seq)
 		f.Errno, f.Data = syscall.EPROTONOSUPPORT, fmt.Appendf(nil, "the NIC has version %d of the control protocol, "+
@@ -214,7 +206,6 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 	return old, changed, cl, rdma
 }
 
-// remove removes a pending request. The caller holds mu.
 func (c *Client) remove(seq uint32) {
 	if c.pending[seq] != nil {
 		delete(c.pending, seq)
@@ -223,8 +214,7 @@ func (c *Client) remove(seq uint32) {
 	}
 }
 
-// begin waits until a new request's number is less than maxSpan above the numbers of all pending
-// requests, and then numbers and registers a new request.
+// begin registers a new request, once its number is less than maxSpan above the pending ones.
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()
@@ -252,10 +242,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 	}
 }
 
-// Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx
-// ends, the client is closed, or its timeout expires (ErrNoAnswer). A refusal is an *Error:
-// EPROTONOSUPPORT if the NIC has another version of the protocol. After any other error the NIC may
-// have executed the command.
+// Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx ends, the
+// client is closed, or its timeout expires (ErrNoAnswer). A refusal is an *Error. After other errors the NIC
+// may have executed the command.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

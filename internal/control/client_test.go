@@ -16,8 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestEachRequestIsHandledOnce runs many callers over a link that loses and duplicates frames.
-//
 // Invariant: control: While the NIC stores a client's session, it handles each request of the
 // session once, over a link that loses and doubles frames.
 func TestEachRequestIsHandledOnce(t *testing.T) {
@@ -42,8 +40,6 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				// The second copy of a request may be stale; the dispatcher then refuses it, and the client
-				// drops that reply.
 				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}
@@ -78,7 +74,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{})
 		l.drop = func(int) (bool, bool) { return true, false }
 		errs := make(chan error, 100)
-		for range cap(errs) { // more than the client may have pending, so some calls wait
+		for range cap(errs) {
 			go func() { _, err := c.Hello(t.Context()); errs <- err }()
 		}
 		synctest.Wait()
@@ -99,8 +95,6 @@ func TestClosedSender(t *testing.T) {
 	}
 }
 
-// TestSlowRequestStaysInWindow blocks one request in the NIC for 10 s, while hundreds of others are
-// handled or wait.
 func TestSlowRequestStaysInWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{Timeout: time.Hour})
@@ -117,7 +111,7 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(10 * time.Second) // in synctest's time, while the slow request is repeated
+		time.Sleep(10 * time.Second) // of synctest's time
 		close(p.block)
 		testkit.OK(t, <-slow)
 		wg.Wait()
@@ -127,8 +121,6 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 	})
 }
 
-// TestNICOfAnotherVersionIsNamed passes the client an answer with protocol version 2: the call returns at once an error
-// that names both versions in one line, and later calls succeed.
 func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{Timeout: time.Hour, OnGeneration: func(uint32, uint32) {
@@ -157,7 +149,7 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 				deliver(2)
 				testkit.Equal(t, "answers", len(done), 0)
 				lost.Store(false)
-				testkit.OK(t, <-done) // the client has repeated the request
+				testkit.OK(t, <-done)
 				lost.Store(true)
 				continue
 			}

@@ -8,24 +8,20 @@ import (
 	"strings"
 )
 
-// Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order,
-// little endian, without gaps; a field named _ is reserved and zero. A Go type without a fixed size
-// (it has an address, a string, a table) implements appender and decoder: they convert the value to
-// and from such a struct, which elements of fixed size may follow.
+// Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order, little
+// endian, without gaps; a field named _ is reserved and zero. A Go type without a fixed size implements
+// appender and decoder.
 type (
 	appender interface {
 		append(b []byte) ([]byte, error)
 	}
 	decoder interface {
-		// decode sets the value from the start of data and returns how many bytes it used.
 		decode(data []byte) (n int, err error)
 	}
 )
 
-// none is the data of a request or of a reply without data.
 type none struct{}
 
-// encode appends v's bytes to b.
 func encode(b []byte, v any) ([]byte, error) {
 	if a, ok := v.(appender); ok {
 		return a.append(b)
@@ -33,7 +29,7 @@ func encode(b []byte, v any) ([]byte, error) {
 	return binary.Append(b, le, v)
 }
 
-// decode sets v, a pointer, from data. It returns an error if data is shorter or longer than the value.
+// decode sets v, a pointer, from data, which must have no other bytes.
 func decode(data []byte, v any) error {
 	n, err := decodeFirst(data, v)
 	if err == nil && n != len(data) {
@@ -42,9 +38,8 @@ func decode(data []byte, v any) error {
 	return err
 }
 
-// decodeFirst sets v, a pointer, from the start of data and returns how many bytes it used. Each
-// value has one encoding: decodeFirst refuses data that encode would not have written (a reserved
-// byte or bit that is not zero, a bool of 2).
+// decodeFirst sets v, a pointer, from the start of data and returns how many bytes it used. Each value has
+// one encoding: decodeFirst refuses data that encode would not have written.
 func decodeFirst(data []byte, v any) (n int, err error) {
 	if d, ok := v.(decoder); ok {
 		n, err = d.decode(data)
@@ -69,18 +64,17 @@ func decodeFirst(data []byte, v any) (n int, err error) {
 	return n, nil
 }
 
-// decodeFixed sets v, a pointer to a fixed-size struct or number, or a slice of them. It does not check
-// reserved bytes.
+// decodeFixed sets v, a pointer to a fixed-size value or a slice of them, and does not check reserved bytes.
 func decodeFixed(data []byte, v any) (int, error) {
 	n, err := binary.Decode(data, le, v)
-	if err != nil { // all types have a fixed size, so data is too short
+	if err != nil {
 		err = badData("%d bytes of data, not %d", len(data), binary.Size(v))
 	}
 	return n, err
 }
 
-// appendElems appends the bytes of the fixed part of a value and of its elements. tooMany is the format
-// of the error for more than limit elements.
+// appendElems appends a value's fixed part and its elements. tooMany is the format of the error for more than
+// limit elements.
 func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string) ([]byte, error) {
 	if len(elems) > limit {
 		return nil, badData(tooMany, len(elems), limit)
@@ -92,8 +86,8 @@ func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string
 	return b, err
 }
 
-// decodeElems sets the fixed part of a value, head, and returns the elements after it. count points to
-// the field of head that has the number of elements. size is the number of bytes used.
+// decodeElems sets the fixed part of a value, head, and returns the elements after it, whose number is in
+// head's field count. size is the number of bytes used.
 func decodeElems[T any, N uint16 | uint32](data []byte, head any, count *N, limit int) (elems []T, size int,
 	err error) {
 	n, err := decodeFixed(data, head)
@@ -110,15 +104,13 @@ func decodeElems[T any, N uint16 | uint32](data []byte, head any, count *N, limi
 	return elems, n + size, err
 }
 
-// element is the type of a list's elements.
 type element interface {
-	// number returns the element's position in the list's order; not 0.
+	// number is the element's position in the list's order; not 0
 	number() uint32
 }
 
-// list is the reply to a request for a list: {count u16, more u16, zero u32} and the elements. The
-// request is a number; the reply has the elements with greater numbers. So a list that needs
-// several frames may change between them, and the client still gets each element that stays.
+// list is the reply to a request for a list: {count u16, more u16, zero u32} and the elements. The request is
+// a number; the reply has elements with greater numbers, so a list may change between its frames.
 type list[T element] struct {
 	elems []T
 	more  bool // there are elements after these
@@ -130,7 +122,7 @@ type listHead struct {
 	_     uint32
 }
 
-// after returns the elements whose number is greater than n; 0 returns all.
+// after returns the elements whose number is greater than n.
 func after[T element](elems []T, n uint32) list[T] {
 	if n != 0 {
 		elems = slices.DeleteFunc(slices.Clone(elems), func(e T) bool { return e.number() <= n })
@@ -162,8 +154,7 @@ func (l list[T]) append(b []byte) ([]byte, error) {
 	return append(b, elems...), err
 }
 
-// decode decodes as many elements as the header says. It allocates only for elements whose bytes
-// are there: a large count alone costs nothing.
+// decode allocates only for elements whose bytes are there, whatever the count.
 func (l *list[T]) decode(data []byte) (int, error) {
 	var head listHead
 	n, err := decodeFirst(data, &head)

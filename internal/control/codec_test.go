@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has values of the types on the wire that decode decodes, how many bytes of each may have only
-// one value, because they are reserved, and how many may have two values, because they are bools.
+// layouts has values on the wire, and how many bytes of each may have only one value (reserved), or two
+// (bools).
 var layouts = []struct {
 	name            string
 	value           any
@@ -30,7 +30,7 @@ var layouts = []struct {
 	{"meter counters", FlowCounts{}, 0, 0},
 	{"job", Job{}, 0, 1},
 	{"job status", JobStatus{State: JobDone}, 1, 1},
-	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // two reserved bytes, and the table's length
+	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // and the table's length
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
 	{"rdma limits", RDMALimits{}, 0, 0},
@@ -57,7 +57,6 @@ var layouts = []struct {
 
 var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
-// again decodes data as a value of v's type, and encodes that value.
 func again(v any, data []byte) ([]byte, error) {
 	p := reflect.New(reflect.TypeOf(v)).Interface()
 	if err := decode(data, p); err != nil {
@@ -66,7 +65,6 @@ func again(v any, data []byte) ([]byte, error) {
 	return encode(nil, p)
 }
 
-// enc returns the encoding of a value that has one.
 func enc(v any) []byte {
 	b, err := encode(nil, v)
 	if err != nil {
@@ -75,8 +73,6 @@ func enc(v any) []byte {
 	return b
 }
 
-// FuzzFrame checks that frames, and data of the types in layouts, that decode are encoded to the same
-// bytes again, and that nothing panics.
 func FuzzFrame(f *testing.F) {
 	for _, b := range goldenFrames(f) {
 		f.Add(b)
@@ -130,9 +126,8 @@ func TestBadValuesAreNotEncoded(t *testing.T) {
 	}
 }
 
-// TestWhatIsReservedIsZero changes each byte of each structure to each value: values that decode
-// are encoded to the same bytes again, and others are refused with EINVAL. Reserved bytes must
-// accept one value and bools two; both are counted.
+// TestWhatIsReservedIsZero changes each byte of each structure to each value: a reserved byte must accept one
+// value, and a bool two.
 func TestWhatIsReservedIsZero(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {
@@ -173,7 +168,6 @@ func TestWhatIsReservedIsZero(t *testing.T) {
 	}
 }
 
-// TestAllAreAll checks that All returns each counter, in order, and that Add adds each.
 func TestAllAreAll(t *testing.T) {
 	var c DirCounters
 	all := c.All()

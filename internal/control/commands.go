@@ -6,16 +6,14 @@ import (
 	"syscall"
 )
 
-// Handler is the NIC's side of all commands. The goroutines of all transmit queues may call its methods
-// at the same time.
+// Handler is the NIC's side of the commands. Its methods may be called concurrently.
 //
-// The dispatcher sends an error's syscall.Errno and its text to the driver, and EIO for an error
-// without an Errno. A method may keep the slices of its arguments. The dispatcher only reads slices
-// that a method returns, and not after Handle has returned.
+// An error's syscall.Errno, or EIO, and its text go to the driver. A method may keep the slices of its
+// arguments.
 type Handler interface {
-	// Generation returns the generation of the port's state, which each reply carries.
+	// Generation returns the generation of the port's state.
 	Generation() uint32
-	// Info answers Hello, the command by which the driver learns the generation.
+	// Info answers Hello.
 	Info() (Info, error)
 
 	SetSplit(s Split) error
@@ -52,34 +50,31 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all commands of ClassRDMA with
-// EOPNOTSUPP.
+// RDMA is the part of a Handler for RDMA. Without it, the commands of ClassRDMA fail with EOPNOTSUPP.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
 	AddPD() (id uint32, err error)
 	DelPD(id uint32) error
 	AddMR(m MR) (key uint32, err error)
 	MoreMR(m MRMore) error
-	DelMR(key uint32) error // after it returns, the NIC no longer uses the MR's memory
+	DelMR(key uint32) error // after success the NIC does not use the MR's memory
 	AddCQ(depth uint32) (id uint32, err error)
 	DelCQ(id uint32) error
 	PollCQ(p Poll) (Completions, error)
 	AddQP(q QP) (qpn uint32, err error)
 	ConnectQP(p QPPath) error
-	DelQP(qpn uint32) error // after it returns, no work request of the QP is in progress
+	DelQP(qpn uint32) error // after success no work request of the QP is in progress
 	QPStatus(qpn uint32) (QPStatus, error)
 	PostSend(p Post) error
 	PostRecv(p Post) error
 	RDMACounts() (RDMAPortCounts, error)
 	SetMailbox(m Mailbox) error
-	PageRequests() ([]PageRequest, error) // requests without an answer, sorted by ID
+	PageRequests() ([]PageRequest, error) // without an answer, sorted by ID
 	AnswerPages(a PageAnswer) error
 	PageCounts(key uint32) (PageCounts, error)
 }
 
-// The table of commands: class and command, the types of request and reply, and the handler. The
-// dispatcher finds a row by its number, and the client by its variable (Client.Hello uses no row).
-// Notifies, such as JobCompleted, are not here.
+// The table of commands.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
@@ -138,49 +133,42 @@ var (
 	pageCounts   = row[uint32, PageCounts](ClassRDMA, RDMAPageCounts, Handler.PageCounts)
 )
 
-// command is a row of the table.
 type command[Q, R any] struct {
 	class  Class
 	cmd    Command
 	handle func(Handler, Q) (R, error)
 }
 
-// number identifies a command.
 type number struct {
 	class Class
 	cmd   Command
 }
 
-// server is the dispatcher's view of a command.
 type server interface {
 	// serve decodes a request's data, calls h, and appends the reply's data to out.
 	serve(h Handler, data, out []byte) ([]byte, error)
 }
 
-// commands maps numbers to rows. The initialization of this package fills it; then nothing changes
-// it.
+// commands does not change after initialization.
 var commands = make(map[number]server)
 
 func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {
 	c := &command[Q, R]{class, cmd, handle}
 	if commands[number{class, cmd}] != nil {
-		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // stops every program with this package at its start
+		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd))
 	}
 	commands[number{class, cmd}] = c
 	return c
 }
 
-// withoutArgs adapts the handler of a command with an empty request.
 func withoutArgs[R any](f func(Handler) (R, error)) func(Handler, none) (R, error) {
 	return func(h Handler, _ none) (R, error) { return f(h) }
 }
 
-// withoutReply adapts the handler of a command with an empty reply.
 func withoutReply[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error) {
 	return func(h Handler, q Q) (none, error) { return none{}, f(h, q) }
 }
 
-// listOf adapts the handler of a command that asks for a list.
 func listOf[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
 	return func(h Handler, n uint32) (list[T], error) {
 		elems, err := f(h)
@@ -200,7 +188,6 @@ func (c *command[Q, R]) serve(h Handler, data, out []byte) ([]byte, error) {
 	return encode(out, r)
 }
 
-// handle serves a request by the command's row; EOPNOTSUPP: there is no such command.
 func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, error) {
 	if c := commands[number{class, cmd}]; c != nil {
 		return c.serve(h, data, out)
@@ -208,7 +195,6 @@ func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, erro
 	return nil, fmt.Errorf("class %d has no command %d: %w", class, cmd, syscall.EOPNOTSUPP)
 }
 
-// call sends the command to the NIC and returns the reply.
 func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err error) {
 	data, err := encode(nil, q)
 	if err == nil {
@@ -220,13 +206,11 @@ func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err
 	return r, err
 }
 
-// callVoid is call for a command with an empty reply.
 func callVoid[Q any](ctx context.Context, client *Client, c *command[Q, none], q Q) error {
 	_, err := c.call(ctx, client, q)
 	return err
 }
 
-// callList requests a list, one frame after the other.
 func callList[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
 	for after := uint32(0); ; {
 		l, err := c.call(ctx, client, after)
@@ -244,12 +228,11 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello returns the NIC's properties, with the generation of the port's state. The request shows the
-// NIC that the driver reads the generation.
+// Hello returns the NIC's properties.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
-		_, err = decodeFixed(b, &i) // the reply of a later revision may be longer, and use reserved bytes
+		_, err = decodeFixed(b, &i) // a later revision's reply may be longer
 	}
 	return i, err
 }
@@ -257,8 +240,8 @@ func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 // SetSplit sets a receive queue's header split.
 func (c *Client) SetSplit(ctx context.Context, s Split) error { return callVoid(ctx, c, splitSet, s) }
 
-// AddFlow adds a rule and returns its id. A matching rule takes precedence over RSS, and a rule that
-// compares more fields over a rule that compares fewer.
+// AddFlow adds a rule and returns its id. Rules take precedence over RSS, and a rule that compares more
+// fields over one that compares fewer.
 func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 	return flowAdd.call(ctx, c, r)
 }
@@ -290,7 +273,7 @@ func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (u
 	return bindRx.call(ctx, c, Binding{Buffer: buffer, Queues: queues})
 }
 
-// BindTx allows transmission from a buffer and returns the binding's id.
+// BindTx permits transmission from a buffer and returns the binding's id.
 func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
 	return bindTx.call(ctx, c, Binding{Buffer: buffer, Tx: true})
 }
@@ -323,14 +306,12 @@ func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
 	return jobSubmit.call(ctx, c, j)
 }
 
-// PollJob asks for a job's status. ENOENT: there is no such job, it ended too long ago, or the
-// device was reset.
+// PollJob asks for a job's status. ENOENT: the NIC does not have it.
 func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobPoll.call(ctx, c, id)
 }
 
-// CancelJob stops a job: when CancelJob returns without an error, the job does not run. A job that
-// has ended keeps its status.
+// CancelJob stops a job: after success the job does not run. A job that has ended keeps its status.
 func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobCancel.call(ctx, c, id)
 }

@@ -7,36 +7,31 @@ import (
 	"syscall"
 )
 
-// Bounds of what a Dispatcher stores.
 const (
-	// Window is how many requests of a session the dispatcher recognizes as repeats: the newest one
-	// and those before it. A client has fewer requests pending. The dispatcher refuses an older
-	// request with ESTALE, because it may have handled the request before.
+	// Window is how many requests of a session the dispatcher recognizes as repeats. It refuses older ones with
+	// ESTALE: it may have handled them.
 	Window = 64
-	// MaxSessions is how many sessions the dispatcher stores. A new session replaces the session
-	// that was unused for the longest time.
+	// MaxSessions bounds the stored sessions. A new one replaces the one that was unused for the longest time.
 	MaxSessions = 8
-	// maxText is how many bytes of an error's text a reply has at most.
+	// maxText bounds an error's text in a reply, in bytes.
 	maxText = 256
 )
 
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// While it stores a session, it handles each request of that session once: it answers a repeat with
-// the stored reply, or not at all while it still handles the first one (the driver will repeat it
-// again). A session is the state of one client, and serves only to recognize repeats: the results of
-// commands belong to the port and outlive the session, until device reset.
+// While it stores a session, it handles each request of that session once: it answers a repeat with the
+// stored reply, or not at all while it still handles the request. A session serves only to recognize repeats:
+// what commands have set up belongs to the port, until device reset.
 type Dispatcher struct {
 	h Handler
 
 	mu       sync.Mutex
 	sessions map[uint32]*session // under mu
-	clock    uint64              // under mu: counts requests, for the age of sessions
+	clock    uint64              // under mu: requests so far
 
 	requests, repeats, stale, malformed, failed atomic.Uint64
 }
 
-// session is the state of one client; all under the dispatcher's mu.
 type session struct {
 	used   uint64
 	newest uint32
@@ -46,7 +41,7 @@ type session struct {
 type slot struct {
 	state slotState
 	seq   uint32
-	reply []byte // set when done; never changed
+	reply []byte
 }
 
 type slotState uint8
@@ -57,17 +52,17 @@ const (
 	slotDone
 )
 
-// NewDispatcher returns the dispatcher of a port.
+// NewDispatcher returns a port's dispatcher.
 func NewDispatcher(h Handler) *Dispatcher {
 	return &Dispatcher{h: h, sessions: make(map[uint32]*session)}
 }
 
 // DispatcherStats counts frames.
 type DispatcherStats struct {
-	Requests  uint64 // new requests of this protocol, also requests for unknown commands or with invalid data
-	Failed    uint64 // part of Requests: answered with an error
-	Repeats   uint64 // repeats: answered from the stored reply, or of a request still being handled
-	Stale     uint64 // refused because they are older than Window
+	Requests  uint64 // new requests
+	Failed    uint64 // of Requests: answered with an error
+	Repeats   uint64 // recognized repeats
+	Stale     uint64 // older than Window
 	Malformed uint64 // not requests of this protocol
 }
 
@@ -79,17 +74,17 @@ func (d *Dispatcher) Stats() DispatcherStats {
 	}
 }
 
-// Reset drops all sessions and their replies. Call it at device reset, after the handler's state
-// has a new generation.
+// Reset drops all sessions and their replies. Call it at device reset, after the handler's state has a new
+// generation.
 func (d *Dispatcher) Reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.sessions)
 }
 
-// Handle processes a control frame, with its Ethernet header, and returns the frame of the reply,
-// for receive queue 0, or nil if there is none. Handle writes the reply to reply's storage if that
-// holds MaxFrame bytes. Handle does not keep frame, and returns after the Handler has returned.
+// Handle processes a control frame, with its Ethernet header, and returns the frame of the reply, for receive
+// queue 0, or nil. Handle writes the reply to reply's storage if that holds MaxFrame bytes. It does not keep
+// frame, and returns after the Handler has returned.
 func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	reply = reply[:0]
 	var f Frame
@@ -101,7 +96,7 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	if err != nil || f.Kind != KindRequest || f.Session == 0 {
 		d.malformed.Add(1)
 		if f.Kind != KindRequest || f.Session == 0 {
-			return nil // without a session there is no answer; nobody answers a reply or notify
+			return nil
 		}
 		return d.answer(&f, nil, err).Append(reply)
 	}
@@ -127,8 +122,8 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 
 var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
 
-// begin decides whether Handle has to handle a request (run). If not, old is the stored reply, or
-// nil if there is none yet. For a request that is older than Window, run is true and s is nil.
+// For a request older than Window, run is true and s is nil. If run is false, old is the stored reply, or nil
+// if there is none yet.
 func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +163,6 @@ func (d *Dispatcher) session(id, seq uint32) *session {
 	return s
 }
 
-// end stores the reply for repeats, unless the request is no longer in the window.
 func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	kept := append([]byte(nil), reply...)
 	d.mu.Lock()
@@ -178,7 +172,6 @@ func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	}
 }
 
-// refresh sets the current generation, and the sender of f as the destination, in a stored reply.
 func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
 	var r Frame
 	if r.Parse(reply) == nil {
@@ -188,7 +181,6 @@ func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
 	return reply
 }
 
-// answer makes the reply to f.
 func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
 	r := &Frame{Dst: f.Src, Src: MAC, Header: f.Header, Data: data}
 	r.Kind, r.Generation, r.Errno = KindReply, d.h.Generation(), 0
@@ -200,7 +192,6 @@ func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
 	return r
 }
 
-// errnoOf returns the errno that a reply carries for an error: EIO if the error has none.
 func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
 	if errors.As(err, &no) && no > 0 && no <= 0xffff {
@@ -209,12 +200,11 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// NotifyJob appends to frame the notify, for the driver with the MAC dst, that a job has ended.
+// NotifyJob appends to frame the notify that a job has ended, for the driver with the MAC dst.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	return d.notify(frame, dst, ClassJob, JobCompleted, s)
 }
 
-// notify appends to frame a notify with data of fixed size, for the driver with the MAC dst.
 func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
 	data, _ := encode(nil, v) // cannot fail for a fixed size
 	f := Frame{Dst: dst, Src: MAC, Data: data}
@@ -222,7 +212,7 @@ func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command,
 	return f.Append(frame)
 }
 
-// textError is an error with an errno whose text does not contain the errno's text.
+// textError is an error with an errno that its text does not contain.
 type textError struct {
 	text  string
 	errno syscall.Errno

@@ -8,10 +8,8 @@ import (
 	"testing/synctest"
 )
 
-// driverMAC is the source of the tests' requests.
 var driverMAC = [6]byte{2, 0, 0, 0, 0, 9}
 
-// request makes the frame of a request.
 func request(session, seq uint32, class Class, cmd Command, data []byte) []byte {
 	f := Frame{Dst: MAC, Src: driverMAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, session, seq
@@ -45,7 +43,7 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if got := d.Handle(frame, nil); !bytes.Equal(got, first) || p.count("buffer") != 1 {
 		t.Fatalf("%x, then %x; handled %d times", first, got, p.count("buffer"))
 	}
-	clear(first) // Handle keeps its own copy of the reply
+	clear(first)
 	f := answerOf(t, d, frame)
 	if f.Errno != 0 || !bytes.Equal(f.Data, []byte{1, 0, 0, 0}) {
 		t.Fatalf("%+v", f)
@@ -81,7 +79,6 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 		if got := d.Handle(frame, nil); got != nil {
 			t.Fatalf("answered %x", got)
 		}
-		// Another request need not wait.
 		if f := answerOf(t, d, request(1, 2, ClassInfo, InfoHello, nil)); f.Errno != 0 {
 			t.Fatal(f.Errno)
 		}
@@ -97,7 +94,7 @@ func TestOldRequestsAreRefused(t *testing.T) {
 		p := newPort()
 		d := NewDispatcher(p)
 		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }
-		for _, n := range []uint32{3, 1, 2, 0, Window - 1} { // in any order, inside the window
+		for _, n := range []uint32{3, 1, 2, 0, Window - 1} {
 			if f := hello(n); f.Errno != 0 {
 				t.Fatalf("request %d: %v", n, f.Errno)
 			}
@@ -120,25 +117,22 @@ func TestSessionsAreBounded(t *testing.T) {
 	d := NewDispatcher(p)
 	for s := range uint32(1000) {
 		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
-		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // session 1 stays, because each round uses it
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil))
 	}
 	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
 		t.Fatalf("%d sessions", len(d.sessions))
 	}
-	// Hello 1 of session 1 came twice: once new, and once as a repeat.
+	// The first request of session 1 came twice.
 	if s := d.Stats(); s.Repeats != 1 || s.Requests != 1999 {
 		t.Fatalf("%+v", s)
 	}
 }
 
-// FuzzDispatcher splits its input into frames, each with its length before it, and sends them to a
-// port: the dispatcher does not panic, its answers are well-formed, and it still works afterwards.
-//
 // Invariant: control: While the NIC stores a client's session, it handles each request of the
 // session once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
-	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // the rest of a list
+	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0})
 	for _, b := range append(goldenFrames(f), rest) {
 		f.Add(append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...))
 		all = append(append(all, byte(len(b)), byte(len(b)>>8)), b...)

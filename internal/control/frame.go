@@ -9,8 +9,7 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrMalformed is the error for a frame that is not a control frame or whose parts contradict each
-// other, and for a command's data that cannot be decoded or encoded.
+// ErrMalformed is the error for a frame, or a command's data, that cannot be decoded or encoded.
 var ErrMalformed = errors.New("malformed control frame")
 
 // Frame is a control frame.
@@ -38,21 +37,20 @@ func (h *Header) decode(b *[HeaderLen]byte) {
 	h.Len = le.Uint16(b[18:])
 }
 
-// Append appends the frame's bytes to b. It sets Version and Len. It cuts data that is longer than
-// MaxData.
+// Append appends the frame's bytes to b, with Version and Len. It cuts data that is longer than MaxData.
 func (f *Frame) Append(b []byte) []byte {
 	data := f.Data[:min(len(f.Data), MaxData)]
 	f.Version, f.Len = Version, uint16(len(data))
 	var head [EthernetLen + HeaderLen]byte
 	copy(head[0:], f.Dst[:])
 	copy(head[6:], f.Src[:])
-	binary.BigEndian.PutUint16(head[12:], EtherType) // the Ethernet header is in network order
+	binary.BigEndian.PutUint16(head[12:], EtherType) // network order
 	f.encode((*[HeaderLen]byte)(head[EthernetLen:]))
 	return append(append(b, head[:]...), data...)
 }
 
-// Parse decodes a frame. Data points into b, without padding. After an error about the frame's length or
-// EtherType, all fields are 0; after any other error the fields of the header are set.
+// Parse decodes a frame. Data points into b, without padding. After an error about b's length or the
+// EtherType, all fields are 0; after other errors the header's fields are set.
 func (f *Frame) Parse(b []byte) error {
 	*f = Frame{}
 	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {
@@ -76,15 +74,12 @@ func (f *Frame) Parse(b []byte) error {
 	return nil
 }
 
-// IsControl reports whether a frame belongs to the control channel: by EtherType, or by the control
-// MAC as source or destination.
+// IsControl reports whether a frame belongs to the control channel, by EtherType or MAC.
 func IsControl(frame []byte) bool {
 	return len(frame) >= EthernetLen && (binary.BigEndian.Uint16(frame[12:]) == EtherType ||
 		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)
 }
 
-// badData returns the error for a command's data that cannot be decoded, or a value that cannot be
-// encoded.
 func badData(what string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)
 }

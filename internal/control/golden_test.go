@@ -25,42 +25,34 @@ import (
 
 const goldenDir = "testdata/golden"
 
-// exchange is a call of the client and the NIC's response.
 type exchange struct {
 	what string // comment in the golden file
 	call clientCall
 	want any // the handler's answer, which the client must return; an error is a refusal
 }
 
-// clientCall is a method of the client with its arguments, and the arguments that the handler must
-// receive.
 type clientCall struct {
 	do    func(ctx context.Context, c *Client) (any, error)
 	asked []any
 }
 
-// get makes a call without arguments.
 func get[R any](f func(*Client, context.Context) (R, error)) clientCall {
 	return clientCall{do: func(ctx context.Context, c *Client) (any, error) { return f(c, ctx) }}
 }
 
-// send makes a call that passes its argument to the handler.
 func send[A, R any](f func(*Client, context.Context, A) (R, error), a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return f(c, ctx, a) }, []any{a}}
 }
 
-// set is send for a call that returns only an error.
 func set[A any](f func(*Client, context.Context, A) error, a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return nil, f(c, ctx, a) }, []any{a}}
 }
 
-// sameAddr compares addresses with ==.
 var sameAddr = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
-// play makes the exchanges on one link and returns the frames as text.
 func play(t *testing.T, title string, exchanges []exchange) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -95,7 +87,7 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
-// Split, Flows, RSS, Buffers and Bindings send commands that the golden files contain and no program of vnic sends.
+// Split, Flows, RSS, Buffers and Bindings send commands that are in the golden files, but not in Client.
 func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
 	return splitGet.call(ctx, c, Split{Queue: queue})
 }
@@ -110,12 +102,10 @@ func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
 	return callList(ctx, c, bindingList)
 }
 
-// refusal returns an error that a reply in the golden files carries: its number and text.
 func refusal(errno syscall.Errno, words string) error {
 	return fmt.Errorf("%s: %w", words, errno)
 }
 
-// fullDir sets each counter to a different value that uses all its bytes.
 func fullDir(n uint64) (c DirCounters) {
 	for i, counter := range c.All() {
 		*counter = 0x0101010101010100*n + 0x0001020304050607 + uint64(i)<<56
@@ -123,7 +113,6 @@ func fullDir(n uint64) (c DirCounters) {
 	return c
 }
 
-// numbered returns n elements, made from the numbers from 1 on.
 func numbered[T any](n uint32, element func(i uint32) T) []T {
 	var all []T
 	for i := range n {
@@ -242,7 +231,7 @@ func goldenGPU() []exchange {
 	gpus := numbered(MaxGPUs, func(i uint32) GPUInfo {
 		return GPUInfo{ID: uint16(i - 1), Size: 1 << 20, Place: fmt.Sprintf("rc%d/gpu%d", (i-1)/4, i-1)}
 	})
-	many := numbered(100, func(i uint32) GPUMap { // more than fit in two frames
+	many := numbered(100, func(i uint32) GPUMap {
 		n := uint64(i - 1)
 		return GPUMap{ID: i, GPU: uint16(n % 3), IOVA: 1<<40 + n<<20, Off: n << 12, Size: 1 << 12}
 	})
@@ -397,7 +386,6 @@ func fullStatus() JobStatus {
 	return s
 }
 
-// goldenNotify returns frames that the NIC sends without a request, as text.
 func goldenNotify(t *testing.T) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d, answer: uint64(9)}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -425,13 +413,12 @@ func goldenNotify(t *testing.T) string {
 			t.Errorf("RunJob: %+v, %v", s, err)
 		}
 	}()
-	synctest.Wait() // the reply has arrived, and the client waits for the notify
+	synctest.Wait()
 	l.toDriver(l.d.NotifyJob(nil, driverMAC, &JobStatus{ID: 9, State: JobDone, Bytes: 1}))
 	<-ended
 	return l.text.String()
 }
 
-// goldenTable returns entries of jobs' tables, which are in memory and are never sent, as text.
 func goldenTable() string {
 	var b strings.Builder
 	b.WriteString("# Entries of a job's table, in memory\n")
@@ -443,8 +430,7 @@ func goldenTable() string {
 	return b.String()
 }
 
-// TestGolden checks that the bytes of each command, between the real client and the real
-// dispatcher, equal the golden files, and that each end receives what the other sent.
+// TestGolden compares each command's bytes, between the real client and dispatcher, with the golden files.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		golden.Check(t, goldenDir, map[string]string{
@@ -468,8 +454,6 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// goldenProtocol returns frames that show the protocol and not a command: repeats, frames that are not
-// requests, generations, padding.
 func goldenProtocol(t *testing.T) string {
 	var seen []uint32
 	h := &goldenHandler{generation: 77}
@@ -525,7 +509,7 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
-	// These come after the other refusals, because the golden file had the frames above before RDMA existed.
+	// After the other refusals: the frames above are older than RDMA.
 	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)
@@ -567,14 +551,12 @@ func goldenProtocol(t *testing.T) string {
 	raw("64 before it", 100, unchanged)
 	raw("the largest number, older than all", 0xffffffff, unchanged)
 	raw("after a device reset: sessions are forgotten", 100, func(b []byte) []byte { l.d.Reset(); return b })
-	if !slices.Equal(seen, []uint32{77, 78}) { // OnGeneration was called once
+	if !slices.Equal(seen, []uint32{77, 78}) {
 		t.Errorf("generations %v", seen)
 	}
 	return l.text.String()
 }
 
-// declaredCommands reads the constants of type Command from the package's source, with the class in
-// their names.
 func declaredCommands(t *testing.T) map[number]string {
 	sources, err := filepath.Glob("*.go")
 	testkit.OK(t, err)
@@ -586,8 +568,6 @@ func declaredCommands(t *testing.T) map[number]string {
 			files = append(files, f)
 		}
 	}
-	// Imports are not resolved: constants need none, and errors in other declarations do not
-	// matter.
 	conf := types.Config{Error: func(error) {}, IgnoreFuncBodies: true}
 	pkg, _ := conf.Check("control", fset, files, nil)
 	constants := func(kind string) map[string]uint64 {
@@ -617,8 +597,7 @@ func declaredCommands(t *testing.T) map[number]string {
 	return found
 }
 
-// TestGoldenIsComplete checks that the golden files have each command of the package: a request, a
-// reply and a refusal, or a notify.
+// TestGoldenIsComplete checks that the golden files have each command.
 func TestGoldenIsComplete(t *testing.T) {
 	type kind struct {
 		number
@@ -628,7 +607,7 @@ func TestGoldenIsComplete(t *testing.T) {
 	for _, b := range goldenFrames(t) {
 		var f Frame
 		if f.Parse(b) != nil {
-			continue // not of the protocol
+			continue
 		}
 		what := [...]string{KindRequest: "request", KindReply: "reply", KindNotify: "notify"}[f.Kind]
 		if f.Kind == KindReply && f.Errno != 0 {

@@ -13,24 +13,23 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// goldenSession replaces the client's session, which is random, in golden frames.
 var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 
 const sessionAt = EthernetLen + 4
 
-// goldenLink joins a client and a dispatcher directly, in memory, and logs the frames: toward the
-// NIC after ">", and toward the driver after "<".
+// goldenLink joins a client and a dispatcher directly, and logs the frames: toward the NIC after ">", and
+// toward the driver after "<".
 type goldenLink struct {
 	t       *testing.T
 	d       *Dispatcher
 	client  *Client
-	session [4]byte // the client's session, after its first request
+	session [4]byte
 	text    strings.Builder
 
 	lose      func(n int) bool // if set: reports whether the nth frame, from 0, is lost
 	n         int
-	change    func(frame []byte) []byte // if set, applied to replies
-	changeAsk func(frame []byte) []byte // if set, applied to requests
+	change    func(frame []byte) []byte
+	changeAsk func(frame []byte) []byte
 }
 
 func newGoldenLink(t *testing.T, h Handler, o ClientOptions) *goldenLink {
@@ -41,7 +40,6 @@ func newGoldenLink(t *testing.T, h Handler, o ClientOptions) *goldenLink {
 	return l
 }
 
-// Send implements Sender.
 func (l *goldenLink) Send(frame []byte) error {
 	session := [4]byte(frame[sessionAt:])
 	if session == [4]byte{} || l.session != [4]byte{} && session != l.session {
@@ -59,7 +57,6 @@ func (l *goldenLink) Send(frame []byte) error {
 	return nil
 }
 
-// toNIC carries a frame to the NIC and returns the answer.
 func (l *goldenLink) toNIC(frame []byte) []byte {
 	if l.lost() {
 		l.write("> (lost)", frame)
@@ -69,7 +66,6 @@ func (l *goldenLink) toNIC(frame []byte) []byte {
 	return l.d.Handle(frame, make([]byte, 0, MaxFrame))
 }
 
-// toDriver carries an answer or a notify to the driver.
 func (l *goldenLink) toDriver(frame []byte) {
 	if l.change != nil {
 		frame = l.change(slices.Clone(frame))
@@ -93,15 +89,13 @@ func (l *goldenLink) lost() bool {
 	return l.lose != nil && l.lose(l.n-1)
 }
 
-// say logs a comment.
 func (l *goldenLink) say(what string, args ...any) {
 	fmt.Fprintf(&l.text, "\n# "+what+"\n", args...)
 }
 
-const dumpWidth = 32 // bytes of data on a line
+const dumpWidth = 32 // bytes
 
-// write logs a frame: a line with its Ethernet header and control header, and its data on separate
-// lines. The text of a refusal is repeated in a comment.
+// write logs a frame: a line with its headers, and its data on separate lines.
 func (l *goldenLink) write(dir string, frame []byte) {
 	b := &l.text
 	if len(frame) < EthernetLen+HeaderLen {
@@ -125,10 +119,8 @@ func (l *goldenLink) write(dir string, frame []byte) {
 	}
 }
 
-// goldenLines matches the frames of a golden file, each with its lines of data.
 var goldenLines = regexp.MustCompile(`(?m)^[<>](?: \(lost\))? (.*\n(?:    .*\n)*)`)
 
-// goldenFrames reads the frames of all golden files.
 func goldenFrames(t testing.TB) (frames [][]byte) {
 	files, err := golden.Read(goldenDir)
 	testkit.OK(t, err)
@@ -144,15 +136,13 @@ func goldenFrames(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// goldenHandler answers with the test's value, and stores the arguments.
 type goldenHandler struct {
 	generation uint32
-	answer     any   // to the next calls: a value, or an error; nil means the zero value
-	got        []any // the arguments of the last call
+	answer     any // of the next calls: a value, an error, or nil for the zero value
+	got        []any
 	calls      int
 }
 
-// reply stores the arguments of a call and returns the answer.
 func reply[R any](h *goldenHandler, args ...any) (r R, err error) {
 	h.got, h.calls = args, h.calls+1
 	switch a := h.answer.(type) {
@@ -164,7 +154,6 @@ func reply[R any](h *goldenHandler, args ...any) (r R, err error) {
 	return r, err
 }
 
-// done is reply for a call that returns only an error.
 func (h *goldenHandler) done(arg any) error {
 	_, err := reply[none](h, arg)
 	return err

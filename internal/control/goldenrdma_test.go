@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// filled sets each number of a struct of numbers to a different value that uses all its bytes.
+// filled sets each number of a struct to a different value that uses all its bytes.
 func filled[T any](first byte) (v T) {
 	next := first
 	var fill func(f reflect.Value)
@@ -154,7 +154,6 @@ func goldenRDMAPages() []exchange {
 	}
 }
 
-// goldenRDMANotify returns the notifies of RDMA.
 func goldenRDMANotify(t *testing.T) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d}
 	l := newGoldenLink(t, h, ClientOptions{})

@@ -7,8 +7,8 @@ type Info struct {
 	MAC        [6]byte   // 8
 	MTU        uint16    // 14
 	QueuePairs uint16    // 16: receive queues are 0 to QueuePairs-1, and so are transmit queues
-	// 18: length of the longest header that the NIC splits off, in bytes; a header buffer is at
-	// least 12 bytes longer (virtio)
+	// 18: length of the longest header that the NIC splits off, in bytes; a header buffer is at least 12 bytes
+	// longer (virtio)
 	HeaderLimit     uint16
 	MaxRSS          uint16  // 20: entries of the largest RSS table
 	MaxRules        uint16  // 22
@@ -45,15 +45,15 @@ type GPUInfo struct {
 // MaxPlace is the longest Place of a GPUInfo, in bytes.
 const MaxPlace = 40
 
-// MaxGPUs is how many GPUs a port can list.
+// MaxGPUs bounds a port's list of GPUs.
 const MaxGPUs = 16
 
-// Attach is the way in which a guest sees a GPU's memory.
+// Attach is how a guest sees a GPU's memory.
 type Attach uint8
 
 // Ways to attach.
 const (
-	AttachNone Attach = 0 // not visible; a guest that is a process on the host may map a descriptor
+	AttachNone Attach = 0 // not visible
 	AttachBAR  Attach = 1 // a BAR of a PCI device (ivshmem-plain, or the NIC's own)
 	AttachNode Attach = 2 // a CPU-less NUMA node
 )
@@ -61,7 +61,7 @@ const (
 // P2P is the kind of path between a NIC and a GPU.
 type P2P uint8
 
-// Kinds of paths. The numbers equal pcie.PathKind's.
+// Kinds of paths, numbered like pcie.PathKind's.
 const (
 	P2PNone       P2P = 0 // payload goes through host memory
 	P2PBus        P2P = 1 // NIC and GPU are below a common PCIe switch
@@ -70,7 +70,6 @@ const (
 
 func (g GPUInfo) number() uint32 { return uint32(g.ID) + 1 }
 
-// gpuInfo is a GPUInfo in wire format.
 type gpuInfo struct {
 	ID             uint16
 	Attach         Attach
@@ -105,8 +104,8 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space. A guest that sees
-// the memory as ordinary memory on a NUMA node needs GPUMaps to find where each page is in the GPU.
+// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space: for a guest that sees the
+// memory as ordinary memory on a NUMA node.
 type GPUMap struct {
 	ID   uint32 // offset 0: position in the list, from 1
 	GPU  uint16 // 4

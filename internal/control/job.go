@@ -2,7 +2,7 @@ package control
 
 import "syscall"
 
-// JobOp is the operation of a job. The numbers equal gpumem.Op's.
+// JobOp is the operation of a job, numbered like gpumem.Op.
 type JobOp uint8
 
 // Operations of jobs. GPU offsets are in buffers that the port registered.
@@ -32,14 +32,14 @@ type Job struct {
 // JobEntryLen is the size of an entry of a job's table, in bytes.
 const JobEntryLen = 24
 
-// JobEntry is one entry of a job's table.
+// JobEntry is an entry of a job's table.
 type JobEntry struct {
 	Src uint64 // offset 0
 	Dst uint64 // 8
 	Len uint32 // 16; 20: four bytes, zero
 }
 
-// Encode writes the entry to a table.
+// Encode writes the entry to its place in a table.
 func (e *JobEntry) Encode(b *[JobEntryLen]byte) {
 	le.PutUint64(b[0:], e.Src)
 	le.PutUint64(b[8:], e.Dst)
@@ -61,7 +61,7 @@ type JobStatus struct {
 	ID    uint64   // offset 0
 	State JobState // 8
 	_     uint8
-	// 10: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is success
+	// 10: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0: success
 	Errno uint16
 	Entry uint32   // 12: the first entry that was not completed
 	Bytes uint64   // 16: completed

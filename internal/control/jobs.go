@@ -10,21 +10,20 @@ import (
 
 // Times between polls of a job, whose notify may be lost.
 const (
-	firstPoll = 100 * time.Millisecond // doubles with each poll
+	firstPoll = 100 * time.Millisecond // doubles
 	lastPoll  = time.Second
 )
 
-// maxEnded is how many ended jobs a client stores for calls of WaitJob that come after the job's notify.
+// maxEnded bounds the ended jobs that a client stores for later calls of WaitJob.
 const maxEnded = 64
 
-// jobWaits passes the status of ended jobs to waiting calls of WaitJob; under the client's mu.
+// jobWaits passes the status of ended jobs to calls of WaitJob; under the client's mu.
 type jobWaits struct {
-	waiters map[uint64][]chan JobStatus // each of capacity 1
-	recent  [maxEnded]JobStatus         // a ring of jobs that ended while no WaitJob waited for them
+	waiters map[uint64][]chan JobStatus
+	recent  [maxEnded]JobStatus // a ring of jobs for which no WaitJob waited
 	next    int
 }
 
-// ended passes the status of an ended job to waiting calls, or stores it if none waits.
 func (j *jobWaits) ended(s JobStatus) {
 	ws := j.waiters[s.ID]
 	delete(j.waiters, s.ID)
@@ -37,8 +36,6 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel for the status of a job, which is in the channel if recent has it; else ended
-// or reset sends it.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
@@ -52,8 +49,6 @@ func (j *jobWaits) wait(id uint64) chan JobStatus {
 	return w
 }
 
-// reset ends all waits because the port has a new state: the old jobs have ended, and a new NIC
-// uses their ids again.
 func (j *jobWaits) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {
@@ -72,8 +67,8 @@ func (j *jobWaits) remove(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. It does
-// not return the job's own error: JobStatus.Err does.
+// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. It does not
+// return the job's own error: [JobStatus.Err] does.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -92,7 +87,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
 		case <-time.After(wait):
 			s, err := c.PollJob(ctx, id)
-			if errors.Is(err, syscall.ENOENT) { // the job has ended, and the NIC has dropped its status
+			if errors.Is(err, syscall.ENOENT) { // the NIC has dropped its status
 				return lateNotify(ctx, w, err)
 			}
 			if err != nil || s.State == JobDone {
@@ -103,8 +98,6 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	}
 }
 
-// lateNotify returns the status from a notify that came before the answer to a poll, or that comes
-// soon after; if none comes, it returns err.
 func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
 	select {
 	case s := <-w:
@@ -115,13 +108,13 @@ func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, er
 	return JobStatus{}, err
 }
 
-// RunJob is SubmitJob and WaitJob; the error may also be the job's. If ctx ends, RunJob cancels the
-// job: when RunJob returns, the job does not access memory, unless the NIC does not answer.
+// RunJob is SubmitJob and WaitJob; the error may also be the job's. If ctx ends, RunJob cancels the job: when
+// RunJob returns, the job does not access memory, unless the NIC does not answer.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err
 	}
-	// Do not cancel this call: the job might run, and its id would be unknown.
+	// Not cancelled by ctx: the job might run, and its id would be unknown.
 	id, err := c.SubmitJob(context.WithoutCancel(ctx), j)
 	if err != nil {
 		return JobStatus{}, err

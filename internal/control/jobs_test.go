@@ -11,13 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive or are
-// lost, and with a NIC that has dropped the job's status before it is polled, as a NIC does after many
-// other jobs have ended.
 func TestWaitJob(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
-		end, notify time.Duration // after the submission, and after the end; 0 means at once, negative means never
+		end, notify time.Duration // after the submission, and after the end; 0: at once, negative: never
 		forgotten   bool
 		polls       bool
 		want        error
@@ -75,7 +72,7 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 			t.Fatalf("the job goes on: %+v", s)
 		}
 		go func() {
-			time.Sleep(time.Second) // in synctest's time
+			time.Sleep(time.Second) // of synctest's time
 			p.end(2, syscall.EFAULT)
 		}()
 		if _, err := c.RunJob(t.Context(), Job{Op: JobFill}); !errors.Is(err, syscall.EFAULT) {
@@ -89,8 +86,6 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// TestRunJobLeavesNoJobThatNobodyKnows ends a context while the answer to the submission is lost
-// and the job already runs.
 func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
@@ -113,8 +108,6 @@ func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 	})
 }
 
-// TestResetEndsWaits makes a port lose its state while WaitJob waits for a job; the job's id is
-// used again later.
 func TestResetEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})

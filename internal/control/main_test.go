@@ -13,8 +13,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler with a State and a list of jobs. Its goldenHandler answers the commands that change
-// neither.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -124,7 +122,6 @@ func (p *port) CancelJob(id uint64) (JobStatus, error) {
 	return p.PollJob(id)
 }
 
-// end ends a job, if it runs, and returns its status.
 func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	defer p.in("")()
 	s := p.jobs[id]
@@ -137,8 +134,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop is called with the number of a frame, and reports
-// whether the frame is lost and whether it is duplicated; requests and replies count together.
+// link joins a client and a dispatcher. drop gets the number of a frame, and reports whether the frame is
+// lost, and whether it is duplicated.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher

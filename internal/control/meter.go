@@ -5,17 +5,16 @@ import (
 	"net/netip"
 )
 
-// FlowCounter identifies a connection whose packets the NIC counts on this port, in both directions.
+// FlowCounter identifies a connection whose packets the NIC counts on this port.
 type FlowCounter struct {
 	ID     uint32         // offset 0: chosen by the NIC, from 1
 	Proto  uint8          // 5
-	Local  netip.AddrPort // 8, 40: of the port's guest; received packets go from Remote to Local; 4: 1 if IPv6
+	Local  netip.AddrPort // 8, 40: the guest's end; 4: 1 if IPv6
 	Remote netip.AddrPort // 24, 42: of Local's family
 }
 
 func (m FlowCounter) number() uint32 { return m.ID }
 
-// meter is a FlowCounter in wire format.
 type meter struct {
 	ID                    uint32
 	IPv6                  bool
@@ -46,16 +45,15 @@ func (m *FlowCounter) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// DirCounters counts one direction. The payload counters stand for kinds of this port's memory: the
-// memory that the NIC wrote for received packets, or read for sent packets.
+// DirCounters counts one direction. The payload counters stand for kinds of this port's memory.
 type DirCounters struct {
-	Packets      uint64 // as the guest received or sent them: a GSO packet counts as one
-	Segments     uint64 // as packets of the wire's size: a GSO packet counts as the segments that it stands for
+	Packets      uint64 // a GSO packet counts as one
+	Segments     uint64 // a GSO packet counts as the segments that it stands for
 	HeaderBytes  uint64
 	DeviceBytes  uint64 // payload in registered GPU buffers
-	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
+	GPUFileBytes uint64 // payload in GPU memory outside of registered buffers
 	HostBytes    uint64 // payload in host memory, BouncedBytes included
-	BouncedBytes uint64 // payload that went through host memory to or from a GPU, because P2P was off or not possible
+	BouncedBytes uint64 // payload that went through host memory to or from a GPU
 	RetransBytes uint64 // of a flow counter: payload of retransmissions; also in DeviceBytes, GPUFileBytes or HostBytes
 	Drops        uint64 // packets dropped by this port; not in the counters above
 	DroppedBytes uint64 // payload bytes of dropped packets
@@ -89,9 +87,9 @@ type PortCounters struct {
 
 // EngineCounters counts the work of a port's copy engines.
 type EngineCounters struct {
-	Jobs       uint64 // ended, with or without an error
-	Failed     uint64 // part of Jobs: ended with an error
-	Gathered   uint64 // bytes that gather copied within GPU memory
+	Jobs       uint64 // ended
+	Failed     uint64 // of Jobs: ended with an error
+	Gathered   uint64 // bytes copied within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)
 	FromGuest  uint64 // bytes from guest RAM to GPU memory (H2D)
 	Filled     uint64 // bytes written by fill and poison

@@ -6,9 +6,7 @@ import (
 )
 
 // The commands of RDMA make and use the objects of the InfiniBand verbs: protection domains (PD), memory
-// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). The driver sends these
-// commands like all commands: a Post has at most as many work requests as fit in a frame, and after a
-// notify the driver reads the completions by a Poll.
+// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP).
 
 // RDMALimits are the NIC's maxima.
 type RDMALimits struct {
@@ -40,14 +38,14 @@ const (
 	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Bits of MR.Access. To read an MR, work requests of the port's own queue pairs need none of them.
+// Bits of MR.Access. Reading by work requests of the port's own queue pairs needs none of them.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
 	AccessRemoteRead  = 4
 )
 
-// MR is a memory region. Addresses in work requests and in the peer's requests are in [VA, VA+Len).
+// MR is a memory region. Its addresses are in [VA, VA+Len).
 type MR struct {
 	Key    uint32    // offset 0: chosen by the NIC, not 0; local and remote key
 	PD     uint32    // 4
@@ -70,7 +68,6 @@ type MRRange struct {
 // MaxMRRanges bounds the ranges in a frame.
 const MaxMRRanges = 80
 
-// mr is the fixed part of an MR in wire format.
 type mr struct {
 	Key, PD uint32
 	Kind    MRKind
@@ -101,7 +98,7 @@ func (m *MR) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// MRMore adds ranges to an MR of guest memory. The MR can be used when the sum of its ranges is
+// MRMore adds ranges to an MR of guest memory. The MR can be used when the lengths of its ranges add up to
 // Len.
 type MRMore struct {
 	Key    uint32    // offset 0
@@ -124,12 +121,12 @@ type QP struct {
 	PD      uint32 // offset 0
 	SendCQ  uint32 // 4
 	RecvCQ  uint32 // 8
-	MaxSend uint32 // 12: the most work requests that are posted and not completed
+	MaxSend uint32 // 12: work requests that may be posted and not completed
 	MaxRecv uint32 // 16
 	_       uint32
 }
 
-// QPPath connects a queue pair, which may then send and receive (from INIT to RTS at once).
+// QPPath connects a queue pair, which goes from INIT to RTS at once.
 type QPPath struct {
 	QPN       uint32     // offset 0
 	RemoteQPN uint32     // 4: 24 bits
@@ -140,11 +137,11 @@ type QPPath struct {
 	MAC       [6]byte    // 48: destination of frames to Remote
 	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
 	Timeout   uint8      // 57: the NIC waits 4.096 us * 2^Timeout for an answer; 1 to 31
-	Retries   uint8      // 58: retries, 0 to 7, before a work request fails because no answer came
-	RNR       uint8      // 59: retries, 0 to 6, before a request fails because the peer is not ready; 7: no limit
-	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask the peer for: the specification's code, 0 to 31
-	Reads     uint8      // 61: most READs of this end in progress, which the peer answers
-	ReadDepth uint8      // 62: most READs of the peer that the NIC answers at one time
+	Retries   uint8      // 58: retries without an answer, 0 to 7
+	RNR       uint8      // 59: retries, 0 to 6, while the peer is not ready; 7: no limit
+	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask for: the specification's code, 0 to 31
+	Reads     uint8      // 61: READs of this end in progress, at most
+	ReadDepth uint8      // 62: READs of the peer in progress, at most
 	DSCP      uint8      // 63
 }
 
@@ -190,12 +187,12 @@ const (
 	WRRead     WROp = 3
 	WRSend     WROp = 4
 	WRSendImm  WROp = 5
-	WRRecv     WROp = 6 // only in completions, and in work requests to receive
+	WRRecv     WROp = 6 // only in completions, and for receives
 )
 
 // Flags of work requests.
 const (
-	WRSignaled  = 1 // make a completion on success too; a failure always makes one
+	WRSignaled  = 1 // make a completion on success too; a failure makes one anyway
 	WRSolicited = 2
 	WRFence     = 4 // wait for earlier READs
 )
@@ -212,7 +209,7 @@ const MaxSGEs = 4
 
 // WR is a work request.
 type WR struct {
-	ID     uint64 // offset 0: chosen by the user; the completion returns it
+	ID     uint64 // offset 0: chosen by the user, repeated in the completion
 	Op     WROp   // 8
 	Flags  uint8  // 9; 10: how many SGEs, u16
 	Imm    uint32 // 12
@@ -235,13 +232,12 @@ type wr struct {
 // WRLen is the length of a work request with n SGEs, in bytes.
 func WRLen(n int) int { return 32 + 16*n }
 
-// Post posts work requests: all of them, or none.
+// Post posts all its work requests, or none.
 type Post struct {
 	QPN uint32 // offset 0
 	WRs []WR   // 8; 4: how many, u32
 }
 
-// postHead is the number of bytes before the work requests.
 const postHead = 8
 
 // MaxPost is the maximum number of bytes of work requests (WRLen) in a Post.
@@ -266,7 +262,7 @@ func (p *Post) decode(data []byte) (int, error) {
 		return n, err
 	}
 	*p = Post{QPN: head[0]}
-	for range head[1] { // one by one: a large count alone allocates nothing
+	for range head[1] {
 		var w wr
 		sges, k, err := decodeElems[SGE](data[n:], &w, &w.SGEs, MaxSGEs)
 		if err != nil {
@@ -278,8 +274,8 @@ func (p *Post) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// WCStatus is the result of a work request: the numbers, except WCPagesUnavailable, equal Linux's enum
-// ib_wc_status (include/rdma/ib_verbs.h).
+// WCStatus is the result of a work request, numbered like Linux's enum ib_wc_status (include/rdma/ib_verbs.h)
+// but for WCPagesUnavailable.
 type WCStatus uint8
 
 // Statuses.
@@ -294,7 +290,7 @@ const (
 	WCRetriesExceeded  WCStatus = 12
 	WCRNRExceeded      WCStatus = 13
 	WCGeneral          WCStatus = 21
-	WCPagesUnavailable WCStatus = 64 // not in Linux: a page on demand was not available
+	WCPagesUnavailable WCStatus = 64 // a page on demand was not available
 )
 
 // WC is a work completion.
@@ -342,7 +338,7 @@ func (c *Completions) decode(data []byte) (int, error) {
 // QPState is the state of a queue pair.
 type QPState uint8
 
-// The states in use, with the InfiniBand specification's meaning: ConnectQP goes from INIT to RTS at once.
+// States in the InfiniBand specification's sense.
 const (
 	QPInit  QPState = 1
 	QPReady QPState = 3 // RTS
@@ -355,18 +351,18 @@ type QPStatus struct {
 	State   QPState
 	Cause   WCStatus // 5: the first error; one in a request of the peer is WCRemote...
 	Reads   uint16   // 6: READs in progress
-	Sends   uint32   // 8: work requests that are not complete
+	Sends   uint32   // 8: work requests in progress
 	Recvs   uint32   // 12: posted receives
 	SendPSN uint32   // 16: of the next new packet
-	Unacked uint32   // 20: of the oldest packet that is not acknowledged
+	Unacked uint32   // 20: of the oldest packet without an acknowledgement
 	RecvPSN uint32   // 24: expected
 	_       uint32
 	Out, In RDMACounts // 32, 160
 }
 
-// RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts this
-// port's requests and the packets with which the peer answers them; In counts the peer's requests
-// and this port's answers. Each payload counter stands for one kind of this port's memory.
+// RDMACounts counts one direction of a queue pair, or of a port's queue pairs. Out counts this port's
+// requests and their answers; In counts the peer's requests and this port's answers. Each payload counter
+// stands for one kind of this port's memory.
 type RDMACounts struct {
 	Requests     uint64 // packets of requests: sent (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)
@@ -376,9 +372,9 @@ type RDMACounts struct {
 	HostBytes    uint64 // payload in host memory, BouncedBytes included
 	BouncedBytes uint64 // payload that went through host memory to or from a GPU
 	AgainPackets uint64 // Out: retransmissions; In: duplicates
-	AgainBytes   uint64 // payload of AgainPackets; the counters above include it if the NIC moved it again
+	AgainBytes   uint64 // payload of AgainPackets
 	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)
-	NotReady     uint64 // RNR NAKs, for no posted receive or a page not there yet: received (Out), sent (In)
+	NotReady     uint64 // RNR NAKs: received (Out), sent (In)
 	Errors       uint64 // NAKs for errors: received (Out), sent (In)
 	Timeouts     uint64 // Out: requests without an answer in time
 	Discarded    uint64 // packets that match no request
@@ -395,23 +391,22 @@ type RDMAPortCounts struct {
 }
 
 // Mailbox is the page of a GPU's memory to which the GPU's driver reports invalidations (package
-// internal/mailbox). An MR on demand needs a GPU with a Mailbox.
+// internal/mailbox), for MRs on demand.
 type Mailbox struct {
 	GPU uint16 // offset 0
 	_   [3]uint16
 	Off uint64 // 8
 }
 
-// PageRequest asks the driver for pages of an MR on demand. The NIC sends it as the notify
-// RDMAPages, and repeats it until the driver sends a PageAnswer or the request times out; RDMAPageList
-// lists the requests without an answer.
+// PageRequest asks the driver for pages of an MR on demand, by the notify RDMAPages, which the NIC repeats
+// until the driver sends a PageAnswer or the request times out.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's
-	Region uint32 // 8: the region's number in the driver
+	Region uint32 // 8: the region's number in its driver
 	Count  uint16 // 12: pages
 	Write  bool   // 14: the NIC will write to them
-	InRAM  bool   // 15: the NIC does not reach the GPU, so that it cannot use private pages
+	InRAM  bool   // 15: the NIC cannot use private pages
 	First  uint64 // 16: first page, from the start of the region
 }
 
@@ -420,8 +415,8 @@ func (r PageRequest) number() uint32 { return r.ID }
 // MaxPages is the maximum number of pages in a PageRequest.
 const MaxPages = 64
 
-// PageAnswer answers a PageRequest with one entry for each page, in the format of the driver's
-// ioctl FAULT (guest-images/vnicgpu/vnicgpu.h).
+// PageAnswer answers a PageRequest with an entry for each page, in the format of VNICGPU_FAULT
+// (guest-images/vnicgpu/vnicgpu.h).
 type PageAnswer struct {
 	ID         uint32   // offset 0
 	Generation uint32   // 4: of the region, when the entries were valid
@@ -451,18 +446,18 @@ func (a *PageAnswer) decode(data []byte) (int, error) {
 type PageCounts struct {
 	Requests      uint64 // for pages
 	Answers       uint64
-	Stale         uint64 // answers that an invalidation had made outdated
-	MapsHost      uint64 // pages that answers mapped in RAM
-	MapsGPU       uint64 // pages that answers mapped in a GPU
+	Stale         uint64 // outdated by an invalidation
+	MapsHost      uint64 // pages mapped in RAM
+	MapsGPU       uint64 // pages mapped in a GPU
 	Refused       uint64 // pages that were not available
 	Invalidations uint64
 	Invalidated   uint64 // pages
 	Parked        uint64 // packets that waited in the NIC for a page
 	ParkedBytes   uint64
-	NotReady      uint64 // packets that the NIC refused with an RNR NAK because no more could wait
+	NotReady      uint64 // packets refused with an RNR NAK because no more could wait
 	GPUBytes      uint64 // payload in private pages
 	HostBytes     uint64 // payload in RAM
-	Quarantined   uint64 // 1: the MR is quarantined, and no payload moves
+	Quarantined   uint64 // 1: the MR is quarantined: no payload moves
 	_             [2]uint64
 }
 

@@ -19,7 +19,7 @@ func (c *Client) AddMR(ctx context.Context, m MR) (uint32, error) { return mrAdd
 // MoreMR adds ranges to an MR of guest memory.
 func (c *Client) MoreMR(ctx context.Context, m MRMore) error { return callVoid(ctx, c, mrMore, m) }
 
-// DelMR deletes an MR: when it returns without an error, the NIC no longer uses the MR's memory.
+// DelMR deletes an MR: after success the NIC does not use the MR's memory.
 func (c *Client) DelMR(ctx context.Context, key uint32) error { return callVoid(ctx, c, mrDel, key) }
 
 // AddCQ makes a completion queue with depth entries.
@@ -43,8 +43,8 @@ func (c *Client) ConnectQP(ctx context.Context, p QPPath) error {
 	return callVoid(ctx, c, qpConnect, p)
 }
 
-// DelQP deletes a queue pair: when it returns without an error, nothing of it is in progress. Work
-// requests that were not complete get no completion.
+// DelQP deletes a queue pair: after success nothing of it is in progress. Incomplete work requests get no
+// completion.
 func (c *Client) DelQP(ctx context.Context, qpn uint32) error { return callVoid(ctx, c, qpDel, qpn) }
 
 // QPStatus asks for the state of a queue pair.
@@ -73,7 +73,7 @@ func (c *Client) PageRequests(ctx context.Context) ([]PageRequest, error) {
 	return callList(ctx, c, pageRequests)
 }
 
-// AnswerPages answers a request for pages. ENOENT: there is no such request any more.
+// AnswerPages answers a request for pages. ENOENT: no such request waits.
 func (c *Client) AnswerPages(ctx context.Context, a PageAnswer) error {
 	return callVoid(ctx, c, pageAnswers, a)
 }

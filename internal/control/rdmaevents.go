@@ -2,19 +2,18 @@ package control
 
 import "slices"
 
-// RDMAEvents are a program's callbacks for the notifies of RDMA. A notify may be lost, so programs
-// also poll. Fields may be nil. Receive calls the functions, and Receive may run in several
-// goroutines at once. The functions must not block or call the client; they can wake a goroutine
-// that calls it.
+// RDMAEvents are a program's callbacks for the notifies of RDMA, which may be lost. Fields may be nil.
+// [Client.Receive] calls the functions, possibly from several goroutines at once. They must not block or call
+// the client.
 type RDMAEvents struct {
-	Completions func(cq uint32)     // a CQ has completions that came after its last poll
-	Pages       func(r PageRequest) // the NIC requests pages of an MR on demand; may be repeated until AnswerPages
-	// Reset is called when the generation of the port's state changes: all RDMA objects are gone.
+	Completions func(cq uint32)     // a CQ has new completions
+	Pages       func(r PageRequest) // the NIC requests pages of an MR on demand; may be repeated
+	// Reset reports a new generation of the port's state: all RDMA objects are gone.
 	Reset func(old, generation uint32)
 }
 
-// OnRDMA registers callbacks for notifies of RDMA, in addition to callbacks of earlier calls. undo
-// removes the callbacks of this call; a Receive that has begun before undo may still call them.
+// OnRDMA registers callbacks, in addition to earlier ones. undo removes them; a Receive that has begun may
+// still call them.
 func (c *Client) OnRDMA(e RDMAEvents) (undo func()) {
 	added := &e
 	c.mu.Lock()
@@ -27,14 +26,12 @@ func (c *Client) OnRDMA(e RDMAEvents) (undo func()) {
 	}
 }
 
-// rdmaNotify is a notify of RDMA, and the callbacks to call.
 type rdmaNotify struct {
 	cq     uint32
 	pages  PageRequest
 	events []*RDMAEvents
 }
 
-// decode decodes a notify of class RDMA.
 func (n *rdmaNotify) decode(f *Frame) error {
 	switch f.Command {
 	case RDMACompletions:
@@ -45,7 +42,7 @@ func (n *rdmaNotify) decode(f *Frame) error {
 	return ErrMalformed
 }
 
-// notify calls the callbacks for a notify, a new generation, or both, without the client's mu.
+// without the client's mu
 func (n *rdmaNotify) notify(f *Frame, old uint32, changed bool) {
 	rdma := f.Kind == KindNotify && f.Class == ClassRDMA
 	for _, e := range n.events {
@@ -61,13 +58,12 @@ func (n *rdmaNotify) notify(f *Frame, old uint32, changed bool) {
 	}
 }
 
-// NotifyCompletions appends to frame the notify, for the driver with the MAC dst, that a CQ has
-// completions.
+// NotifyCompletions appends to frame the notify that a CQ has completions, for the driver with the MAC dst.
 func (d *Dispatcher) NotifyCompletions(frame []byte, dst [6]byte, cq uint32) []byte {
 	return d.notify(frame, dst, ClassRDMA, RDMACompletions, cq)
 }
 
-// NotifyPages appends to frame the notify that asks the driver, which has the MAC dst, for pages.
+// NotifyPages appends to frame the notify that requests pages, for the driver with the MAC dst.
 func (d *Dispatcher) NotifyPages(frame []byte, dst [6]byte, r *PageRequest) []byte {
 	return d.notify(frame, dst, ClassRDMA, RDMAPages, r)
 }

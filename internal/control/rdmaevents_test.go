@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestOnRDMATellsEachThatAsked registers two sets of callbacks for different events, and removes
-// one.
 func TestOnRDMATellsEachThatAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
@@ -27,10 +25,10 @@ func TestOnRDMATellsEachThatAsked(t *testing.T) {
 		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 5))
 		l.deliver(l.d.NotifyPages(nil, driverMAC, &r))
 		p.s.Generation = 78
-		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 6)) // a notify reports a reset and its own event
+		l.deliver(l.d.NotifyCompletions(nil, driverMAC, 6))
 		testkit.Must(c.Hello(t.Context()))(t)
 		p.s.Generation = 79
-		testkit.Must(c.Hello(t.Context()))(t) // a reply reports a reset too
+		testkit.Must(c.Hello(t.Context()))(t)
 		if !slices.Equal(cqs, []uint32{5, 6}) || !slices.Equal(gens, []uint32{77, 78, 78, 79}) {
 			t.Errorf("CQs %v, generations %v", cqs, gens)
 		}
@@ -47,7 +45,6 @@ func TestOnRDMATellsEachThatAsked(t *testing.T) {
 	})
 }
 
-// TestBadNotifiesAreStrays sends notifies that do not decode, and notifies that do not exist.
 func TestBadNotifiesAreStrays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
@@ -63,7 +60,7 @@ func TestBadNotifiesAreStrays(t *testing.T) {
 			data []byte
 		}{
 			{RDMACompletions, nil}, {RDMACompletions, make([]byte, 3)}, {RDMACompletions, make([]byte, 5)},
-			{RDMAPages, nil}, {RDMAPages, make([]byte, 23)}, {RDMAPages, slices.Repeat([]byte{2}, 24)}, // bools of 2
+			{RDMAPages, nil}, {RDMAPages, make([]byte, 23)}, {RDMAPages, slices.Repeat([]byte{2}, 24)},
 			{RDMAInfo, make([]byte, 48)}, {99, make([]byte, 4)},
 		} {
 			f := Frame{Dst: driverMAC, Src: MAC, Data: n.data}

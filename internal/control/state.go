@@ -6,26 +6,24 @@ import (
 	"syscall"
 )
 
-// State is the result of all commands on a port, except jobs and RDMA. It can be encoded with
-// encoding/json and restored; device reset clears it. It has no lock; its owner locks it.
+// State is the result of the commands on a port, except jobs and RDMA. It can be encoded with encoding/json
+// and restored.
 //
-// Its methods implement the rules of each command, with the errnos of Linux's devmem
-// (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
-// They never modify the elements of its slices but replace the slices: a copy of the struct is an
-// independent State. The owner changes the device model to match the State.
+// Its methods implement the rules of the commands, with the errnos of Linux's devmem (net/core/netdev-genl.c,
+// net/ethtool/rings.c), and change the State only if they return no error. They replace its slices and never
+// modify elements: a copy of the struct is an independent State.
 type State struct {
 	Generation   uint32
 	Splits       []Split // one for each receive queue, in order
 	RSS          RSS
-	Rules        []FlowRule // each list is sorted by ID
+	Rules        []FlowRule // lists are sorted by ID
 	Buffers      []Buffer
 	Bindings     []Binding
 	FlowCounters []FlowCounter
 	LastID       uint32 // the last ID of a rule, binding or flow counter
 }
 
-// NewState returns the state of a port after reset: no queue has header split, and RSS spreads over
-// the receive queues, as many as its table has entries for.
+// NewState returns the state of a port after reset: no header split, and RSS over the receive queues.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -50,13 +48,12 @@ func (s *State) Clone() *State {
 	return &c
 }
 
-// refuse returns an error with an errno and a text.
 func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
-// SetSplit sets a queue's header split. A bound queue keeps header split on, with threshold 0.
-// Queue 0 cannot have header split, because it receives frames that the driver itself must read.
+// SetSplit sets a queue's header split. A bound queue must have header split on, with threshold 0. Queue 0,
+// which receives frames for the driver itself, cannot have it.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -83,10 +80,9 @@ func (s *State) Split(queue uint16) (Split, error) {
 	return s.Splits[queue], nil
 }
 
-// ruled are the protocols for which AddFlow accepts rules.
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
-// AddFlow adds a rule; limit is the maximum number of rules.
+// AddFlow adds a rule, of at most limit.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
 	if _, err := encode(nil, r); err != nil {
@@ -118,7 +114,7 @@ func (s *State) DelFlow(id uint32) error {
 	return del(&s.Rules, id, "rule")
 }
 
-// SetRSS sets receive side scaling; limit is the maximum number of entries in its table.
+// SetRSS sets receive side scaling, with at most limit entries in its table.
 func (s *State) SetRSS(r RSS, limit int) error {
 	if n := len(r.Table); n == 0 || n > limit || n&(n-1) != 0 {
 		return refuse(syscall.EINVAL, "RSS table of %d entries: not a power of two up to %d", n, limit)
@@ -133,7 +129,7 @@ func (s *State) SetRSS(r RSS, limit int) error {
 	return nil
 }
 
-// AddBuffer adds a buffer, which the State's owner has registered with the number b.ID.
+// AddBuffer adds a buffer with the number b.ID.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
 	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)
@@ -157,7 +153,7 @@ func (s *State) Buffer(id uint32) (Buffer, bool) {
 	return Buffer{}, false
 }
 
-// Bound returns the ID of the binding that has a receive queue, or 0.
+// Bound returns the ID of the binding of a receive queue, or 0.
 func (s *State) Bound(queue uint16) uint32 {
 	for _, n := range s.Bindings {
 		if !n.Tx && slices.Contains(n.Queues, queue) {
@@ -167,9 +163,8 @@ func (s *State) Bound(queue uint16) uint32 {
 	return 0
 }
 
-// BindRx binds queues, all or none, to a buffer; limit is the maximum number of bindings. EBUSY: another
-// receive binding has some of the buffer's bytes; Linux allows this, and the queues then overwrite
-// each other's data.
+// BindRx binds queues, all or none, to a buffer, if there are fewer than limit bindings. EBUSY: another
+// receive binding has some of the buffer's bytes (Linux permits that).
 func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
 	b, ok := s.Buffer(buffer)
 	switch {
@@ -206,7 +201,7 @@ func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error
 	return s.bind(Binding{Buffer: buffer, Queues: queues}), nil
 }
 
-// BindTx allows transmission from a buffer; limit is the maximum number of bindings.
+// BindTx permits transmission from a buffer, if there are fewer than limit bindings.
 func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
 	if _, ok := s.Buffer(buffer); !ok {
 		return 0, refuse(syscall.EBADF, "buffer %d is not registered", buffer)
@@ -228,8 +223,7 @@ func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddFlowCounter adds a flow counter; limit is the maximum number of flow counters. Several of one
-// connection count independently.
+// AddFlowCounter adds a flow counter, of at most limit. Several of one connection count independently.
 func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {
@@ -251,13 +245,11 @@ func (s *State) DelFlowCounter(id uint32) error {
 	return del(&s.FlowCounters, id, "meter")
 }
 
-// nextID returns a number that no rule, binding or flow counter has had since reset.
 func (s *State) nextID() uint32 {
 	s.LastID++
 	return s.LastID
 }
 
-// find returns the index of the element with an id, or -1.
 func find[T element](elems []T, id uint32) int {
 	return slices.IndexFunc(elems, func(e T) bool { return e.number() == id })
 }

@@ -10,8 +10,7 @@ type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: the NIC does not split frames with less payload. A bound queue needs 0, so that
-	// the NIC splits all frames, also frames without payload
+	// 4: hds-thresh: the NIC does not split frames with less payload; 0: it splits frames without payload, too
 	Threshold uint32
 }
 
@@ -21,25 +20,24 @@ type FlowRule struct {
 	IPv6  bool   // 4, bit 0: family of the packets, also if the rule has no address
 	Proto uint8  // 5: 6 TCP, 17 UDP, 132 SCTP; 50 ESP, 51 AH
 	Queue uint16 // 6
-	// offsets 8 and 24 (IPv4 in the first four bytes), and bits 1 and 2 at offset 4, which are set if
-	// the rule has the address: the addresses in the received packet; the zero Addr means any
+	// offsets 8 and 24 (IPv4 in the first four bytes), and bits 1 and 2 at offset 4, which are set if the rule
+	// has the address; the zero Addr means any
 	Src, Dst netip.Addr
-	// offsets 40 and 42, and bits 3 and 4 at offset 4, which are set if the port is not 0: 0 means any.
-	// For ESP and AH the ports are the upper and the lower half of the SPI, which the NIC compares as a
-	// whole; 0 in both means any.
+	// offsets 40 and 42, and bits 3 and 4 at offset 4, which are set if the port is not 0: 0 means any. For ESP
+	// and AH the ports are the upper and the lower half of the SPI, which is compared as a whole; 0 in both
+	// means any.
 	SrcPort, DstPort uint16
 }
 
-// HasSPI reports whether r is a rule for ESP or AH, whose ports are the halves of an SPI.
+// HasSPI reports whether r is a rule for ESP or AH.
 func (r *FlowRule) HasSPI() bool { return r.Proto == protoESP || r.Proto == protoAH }
 
-// SPI returns the security parameters index of a rule for ESP or AH; 0 means any.
+// SPI returns the security parameters index of a rule for ESP or AH; 0: any.
 func (r *FlowRule) SPI() uint32 { return uint32(r.SrcPort)<<16 | uint32(r.DstPort) }
 
 // SetSPI sets the security parameters index.
 func (r *FlowRule) SetSPI(spi uint32) { r.SrcPort, r.DstPort = uint16(spi>>16), uint16(spi) }
 
-// Protocols that rules may have (IANA numbers).
 const (
 	protoTCP  = 6
 	protoUDP  = 17
@@ -50,7 +48,6 @@ const (
 
 func (r FlowRule) number() uint32 { return r.ID }
 
-// flowRule is a FlowRule in wire format.
 type flowRule struct {
 	ID               uint32
 	Flags            uint8
@@ -61,7 +58,6 @@ type flowRule struct {
 	_                uint32
 }
 
-// Flags of a flowRule.
 const (
 	ruleIPv6 = 1 << iota
 	ruleSrc
@@ -101,8 +97,7 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family to b, IPv4 to the first four bytes. It writes nothing for the
-// zero Addr, and returns an error for an address of the other family or with a zone.
+// putAddr writes an address of the family to b, IPv4 to the first four bytes, and nothing for the zero Addr.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
 	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)
@@ -128,7 +123,7 @@ const (
 	HashUDPv6 = 1 << 5
 )
 
-// MaxRSSTable is the maximum number of entries in RSS's table on the wire.
+// MaxRSSTable bounds the entries of RSS's table on the wire.
 const MaxRSSTable = 512
 
 // RSS is a port's receive side scaling.
@@ -138,7 +133,6 @@ type RSS struct {
 	Table     []uint16 // 4: number of entries, u16; 48: receive queues; a power of two of them, up to MaxRSSTable
 }
 
-// rssHead is the part of RSS before the table, in wire format.
 type rssHead struct {
 	HashTypes uint32
 	Entries   uint16
@@ -146,7 +140,6 @@ type rssHead struct {
 	Key       [40]byte
 }
 
-// checkTable checks the length of RSS's table.
 func checkTable(n int) error {
 	if n == 0 || n > MaxRSSTable || n&(n-1) != 0 {
 		return badData("RSS table of %d entries: not a power of two up to %d", n, MaxRSSTable)

@@ -5,7 +5,6 @@ import "syscall"
 // EtherType of control frames: IEEE 802 local experimental 1.
 const EtherType = 0x88B5
 
-// Sizes of a control frame, in bytes.
 const (
 	EthernetLen = 14
 	HeaderLen   = 20
@@ -13,7 +12,7 @@ const (
 	MaxData     = MaxFrame - EthernetLen - HeaderLen
 )
 
-// Version of the protocol: the NIC answers a request with another version by EPROTONOSUPPORT.
+// Version of the protocol. Requests with another version fail with EPROTONOSUPPORT.
 const Version = 1
 
 // MAC is the destination of requests and the source of answers and notifies.
@@ -25,14 +24,13 @@ type Kind uint8
 // Kinds of frames.
 const (
 	KindRequest Kind = 1 // driver to NIC
-	KindReply   Kind = 2 // NIC to driver, with the session and sequence of its request
-	KindNotify  Kind = 3 // NIC to driver, without a request, session and sequence 0; may be lost
+	KindReply   Kind = 2 // NIC to driver, with the session and number of its request
+	KindNotify  Kind = 3 // NIC to driver, session and number 0; may be lost
 )
 
 // Class groups commands.
 type Class uint8
 
-// Classes of commands.
 const (
 	ClassInfo        Class = 1
 	ClassSplit       Class = 2
@@ -81,7 +79,7 @@ const (
 	JobSubmit       Command = 1
 	JobPoll         Command = 2
 	JobCancel       Command = 3
-	JobCompleted    Command = 4 // notify only
+	JobCompleted    Command = 4 // notify
 
 	RDMAInfo        Command = 1
 	RDMAPDAdd       Command = 2
@@ -103,18 +101,17 @@ const (
 	RDMAPageList    Command = 18
 	RDMAPageAnswer  Command = 19
 	RDMAPageCounts  Command = 20
-	RDMACompletions Command = 21 // notify only: a CQ's number
-	RDMAPages       Command = 22 // notify only
+	RDMACompletions Command = 21 // notify: a CQ's number
+	RDMAPages       Command = 22 // notify
 )
 
-// Header precedes the data of every control frame, after the Ethernet header. All fields are little
-// endian.
+// Header precedes the data of a control frame, after the Ethernet header, little endian.
 type Header struct {
 	Version    uint8         // offset 0
 	Kind       Kind          // 1
 	Class      Class         // 2
 	Command    Command       // 3
-	Session    uint32        // 4: random, chosen by the client when it starts, not 0; 0 in a notify
+	Session    uint32        // 4: random, chosen by the client, not 0; 0 in a notify
 	Seq        uint32        // 8: each new request of a session adds one; 0 in a notify
 	Generation uint32        // 12: of the port's state; 0 in a request
 	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request and in success

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Deadline is a deadline; New makes one. Its methods are safe for concurrent use.
+// Deadline must be made by [New]. Its methods are safe for concurrent use.
 type Deadline struct {
 	mu     sync.Mutex
 	timer  *time.Timer   // under mu
 	passed chan struct{} // under mu
 }
 
-// New returns a deadline that does not pass unless Set is called.
+// New returns a deadline that never passes, until Set.
 func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
 
 // Set moves the deadline; the zero time means never.
@@ -41,7 +41,7 @@ func (d *Deadline) Set(t time.Time) {
 	d.timer = time.AfterFunc(left, func() { close(c) })
 }
 
-// Wait returns a channel that is closed when the deadline passes. A Set before that moves this moment too.
+// Wait returns a channel that is closed when the deadline passes, also if Set moves it before.
 func (d *Deadline) Wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,14 +25,14 @@ func TestDeadlineMoves(t *testing.T) {
 		}
 		d.Set(time.Now().Add(time.Second))
 		waiting := d.Wait()
-		d.Set(time.Now().Add(time.Hour)) // later, while a goroutine waits
+		d.Set(time.Now().Add(time.Hour))
 		time.Sleep(time.Minute)
 		select {
 		case <-waiting:
 			t.Error("it passed though it was moved")
 		default:
 		}
-		d.Set(time.Now().Add(time.Second)) // sooner
+		d.Set(time.Now().Add(time.Second))
 		<-waiting
 		if !passed(d) {
 			t.Error("after its time: not passed")

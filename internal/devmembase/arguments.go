@@ -1,6 +1,5 @@
-// Package devmembase has the common code of package devmem's implementations: checks of arguments,
-// the waits of a connection, the set of a device's open connections, and a devmem.Memory whose work
-// a Worker does. Some functions are also useful to programs that use package devmem.
+// Package devmembase has code that package devmem's implementations share: checks of arguments, the waits of
+// a connection, the set of a device's open connections, and a devmem.Memory whose work a [Worker] does.
 //
 // The package is not API (README, Stability).
 package devmembase
@@ -43,8 +42,7 @@ func (r *Region) Size() uint64 { return r.size }
 // Pages returns the number of pages.
 func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 
-// InUse returns an error if a buffer that is to be closed is bound; all has the device's bindings that
-// are not done.
+// InUse returns an error if b is bound; all has the device's bindings that are not done.
 func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	bound := slices.DeleteFunc(all, func(x diagnosis.Binding) bool { return x.Buffer != b })
 	if len(bound) == 0 {
@@ -53,8 +51,8 @@ func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
-// CheckRX returns an error if the memory cannot be bound for receive to this number of queues, with at
-// least minPages pages for each; all has the device's bindings that are not done.
+// CheckRX returns an error if the memory cannot be bound for receive to that number of queues, with at least
+// minPages pages for each; all has the device's bindings that are not done.
 func (r *Region) CheckRX(queues, minPages int, all []diagnosis.Binding) error {
 	for _, o := range all {
 		off := o.Buffer.Offset()
@@ -68,8 +66,8 @@ func (r *Region) CheckRX(queues, minPages int, all []diagnosis.Binding) error {
 	return nil
 }
 
-// Inside returns the ranges of a send that precede the first range outside the memory. It returns
-// EINVAL if there is no range or an empty one, and EFAULT if the first range is outside.
+// Inside returns the ranges before the first one outside the memory. EINVAL: there is no range, or an empty
+// one. EFAULT: the first one is outside.
 func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
 	if len(ranges) == 0 || slices.ContainsFunc(ranges, func(x devmem.Range) bool { return x.Len == 0 }) {
 		return nil, syscall.EINVAL
@@ -84,8 +82,8 @@ func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
 	}
 }
 
-// CheckQueues returns an error if a device with n receive queues cannot bind every one of queues;
-// bound reports whether a queue is bound already.
+// CheckQueues returns an error if a device with n receive queues cannot bind queues; bound reports whether a
+// queue is bound.
 func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	if len(queues) == 0 {
 		return fmt.Errorf("no queue: %w", syscall.EINVAL)
@@ -103,8 +101,7 @@ func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	return nil
 }
 
-// CheckFlow returns an error if the rule f cannot be added to a device with n receive queues and
-// these rules.
+// CheckFlow returns an error if f cannot be added to a device with n receive queues and these rules.
 func CheckFlow(f devmem.Flow, n int, rules ...devmem.Flow) error {
 	if f.Queue < 0 || f.Queue >= n {
 		return fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL)

@@ -10,14 +10,12 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Worker works on a GPU's memory. Memory has checked that all pieces are inside of their buffers.
-// The methods add the number of processed bytes to count.
+// Worker works on a GPU's memory, within the buffers. The methods add the number of processed bytes to count.
 type Worker interface {
-	// ToHost copies pieces of a buffer to dst, one after another; dst is as long as all pieces together.
+	// ToHost copies pieces of a buffer to dst, which is as long as all of them together.
 	ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error
 	FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error
-	// Within makes moves within the memory of one GPU: if t is 0 it copies, otherwise it adds
-	// elements of type t.
+	// Within makes moves within the memory of one GPU: if t is 0 it copies, else it adds elements of type t.
 	Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move, count *atomic.Uint64) error
 }
 
@@ -50,7 +48,6 @@ func (p *Pieces) At(i int) devmem.Range {
 	return devmem.Range{Off: p.each.Off + uint64(i)*p.each.Stride, Len: uint64(p.each.Len)}
 }
 
-// inside returns EFAULT unless [off, off+n) is in a buffer.
 func inside(b devmem.Buffer, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -58,7 +55,7 @@ func inside(b devmem.Buffer, off, n uint64) error {
 	return nil
 }
 
-// Named adds the name of an operation to the operation's error, which may be nil.
+// Named adds an operation's name to its error, which may be nil.
 func Named(name string, err error) error {
 	if err == nil {
 		return nil
@@ -66,7 +63,6 @@ func Named(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// toHost copies pieces of a buffer to dst.
 func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error {
 	for i := range from.Len() {
 		r := from.At(i)
@@ -124,7 +120,6 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	return Named("reduce", err)
 }
 
-// within makes moves between two buffers, which must be on one GPU.
 func (m *Memory) within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move,
 	count *atomic.Uint64) error {
 	if dst.GPU() != src.GPU() {

@@ -6,14 +6,15 @@ import (
 	"sync"
 )
 
-// Set has the connections or listeners that a device closes in its own Close. The zero Set is empty.
+// Set has the connections or listeners that a device closes in its own Close. The zero Set is empty. It is
+// safe for concurrent use.
 type Set[E comparable] struct {
 	mu     sync.Mutex
 	open   map[E]struct{}
 	closed bool
 }
 
-// Do calls f under the Set's lock, unless the Set is closed; then it returns false.
+// Do calls f under the Set's lock. It returns false, and does not call f, if the Set is closed.
 func (s *Set[E]) Do(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,8 +25,8 @@ func (s *Set[E]) Do(f func()) bool {
 	return true
 }
 
-// Add adds an element, unless the Set is closed; then it returns false. After it has added e, it
-// calls then, which may be nil, under the Set's lock.
+// Add adds an element, and then calls then, which may be nil, under the Set's lock. It returns false if the
+// Set is closed.
 func (s *Set[E]) Add(e E, then func()) bool {
 	return s.Do(func() {
 		if s.open == nil {

@@ -21,19 +21,19 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// AddrPort returns the address and port of an end of a connection, in Unmap's form.
+// AddrPort returns the unmapped address and port of an end of a connection.
 func AddrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return Unmap(t.AddrPort())
 	}
-	p, _ := netip.ParseAddrPort(a.String()) // after an error p is the zero AddrPort
+	p, _ := netip.ParseAddrPort(a.String())
 	return Unmap(p)
 }
 
-// Unmap converts an IPv4-mapped IPv6 address to IPv4, and returns all others unchanged.
+// Unmap converts an IPv4-mapped IPv6 address to IPv4.
 func Unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// OpError wraps an error of a connection as package net does; it returns io.EOF unchanged.
+// OpError wraps an error of a connection as package net does, but not io.EOF.
 func OpError(op string, err error, local, remote net.Addr) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -47,14 +47,14 @@ func OpError(op string, err error, local, remote net.Addr) error {
 // Stall detects that a connection makes no progress while a call waits for it.
 type Stall struct {
 	Limit    time.Duration // of the time without progress; 0: none
-	Progress func() uint64 // a number that changes with each byte received and each byte acknowledged
-	// Stalled returns the error of a call when Limit is over; idle is the time since the last progress.
+	Progress func() uint64 // a number that changes with each byte received or acknowledged
+	// Stalled returns the error of a call after Limit; idle is the time since the last progress.
 	Stalled func(idle time.Duration) error
-	// Tick may be nil. If Limit is set, Begin and each Check call it with the time since the last progress.
+	// Tick may be nil. If Limit is set, Begin and Check call it with the time since the last progress.
 	Tick func(idle time.Duration)
 
 	last  uint64
-	since time.Time // when Progress first returned the value in last
+	since time.Time // when Progress first returned last
 }
 
 // Begin begins a wait.
@@ -71,7 +71,7 @@ func (s *Stall) tick(idle time.Duration) {
 	}
 }
 
-// Check calls Tick, and returns the error of Stalled if there was no progress for Limit.
+// Check calls Tick, and returns Stalled's error if there was no progress for Limit.
 func (s *Stall) Check(now time.Time) error {
 	if s.Limit == 0 {
 		return nil
@@ -87,8 +87,8 @@ func (s *Stall) Check(now time.Time) error {
 	return s.Stalled(idle)
 }
 
-// Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once
-// deadline is closed, and the error of Check, which it calls about eight times in Limit if Limit is set.
+// Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once deadline is
+// closed, and the error of [Stall.Check].
 func (s *Stall) Wait(sig, closed, deadline <-chan struct{}) error {
 	var tick <-chan time.Time
 	s.Begin()

@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A wait ends with a signal, a close, a deadline, or after a time without progress.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var progress atomic.Uint64
@@ -33,7 +32,6 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// A closed set accepts no more elements. Close returns the elements, and reports whether it is the first Close.
 func TestSet(t *testing.T) {
 	var s Set[int]
 	testkit.Equal(t, "added", s.Add(1, nil) && s.Add(2, nil), true)

@@ -14,10 +14,10 @@ type Result struct {
 	Name    string   `json:"name"`
 	Failed  bool     `json:"failed"`
 	Skipped bool     `json:"skipped"`
-	Log     []string `json:"log,omitempty"` // texts of the errors, and why the case was skipped
+	Log     []string `json:"log,omitempty"` // errors, and why the case was skipped
 }
 
-// Check runs a case outside of `go test`. The case and newWorld may call Fatal, which ends the case.
+// Check runs a case outside of `go test`; newWorld may fail it.
 func Check(ctx context.Context, c Case, newWorld func(T) *World) Result {
 	return check(ctx, c.Name, func(t T) { c.Run(t, newWorld(t)) })
 }
@@ -47,7 +47,6 @@ func check(ctx context.Context, name string, run func(T)) Result {
 	}
 }
 
-// checker is the T of Check.
 type checker struct {
 	ctx context.Context
 
@@ -56,7 +55,6 @@ type checker struct {
 	cleanups []func()
 }
 
-// do runs f in another goroutine, which f may end.
 func (t *checker) do(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -73,7 +71,7 @@ func (t *checker) note(s string, failed bool) {
 	t.result.Log = append(t.result.Log, strings.TrimSuffix(s, "\n"))
 }
 
-// place returns where a case reports an error: file and line of up to three nested calls, the innermost last.
+// place returns the file and line of up to three nested calls, the innermost last.
 func place() string {
 	var pcs [16]uintptr
 	var where []string

@@ -15,9 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MemoryWorld is the environment of a case of MemoryCases: a devmem.Memory; two buffers of one GPU,
-// each of at least MemorySize bytes; one buffer of another GPU (nil: there is only one GPU); and the
-// contents of the two buffers, for reads and writes by the CPU.
+// MemoryWorld is the environment of a case of MemoryCases: two buffers of one GPU, each of at least
+// MemorySize bytes, and their contents; and one buffer of another GPU (nil: there is none).
 type MemoryWorld struct {
 	Memory   devmem.Memory
 	Buffers  [2]devmem.Buffer
@@ -46,7 +45,6 @@ func (c MemoryCase) Run(t T, w *MemoryWorld) {
 	e.compare()
 }
 
-// contents is the initial contents of the buffers.
 var contents = sync.OnceValue(func() (list [2][]byte) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range list {
@@ -58,8 +56,8 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases returns the suite of devmem.Memory. Its cases check that each method changes exactly
-// the bytes that its documentation names; most also check that it counts them.
+// MemoryCases returns the suite of devmem.Memory: whether the methods change exactly the bytes that they
+// should.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -71,11 +69,10 @@ func MemoryCases() []MemoryCase {
 type memoryEnv struct {
 	T
 	*MemoryWorld
-	want   [2][]byte // the expected contents of the buffers at the end
+	want   [2][]byte // expected contents of the buffers
 	random *rand.Rand
 }
 
-// compare compares the memory of both buffers with the expected contents.
 func (e *memoryEnv) compare() {
 	e.Helper()
 	for i, want := range e.want {
@@ -111,7 +108,7 @@ func lookRanges(e *memoryEnv) {
 	testkit.Equal(e.T, "looked", string(got), string(want))
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Looked: uint64(len(want))})
 	testkit.OK(e.T, e.Memory.Look(e.Context(), nil, e.Buffers[1]))
-	many := make([]devmem.Range, 5000) // more than fit in one operation
+	many := make([]devmem.Range, 5000) // more than one operation's
 	want = want[:0]
 	for i := range many {
 		many[i] = devmem.Range{Off: uint64(e.random.IntN(MemorySize - 3)), Len: uint64(e.random.IntN(4))}
@@ -138,7 +135,7 @@ func lookStrided(e *memoryEnv) {
 }
 
 func putGet(e *memoryEnv) {
-	b := make([]byte, 3<<20) // more than fits in one operation
+	b := make([]byte, 3<<20)
 	for i := range b {
 		b[i] = byte(e.random.Uint32())
 	}
@@ -154,7 +151,7 @@ func putGet(e *memoryEnv) {
 func gather(e *memoryEnv) {
 	var moves []devmem.Move
 	all := uint64(0)
-	for to := uint64(11); to < 2<<20; { // more than fit in one operation
+	for to := uint64(11); to < 2<<20; {
 		n := uint64(e.random.IntN(2000))
 		from := uint64(e.random.IntN(MemorySize - 2000))
 		moves = append(moves, devmem.Move{Src: from, Dst: to, Len: n})
@@ -163,7 +160,7 @@ func gather(e *memoryEnv) {
 	}
 	testkit.OK(e.T, e.Memory.Gather(e.Context(), e.Buffers[0], e.Buffers[1], moves))
 	e.compare()
-	within := []devmem.Move{{Src: 0, Dst: 1 << 20, Len: 1 << 20}, {Src: 1 << 20, Dst: 3 << 20, Len: 100}} // in this order
+	within := []devmem.Move{{Src: 0, Dst: 1 << 20, Len: 1 << 20}, {Src: 1 << 20, Dst: 3 << 20, Len: 100}}
 	for _, v := range within {
 		copy(e.want[1][v.Dst:v.Dst+v.Len], e.want[1][v.Src:])
 		all += v.Len
@@ -173,7 +170,7 @@ func gather(e *memoryEnv) {
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Gathered: all})
 }
 
-// sum is the reference for Reduce: it adds b to a, one element at a time, with Go's types.
+// sum is the reference for Reduce: it adds b to a, one element each.
 func sum(t devmem.Type, a, b []byte) {
 	le := binary.LittleEndian
 	switch t {
@@ -187,8 +184,7 @@ func sum(t devmem.Type, a, b []byte) {
 	}
 }
 
-// nearest returns the bfloat16 nearest to the float32 of a sum: it compares the distances of both
-// neighbours, and chooses the even one if the distances are equal.
+// nearest returns the bfloat16 nearest to the float32 of a sum, the even one in a tie.
 func nearest(sum float64) uint16 {
 	f := float32(sum)
 	low := uint16(math.Float32bits(f) >> 16) // towards zero
@@ -210,7 +206,7 @@ func nearest(sum float64) uint16 {
 	return high
 }
 
-// nan reports whether an element is a NaN: the bits of a NaN in a sum are not specified.
+// nan reports whether an element is a NaN, whose bits in a sum are not specified.
 func nan(t devmem.Type, b []byte) bool {
 	switch t {
 	case devmem.Float32:
@@ -221,7 +217,6 @@ func nan(t devmem.Type, b []byte) bool {
 	return false
 }
 
-// reduced adds n elements in the expected contents, copies the NaNs of the actual contents there, and compares both.
 func (e *memoryEnv) reduced(t devmem.Type, dst int, dstOff uint64, src int, srcOff, n uint64) {
 	e.Helper()
 	size := t.Size()
@@ -253,7 +248,7 @@ func reduce(e *memoryEnv) {
 		e.reduced(t, 0, last, 1, last, 1)
 		all += size
 	}
-	// Values that random numbers seldom have: ties, both signs of zero, denormals, infinities.
+	// Ties, both signs of zero, denormals, infinities.
 	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 1 << 8, 1<<8 + 2, 1.0 / 256, 3.0 / 256, -1.0 / 256,
 		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), math.SmallestNonzeroFloat32,
 		0x1p-126, 0xffp120, 0x1p119}
@@ -286,7 +281,7 @@ func reduceInPlace(e *memoryEnv) {
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 8, e.Buffers[0], 1<<20, 1000))
 	e.reduced(devmem.Int32, 0, 8, 0, 1<<20, 1000)
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 4096, e.Buffers[0], 4096, 5))
-	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // adds the elements to themselves
+	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5)
 }
 
 func beyond(e *memoryEnv) {
@@ -330,7 +325,7 @@ func wrong(e *memoryEnv) {
 
 func twoGPUs(e *memoryEnv) {
 	if e.Other == nil {
-		return // the world has one GPU
+		return
 	}
 	m, ctx := e.Memory, e.Context()
 	e.fails(m.Gather(ctx, e.Buffers[0], e.Other, []devmem.Move{{Len: 1}}), syscall.EXDEV)

@@ -88,7 +88,7 @@ var sendCases = []testCase{
 		e.errorIs("empty range", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})), syscall.EINVAL)
 		testkit.OK(e, tx.Close())
 		e.errorIs("closed binding", errOf(c.SendDevmem(tx.ID(), one)), syscall.EINVAL)
-		e.write(c, []byte("x")) // checks that the failed calls did not change the stream
+		e.write(c, []byte("x")) // the failed calls did not change the stream
 		e.readAll(host, []byte("x"))
 	}},
 	{"a range outside the buffer is EFAULT, or ends the send short", func(e *env) {
@@ -105,7 +105,7 @@ var sendCases = []testCase{
 			e.Errorf("20 good bytes, then a bad one: %d, %v", n, err)
 		}
 		e.readAll(host, mem[10:30])
-		e.completions(c, 1) // only one send has a number: failed sends get none
+		e.completions(c, 1)
 	}},
 	{"completions count calls and are merged", func(e *env) {
 		b, c, host, mem := e.sender(42, txSize)
@@ -192,7 +192,7 @@ var sendCases = []testCase{
 		_ = c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		total := 0
 		for {
-			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}}) // the peer does not read
+			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}})
 			total += n
 			if err != nil {
 				e.errorIs("send", err, os.ErrDeadlineExceeded)
@@ -242,7 +242,7 @@ var closeCases = []testCase{
 		host.Close()
 		frags, linear := make([]devmem.Frag, 8), make([]byte, 1000)
 		var err error
-		for range 4 { // RecvDevmem may first return data that arrived before
+		for range 4 { // RecvDevmem may first return earlier data
 			if _, _, _, err = c.RecvDevmem(frags, linear, 0); err != nil {
 				break
 			}

@@ -56,7 +56,7 @@ var tokenCases = []testCase{
 		_, c, host := e.steered()
 		e.arrive(c, host, 22, 2)
 		e.recv(c, 1, 1, 0)
-		e.recv(c, 1, 1, 0) // tokens 1 and 2
+		e.recv(c, 1, 1, 0)
 		e.dontNeed(c, "1023 unknown ones, then 2", 1,
 			devmem.TokenRange{Start: 1000, Count: 1023}, devmem.TokenRange{Start: 1, Count: 2})
 		e.dontNeed(c, "very many, then 1", 0,
@@ -75,7 +75,7 @@ var tokenCases = []testCase{
 		b, c, host := e.steered()
 		want := e.arrive(c, host, 24, 4000)
 		kept, _ := e.recv(c, 16, 4000, 0)
-		for i := range 40 { // in all several times as many pages as the pool has
+		for i := range 40 { // several times as many pages as the pool has
 			e.stream(c, host, data(uint64(30+i), 100_000))
 		}
 		e.equal("what was kept", e.bytes(kept, nil), want)
@@ -90,7 +90,7 @@ var tokenCases = []testCase{
 		wait := e.background(func() error { return writeAll(host, want) })
 		var held []devmem.Frag
 		got := 0
-		// Receive everything and return no token, until no page is left.
+		// Return no token until no page is left.
 		e.poll(func() bool {
 			frags, linear := make([]devmem.Frag, 1024), make([]byte, len(want))
 			n, nf, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
@@ -128,7 +128,7 @@ var tokenCases = []testCase{
 		e.free(c, f)
 		e.recvAll(c, rest)
 		<-b.Done()
-		e.readAll(c, more) // the rest of the stream arrives in host memory
+		e.readAll(c, more)
 	}},
 	{"are returned by Close", func(e *env) {
 		b, c, host := e.steered()

@@ -12,8 +12,7 @@
 //
 // A program that is not a test, for example in a guest, runs a case with Check.
 //
-// A world is a device and an ordinary TCP host that can reach it. Each case gets a new world, so
-// that it cannot be affected by other cases. The world chooses the addresses.
+// A world is a device and an ordinary TCP host that can reach it, and is used for one case.
 //
 // The package is not API (README, Stability).
 package devmemtest
@@ -46,21 +45,21 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is the environment of a case. Its maker destroys it in T.Cleanup.
+// World is the environment of a case. T.Cleanup destroys it.
 type World struct {
-	Dev  devmem.Device // the device under test
-	Addr netip.Addr    // address of Dev
-	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. Only flow
-	// rules send traffic to them.
+	Dev  devmem.Device
+	Addr netip.Addr
+	// Queues are receive queues of Dev that can be bound, at least 2, in rising order, with traffic by flow
+	// rules only.
 	Queues []int
 	GPU    int
-	// Memory is the GPU's memory, which the CPU can access: at least 4 MiB, all zero at first.
+	// Memory is the GPU's: at least 4 MiB, all zero at first.
 	Memory Memory
 
 	Host Host
-	// Strict reports that tokens are issued as on Linux: the lowest free number first, from 1.
+	// Strict: tokens are issued as on Linux, the lowest free number first, from 1.
 	Strict bool
-	// Pages reports that Stats counts pages.
+	// Pages: Stats counts pages.
 	Pages bool
 }
 
@@ -105,7 +104,6 @@ const (
 	patience = time.Minute
 )
 
-// env is a World with helpers that report errors that the case does not expect.
 type env struct {
 	T
 	*World
@@ -113,7 +111,7 @@ type env struct {
 
 // Case is one case of the suite.
 type Case struct {
-	Name string // group/topic
+	Name string
 	run  func(e *env)
 }
 
@@ -165,7 +163,6 @@ func (e *env) bindTX() devmem.Binding {
 	return b
 }
 
-// steer steers the port's traffic to the bound queue.
 func (e *env) steer() devmem.FlowID {
 	e.Helper()
 	id, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: e.Queues[0]})
@@ -173,7 +170,6 @@ func (e *env) steer() devmem.FlowID {
 	return id
 }
 
-// accept opens a connection from the host to the device.
 func (e *env) accept() (devmem.Conn, net.Conn) {
 	e.Helper()
 	l, err := e.Dev.Listen(netip.AddrPortFrom(e.Addr, port))
@@ -202,7 +198,6 @@ func (e *env) steered() (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, host
 }
 
-// sender opens a connection, and returns a transmit binding with n bytes of data.
 func (e *env) sender(seed uint64, n int) (b devmem.Binding, c devmem.Conn, host net.Conn, mem []byte) {
 	e.Helper()
 	b, mem = e.bindTX(), data(seed, n)
@@ -218,7 +213,6 @@ func (e *env) deadlines(cs ...net.Conn) {
 	}
 }
 
-// data returns n bytes that depend on the seed.
 func data(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -228,9 +222,8 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f while the case continues; the case calls wait before it ends. A case sends more
-// than a few segments in this way while the other end receives, because the windows of both ends
-// limit how much may be in flight.
+// background runs f while the case continues, until wait. A case sends much in this way: the windows of both
+// ends limit how much may be in flight.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -252,7 +245,6 @@ func (e *env) write(c net.Conn, b []byte) {
 	testkit.OK(e, writeAll(c, b))
 }
 
-// stream makes the host write the bytes of want, and receives all of them.
 func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	e.Helper()
 	wait := e.background(func() error { return writeAll(host, want) })
@@ -269,7 +261,7 @@ func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	return b
 }
 
-// arrived waits until n bytes can be read from c, without reading them.
+// arrived waits until n bytes can be read from c.
 func (e *env) arrived(c devmem.Conn, n int) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, 256), make([]byte, n)
@@ -287,8 +279,6 @@ func (e *env) arrived(c devmem.Conn, n int) {
 	}
 }
 
-// poll calls f every millisecond until f returns true, for at most patience. It is for conditions that
-// no call waits for.
 func (e *env) poll(f func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -300,7 +290,6 @@ func (e *env) poll(f func() bool) bool {
 	return false
 }
 
-// free returns the tokens of frags.
 func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	e.Helper()
 	var list devmem.Tokens
@@ -312,7 +301,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	testkit.OK(e, list.GiveBack(c))
 }
 
-// bytes returns the bytes of the frags, in device memory and in linear, in order. With no frags it returns linear.
+// bytes returns the bytes of the frags, or linear if there are no frags.
 func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	e.Helper()
 	if len(frags) == 0 {
@@ -337,7 +326,6 @@ func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	return out
 }
 
-// recv calls RecvDevmem with room for room frags and n bytes, and returns the frags and the bytes.
 func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, room), make([]byte, n)
@@ -352,13 +340,12 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives the expected bytes, and gives their tokens back to the connection.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with room for room frags in each call; it calls check with the frags of each call.
+// recvEach is recvAll with room for room frags in each call, after which it calls check.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {
@@ -370,7 +357,6 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, and checks that DontNeed reports known freed tokens.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {
@@ -378,7 +364,7 @@ func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.T
 	}
 }
 
-// unused checks, if Pages is set, that no page of a binding holds data, and no token is held.
+// unused checks, if Pages is set, that a binding's pages hold no data, and no token is held.
 func (e *env) unused(b devmem.Binding) {
 	e.Helper()
 	if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
@@ -395,7 +381,6 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
-// readWhile runs f, which sends the bytes of want, and meanwhile reads them from the host's connection c.
 func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
 	e.Helper()
 	wait := e.background(f)
@@ -414,7 +399,6 @@ func (e *env) equal(what string, got, want []byte) {
 	}
 }
 
-// errOf returns the error of a call, its last result.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -427,7 +411,6 @@ func (e *env) errorIs(what string, err, want error) {
 	}
 }
 
-// store writes bytes to the transmit buffer.
 func (e *env) store(off int, b []byte) {
 	e.Helper()
 	testkit.OK(e, errOf(e.Memory.WriteAt(b, int64(txOff+off))))

@@ -11,15 +11,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// dialPause is the pause between two attempts.
 const dialPause = 100 * time.Millisecond
 
-// DialAgain calls dial again while no program listens yet, until ctx ends: the programs of several
-// guests start in no certain order. It returns dial's other errors at once. Before it tries a second
-// time, it calls waits, which may be nil, with the error of the first attempt.
+// DialAgain calls dial again while no program listens, until ctx ends: guests' programs start in no certain
+// order. Other errors of dial end it.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
-	var last error // explains more than the error of ctx
+	var last error
 	for {
 		c, err := dial(ctx)
 		if err == nil {
@@ -45,7 +43,6 @@ func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn,
 	}
 }
 
-// notYet reports whether an error may mean that no program listens yet.
 func notYet(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
 		syscall.EHOSTDOWN,

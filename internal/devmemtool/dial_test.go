@@ -11,8 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// DialAgain connects to a program that starts later. It returns an error at once if waiting cannot
-// change it. When its context ends, its error also has the error of the last attempt.
 func TestDialAgain(t *testing.T) {
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	type try = func(context.Context) (devmem.Conn, error)

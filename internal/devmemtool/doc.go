@@ -1,14 +1,11 @@
-// Package devmemtool is `devmem`, netcat for device memory TCP inside vnic's guests, like ncdevmem
-// for Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c). A flag that has
-// the same meaning in both has ncdevmem's name.
+// Package devmemtool is `devmem`, netcat for device memory TCP inside vnic's guests, like ncdevmem for
+// Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c). A flag that has the same
+// meaning in both has ncdevmem's name.
 //
-// It uses package devmem; only the code that opens a device (open.go) depends on the device and the
-// stack. The tool owns its device while it runs: at its end it removes its flow rules, bindings and
-// buffers.
+// Only the code that opens a device (open.go) depends on the device and the stack.
 //
-// It differs from ncdevmem where ncdevmem hides failures: one wrong byte is a failure, bytes in host
-// memory are validated at their position in the stream, and a test of a pattern fails if nothing is
-// received.
+// It differs from ncdevmem where ncdevmem hides failures: one wrong byte is a failure, bytes in host memory
+// are validated at their position in the stream, and a test of a pattern fails if nothing is received.
 package devmemtool
 
 import (
@@ -20,43 +17,40 @@ import (
 	"vnic.dev/vnic/internal/driver"
 )
 
-// Name is the applet's name. The image must have a link of this name (guestimages.Options.Applets).
+// Name is the applet's name.
 const Name = "devmem"
 
-// GPU is a GPU that a device reaches: its ID and its Size.
+// GPU is a GPU that a device reaches.
 type GPU = driver.GPUInfo
 
 // Device is an opened device.
 type Device struct {
 	devmem.Device
 	Name   string
-	Queues int // receive queues
-	// Shared reports that RSS spreads over all queues, so that queues to be bound must be removed
-	// from RSS.
+	Queues int
+	// Shared: RSS may spread over all queues, so that queues to be bound must be removed from it.
 	Shared bool
 	GPUs   []GPU
-	Memory devmem.Memory // of all GPUs: the tool copies to and from GPU memory by it
+	Memory devmem.Memory // of all GPUs
 }
 
 // Request configures which device to open.
 type Request struct {
 	Interface string       // PCI address, or "virtio" for the only device; or the name of a network interface
-	Address   netip.Prefix // ours
-	// Unguarded starts no guard that cleans up at the NIC when the program is killed. Programs that cannot
-	// be started as kernelnic.GuardName need this.
+	Address   netip.Prefix // the tool's
+	// Unguarded: no process cleans up at the NIC if the program is killed (kernelnic.GuardName).
 	Unguarded bool
 }
 
 // Opener opens a device.
 type Opener func(ctx context.Context, r Request) (*Device, error)
 
-// Stdio has the streams of the tool: it writes payload, help and the success of -v to Out, all else to Err.
+// Stdio has the streams of the tool: payload, help and the success of -v go to Out, other messages to Err.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// Exit statuses.
 const (
 	exitDone   = 0
 	exitFailed = 1

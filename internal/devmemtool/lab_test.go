@@ -18,17 +18,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world has the NICs and GPUs of two guests on a switch. Each run of the tool opens one guest's NIC.
 type world struct {
 	t      testing.TB
 	guests [2]*guest
 }
 
 type guest struct {
-	t    testing.TB
-	port *lab.Port
-	gpu  *gpumem.GPU
-	// change may wrap the opened device.
+	t      testing.TB
+	port   *lab.Port
+	gpu    *gpumem.GPU
 	change func(*Device)
 }
 
@@ -44,7 +42,6 @@ func newWorld(t testing.TB, pairs int) *world {
 	return w
 }
 
-// open is an Opener.
 func (g *guest) open(_ context.Context, r Request) (*Device, error) {
 	n, err := g.port.InProcess(driver.Options{QueuePairs: g.port.QueuePairs, HostQueues: 1})
 	if err != nil {
@@ -61,7 +58,6 @@ func (g *guest) open(_ context.Context, r Request) (*Device, error) {
 	return d, nil
 }
 
-// run is one run of the tool.
 type run struct {
 	status   int
 	out, err string
@@ -71,8 +67,7 @@ func (r run) String() string {
 	return fmt.Sprintf("status %d\nstdout: %.200q\nstderr: %s", r.status, r.out, r.err)
 }
 
-// want fails the test unless the run ended with status, wrote exactly out to stdout, and has all of
-// says on stderr.
+// want checks the status, the whole stdout, and parts of stderr.
 func (r run) want(t testing.TB, who string, status int, out string, says ...string) {
 	t.Helper()
 	missing := func(part string) bool { return !strings.Contains(r.err, part) }
@@ -95,7 +90,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched is the tool's stderr. It closes listens when the tool reports that it waits, or in end.
+// watched is the tool's stderr.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once
@@ -111,20 +106,17 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.buf.Write(b)
 }
 
-// recv runs the receiver in guest 1, and returns when it waits for a connection, or has ended.
 func (w *world) recv(ctx context.Context, args string) <-chan run {
 	done, waiting := w.start(ctx, 1, "", "recv "+args)
 	<-waiting
 	return done
 }
 
-// send runs the sender in guest 0.
 func (w *world) send(ctx context.Context, in, args string) <-chan run {
 	done, _ := w.start(ctx, 0, in, "send "+args)
 	return done
 }
 
-// both runs the receiver and the sender.
 func (w *world) both(in, recv, send string) (r, s run) {
 	w.t.Helper()
 	done := w.recv(w.t.Context(), recv)

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet runs the tool in a guest, until it is done or a signal interrupts it, and returns its exit status.
+// Applet runs the tool in a guest, until SIGINT or SIGTERM, and returns its exit status.
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -24,8 +24,7 @@ func Applet(args []string) int {
 	return Main(ctx, args, Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Open)
 }
 
-// Main runs the tool with the arguments after its name, and returns its exit status. ctx ends it
-// early.
+// Main runs the tool with the arguments after its name, and returns its exit status.
 func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	o, err := parse(args, std.Out)
 	if errors.Is(err, errHelp) {
@@ -50,15 +49,13 @@ func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	return exitDone
 }
 
-// usageError is an error of the arguments that shows only when the device is open.
 type usageError struct{ error }
 
-// tool is one run.
 type tool struct {
 	*options
 	std     Stdio
 	dev     *Device
-	gpuSize uint64         // of the GPU that is used
+	gpuSize uint64
 	undo    []func() error // called in reverse order
 }
 
@@ -84,10 +81,8 @@ func (t *tool) run(ctx context.Context, open Opener) (err error) {
 	return t.receiveAll(ctx)
 }
 
-// say prints a message for the user.
 func (t *tool) say(format string, args ...any) { _, _ = fmt.Fprintf(t.std.Err, format+"\n", args...) }
 
-// later registers f: at the end the tool calls the registered functions in reverse order.
 func (t *tool) later(what string, f func() error) {
 	t.undo = append(t.undo, func() error {
 		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -115,10 +110,9 @@ func (t *tool) pickGPU() error {
 	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}
 }
 
-// numPages is ncdevmem's NUM_PAGES: the maximum size of a buffer.
+// numPages is ncdevmem's NUM_PAGES, and bounds a buffer.
 const numPages = 16000
 
-// register makes a buffer of numPages, or of the GPU's size if that is smaller.
 func (t *tool) register() (devmem.Buffer, error) {
 	buf, err := t.dev.Register(t.gpu, 0, min(numPages*devmem.PageSize, t.gpuSize&^(devmem.PageSize-1)))
 	if err != nil {
@@ -128,7 +122,7 @@ func (t *tool) register() (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// bound makes the tool close a binding, and wait until its memory is unused, before it closes the buffer.
+// bound makes the tool close a binding at the end, and wait until its memory is unused.
 func (t *tool) bound(b devmem.Binding) {
 	t.say("got dmabuf id=%d", b.ID())
 	t.later("unbind", func() error {
@@ -144,7 +138,6 @@ func (t *tool) bound(b devmem.Binding) {
 	})
 }
 
-// untilPeer returns ctx with the timeout -w: the limit of the wait for the peer.
 func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if t.peer == 0 {
 		return context.WithCancel(ctx)
@@ -153,7 +146,6 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then.
-// If ctx ends before, the connection is reset at once.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

@@ -11,16 +11,15 @@ import (
 	"vnic.dev/vnic/internal/guestnet"
 )
 
-// resolve returns a name's addresses, like net.Resolver.LookupNetIP.
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
-// hosts resolves names by /etc/hosts, which lists vnic's guests, and sends no request to a DNS server.
+// hosts uses /etc/hosts alone.
 var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }}).LookupNetIP)
 
-// lookup returns the address of a name, and prefers IPv4. If a guest's devmem programs have another
-// address than the guest's kernel, lookup returns the programs' address for the guest's name.
+// lookup prefers IPv4, and for a guest's name the address of the guest's devmem programs, if they have their
+// own.
 func (r resolve) lookup(name string) (netip.Addr, error) {
 	ctx := context.Background()
 	var list []netip.Addr

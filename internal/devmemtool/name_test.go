@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lookup returns the address of a guest's devmem programs for the guest's name, if /etc/hosts has one.
+// lookup prefers the address of a guest's devmem programs.
 func TestNamesArePeers(t *testing.T) {
 	known := map[string][]netip.Addr{
 		"guest0":        {netip.MustParseAddr("10.0.0.1")},
@@ -34,8 +34,6 @@ func TestNamesArePeers(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
 }
 
-// The tool resolves names in /etc/hosts, and asks no server for other names. A machine may have no such
-// file.
 func TestNamesAreThoseOfHosts(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test.invalid")), "neither an address nor a name of /etc/hosts")
 	text, _ := os.ReadFile("/etc/hosts")

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Open opens a virtio network device of vnic's on the PCI bus, with vnic's driver and stack; or a
-// network interface of the kernel, given by its name, whose NIC is vnic's.
+// Open opens a virtio network device of vnic's on the PCI bus, with vnic's driver and stack; or a network
+// interface of the kernel, whose NIC is vnic's.
 func Open(ctx context.Context, r Request) (*Device, error) {
 	if r.Interface != "virtio" && !strings.Contains(r.Interface, ":") {
 		return openKernel(ctx, r)
@@ -34,7 +34,6 @@ func Open(ctx context.Context, r Request) (*Device, error) {
 	return attach(n, r.Interface, r.Address)
 }
 
-// openKernel opens a network interface of the kernel, with as much GPU memory as the tool uses.
 func openKernel(ctx context.Context, r Request) (*Device, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address},
 		Window: numPages * devmem.PageSize, Guard: !r.Unguarded})

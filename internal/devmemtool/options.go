@@ -28,21 +28,20 @@ to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 
-// options are the flags of both commands.
 type options struct {
 	send     bool
 	iface    string
 	server   netip.Prefix
-	client   netip.Prefix // the zero Prefix: any client
+	client   netip.Prefix // zero: any
 	port     uint16
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
 	queues   int
-	chunk    uint64        // -z: the most bytes of one range of a send; 0: no limit
+	chunk    uint64        // -z: bytes of one range of a send; 0: no limit
 	bytes    uint64        // -b; 0: stdin
 	gpu      int           // -1: the first
-	stall    time.Duration // limit of the time without progress; 0: no limit
-	peer     time.Duration // -w, limit of the wait for the peer; 0: no limit
+	stall    time.Duration // without progress; 0: no limit
+	peer     time.Duration // -w, the wait for the peer; 0: no limit
 	linear   bool          // -L: fail if bytes come in host memory
 	hold     bool          // -H
 	describe bool          // -d
@@ -50,7 +49,7 @@ type options struct {
 
 var errHelp = errors.New("help")
 
-// parse parses a command and its flags. It writes help to out.
+// parse parses a command and its flags; it writes help to out.
 func parse(args []string, out io.Writer) (*options, error) {
 	if len(args) > 0 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help") {
 		usage(out, nil)
@@ -125,7 +124,6 @@ func (o *options) check(rest []string) error {
 	return nil
 }
 
-// ourselves reads our address from the guest's environment, unless a flag gave it.
 func (o *options) ourselves() error {
 	p, name := &o.server, "VNIC_ADDR"
 	if o.send {
@@ -145,7 +143,6 @@ func (o *options) ourselves() error {
 	return nil
 }
 
-// ours returns the tool's address.
 func (o *options) ours() netip.Prefix {
 	if o.send {
 		return o.client
@@ -163,7 +160,6 @@ func usage(out io.Writer, fs *flag.FlagSet) {
 	fs.PrintDefaults()
 }
 
-// address parses an address, with or without prefix length, or a name.
 func address(p *netip.Prefix) func(string) error {
 	return func(s string) (err error) {
 		*p, err = parseAddress(s)
@@ -184,7 +180,6 @@ func parseAddress(s string) (netip.Prefix, error) {
 	return onLink(a.Unmap()), err
 }
 
-// onLink returns an address with the prefix length of links in vnic's networks: 24, or 64 for IPv6.
 func onLink(a netip.Addr) netip.Prefix {
 	bits := 24
 	if a.Is6() {

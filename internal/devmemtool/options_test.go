@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The tool takes its device and address from the guest's environment. Flags have precedence.
+// Flags take precedence over the guest's environment.
 func TestGuestSaysWhoWeAre(t *testing.T) {
 	t.Setenv("VNIC_DEVICE", "eth7")
 	t.Setenv("VNIC_ADDR", "10.0.0.101/16")

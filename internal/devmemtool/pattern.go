@@ -15,17 +15,14 @@ func (p pattern) byteAt(pos uint64) byte {
 	return '\n'
 }
 
-// fill writes the bytes of the stream from pos on.
 func (p pattern) fill(b []byte, pos uint64) {
 	for i := range b {
 		b[i] = p.byteAt(pos + uint64(i))
 	}
 }
 
-// maxWrong is how many wrong bytes a validator describes at most.
 const maxWrong = 20
 
-// validator compares a stream with the pattern.
 type validator struct {
 	pattern
 	pos   uint64
@@ -33,7 +30,7 @@ type validator struct {
 	out   io.Writer
 }
 
-// Write implements io.Writer. It never fails: v.wrong counts the wrong bytes.
+// Write never fails: v.wrong counts the wrong bytes.
 func (v *validator) Write(b []byte) (int, error) {
 	for i, got := range b {
 		if want := v.byteAt(v.pos + uint64(i)); got != want {

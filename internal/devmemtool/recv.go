@@ -17,7 +17,6 @@ const (
 	recvFrags = 1024   // DontNeed returns no more tokens in one call
 )
 
-// receiveAll is the server: it receives one connection until its end.
 func (t *tool) receiveAll(ctx context.Context) error {
 	local := netip.AddrPortFrom(t.server.Addr(), t.port)
 	buf, err := t.bindQueues(local)
@@ -63,8 +62,7 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept accepts the first connection; with -c, the first one from that address and the port of -p. It
-// waits for at most -w.
+// accept waits, at most -w, for the first connection, with -c one from that address and the port of -p.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()
@@ -83,9 +81,8 @@ func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, erro
 	}
 }
 
-// bindQueues binds device memory to receive queues, steers the flow to the first of them, and returns
-// the memory. Other traffic must go to lower queues: with vnic's stack all of it goes to queue 0
-// anyway, so bindQueues changes RSS only for the kernel's stack.
+// bindQueues binds device memory to receive queues, steers the flow to the first of them, and returns the
+// memory. If RSS may spread over all queues (Device.Shared), it takes them out.
 func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
@@ -129,7 +126,6 @@ func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// receiver reads a stream from device memory.
 type receiver struct {
 	*tool
 	conn   devmem.Conn
@@ -137,7 +133,7 @@ type receiver struct {
 	out    io.Writer
 	frags  []devmem.Frag
 	linear []byte
-	buf    []byte // bytes from device memory
+	buf    []byte
 	pieces []devmem.Range
 	tokens devmem.Tokens
 
@@ -167,8 +163,6 @@ func (r *receiver) loop(ctx context.Context) error {
 	}
 }
 
-// take writes the bytes that a call of RecvDevmem returned, in the order of the stream, and returns the tokens
-// unless -H is given.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
 	r.pieces = r.pieces[:0]
 	r.tokens.Reset()

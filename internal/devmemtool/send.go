@@ -20,7 +20,6 @@ const (
 	sendSize = 1 << 18 // bytes of one send, at most
 )
 
-// sendAll is the client: it connects to the server, and sends its input from device memory.
 func (t *tool) sendAll(ctx context.Context) error {
 	buf, err := t.register()
 	if err != nil {
@@ -72,9 +71,8 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeBoth closes our end and waits until the peer has closed its end, because nothing retransmits
-// a lost FIN once the tool has closed its device. The peer has already acknowledged all bytes, so
-// closeBoth returns no error if the peer does not close its end, or resets the connection.
+// closeBoth closes our end and waits a while for the peer's: nothing retransmits a lost FIN once the tool has
+// closed its device.
 func (t *tool) closeBoth(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err
@@ -99,11 +97,11 @@ type sender struct {
 	conn    devmem.Conn
 	binding uint32
 	buffer  devmem.Buffer
-	size    uint64 // of a slot
+	size    uint64
 	slots   uint32
-	calls   uint32 // calls that sent bytes
-	done    uint32 // calls that are complete, counted up to the first incomplete one
-	early   []bool // for the calls from done on: whether they are complete
+	calls   uint32 // that sent bytes
+	done    uint32 // complete calls, up to the first incomplete one
+	early   []bool // for the calls from done on: complete
 	ranges  []devmem.Range
 	total   uint64
 }
@@ -113,7 +111,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	for {
 		n, rerr := in.Read(b)
 		if n > 0 {
-			if err := s.wait(s.slots - 1); err != nil { // until the last send from the next slot is complete
+			if err := s.wait(s.slots - 1); err != nil {
 				return err
 			}
 			if err := s.put(ctx, b[:n]); err != nil {
@@ -129,7 +127,6 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// put copies b to the next slot of the buffer, and sends it from there.
 func (s *sender) put(ctx context.Context, b []byte) error {
 	off := uint64(s.calls%s.slots) * s.size
 	if err := s.dev.Memory.Put(ctx, s.buffer, off, b); err != nil {
@@ -155,7 +152,6 @@ func (s *sender) put(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// wait waits until at most open sends are not complete.
 func (s *sender) wait(open uint32) error {
 	for s.calls-s.done > open {
 		lo, hi, err := s.conn.ReadCompletion(time.Time{})
@@ -182,7 +178,6 @@ func (s *sender) wait(open uint32) error {
 	return nil
 }
 
-// patternReader reads an endless pattern.
 type patternReader struct {
 	pattern
 	pos uint64

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// closing checks that the tool leaves nothing in the NIC when it closes its device.
+// closing checks that a closed device leaves nothing in the NIC.
 type closing struct {
 	devmem.Device
 	guest *guest
@@ -36,7 +36,6 @@ func (c *closing) Close() error {
 	return c.Device.Close()
 }
 
-// The flags of a receiver, and of its sender.
 const (
 	toServer   = "-s 10.0.0.2 -p 5201"
 	fromClient = "-s 10.0.0.2 -c 10.0.0.1 -p 5201"
@@ -127,7 +126,6 @@ func TestWrongUse(t *testing.T) {
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
-		// Only the device can detect these.
 		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3",
 		"recv -s 10.0.0.2 -p 5201 -g 9",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
@@ -157,7 +155,6 @@ func TestHelpOpensWithExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesRun checks that the tool accepts the arguments of the help's examples.
 func TestExamplesRun(t *testing.T) {
 	var lines []string
 	for line := range strings.SplitSeq(help, "\n") {
@@ -271,7 +268,6 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// newHanging returns a stdin whose reads wait until the returned function is called; then it ends.
 func newHanging() (io.Reader, func()) {
 	r, w := io.Pipe()
 	return r, func() { _ = w.Close() }
@@ -282,13 +278,11 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (brokenPipe) Read([]byte) (int, error)  { return 0, syscall.EPIPE }
 
-// noRules accepts flow rules without effect.
 type noRules struct{ devmem.Device }
 
 func (noRules) AddFlow(devmem.Flow) (devmem.FlowID, error) { return 1, nil }
 func (noRules) DelFlow(devmem.FlowID) error                { return nil }
 
-// TestInterrupted interrupts the tool while it accepts, connects, receives and sends.
 func TestInterrupted(t *testing.T) {
 	t.Run("accept", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -323,7 +317,6 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// dialing is a device whose Dial interrupts the tool.
 type dialing struct {
 	devmem.Device
 	cancel func()
@@ -334,7 +327,6 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 	return d.Device.Dial(ctx, local, remote)
 }
 
-// slow is a Memory. Its Look calls the function then once: in call number after.
 type slow struct {
 	devmem.Memory
 	after int
@@ -348,8 +340,6 @@ func (s *slow) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return s.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// TestLinearBytes passes fragments of both kinds to a receiver, which writes their bytes in the order
-// of the stream, or fails with -L.
 func TestLinearBytes(t *testing.T) {
 	gpu := []byte("....world..!")
 	frags := []devmem.Frag{
@@ -385,7 +375,6 @@ func TestLinearBytes(t *testing.T) {
 	}
 }
 
-// whole is a devmem.Buffer over a slice.
 type whole []byte
 
 func (w whole) GPU() int       { return 0 }

@@ -1,5 +1,4 @@
-// Package dhcp gets a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It
-// asks once and renews nothing, because the gateway of a lab has a fixed address for each guest.
+// Package dhcp gets a guest's address: a DHCP client (RFC 2131) that gets one lease and renews nothing.
 package dhcp
 
 import (
@@ -23,29 +22,27 @@ type Lease struct {
 	Addr    netip.Prefix
 	Routers []netip.Addr
 	DNS     []netip.Addr
-	Name    string // of this host; "" = none
-	MTU     int    // of the network; 0 = unknown
+	Name    string // of this host; "": none
+	MTU     int    // of the network; 0: unknown
 }
 
 // ErrNoAnswer means that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client asks, and how long it waits for the first answer; each later wait is twice as
-// long, 5 s in all for each of the two messages. A server on the same machine needs milliseconds.
+// How often a client asks, and the wait for the first answer; later waits are twice as long each.
 const (
 	tries = 5
 	wait  = limits.Lease
 )
 
-// minMTU is the minimum MTU that a server may send (RFC 2132, 5.1).
+// minMTU is the minimum MTU of the option (RFC 2132, 5.1).
 const minMTU = 68
 
-// Ask asks on an interface, which must be up and needs no address.
+// Ask gets a lease on an interface, which must be up and needs no address.
 //
-// Some servers send the answer to the address that they assign, although the client asks for
-// broadcasts (passt before 2024). The kernel passes such a packet to no UDP socket before the
-// interface has the assigned address, so Ask listens on a packet socket (RFC 2131, 4.1). With a
-// kernel without packet sockets Ask receives only broadcasts.
+// Some servers send the answer to the address that they assign, although the client asks for broadcasts
+// (passt before 2024), which the kernel passes to no UDP socket yet. So Ask listens on a packet socket (RFC
+// 2131, 4.1), or, if the kernel has none, receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
 	defer func() {
 		if err != nil {
@@ -65,7 +62,6 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err e
 	return ask(ctx, pc, mac)
 }
 
-// listenUDP opens a UDP socket on the interface name, which need not have an IP address.
 func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {
@@ -77,8 +73,7 @@ func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
 	return lc.ListenPacket(ctx, "udp4", ":68")
 }
 
-// ask gets an acknowledgement by DISCOVER, OFFER, REQUEST and ACK (RFC 2131, 3.1). It asks for
-// broadcast answers, because the interface has no address yet. It closes pc.
+// ask follows RFC 2131, 3.1. It closes pc.
 func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
 	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait.Here()), nclient4.WithRetry(tries)}, opts...)
 	c, err := nclient4.NewWithConn(pc, mac, opts...)
@@ -99,7 +94,6 @@ func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...n
 	return read(got.ACK)
 }
 
-// read reads the lease from an acknowledgement.
 func read(ack *dhcpv4.DHCPv4) (Lease, error) {
 	yours := addrs([]net.IP{ack.YourIPAddr})
 	ones, bits := ack.SubnetMask().Size()
@@ -128,7 +122,7 @@ func addrs(list []net.IP) (out []netip.Addr) {
 	return out
 }
 
-// hostName reports whether a name can be a host's name (RFC 1123, 2.1): callers write it to files.
+// hostName reports whether a name can be a host's (RFC 1123, 2.1): the server is not trusted.
 func hostName(s string) bool {
 	const longest = 64 // Linux's
 	for _, r := range s {

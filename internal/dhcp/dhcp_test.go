@@ -17,7 +17,6 @@ import (
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// client asks a server of the test.
 type client struct {
 	pc     net.PacketConn
 	server *net.UDPAddr
@@ -28,7 +27,6 @@ func lease(ctx context.Context, c *client) (Lease, error) {
 	return ask(ctx, c.pc, mac, nclient4.WithServerAddr(c.server), nclient4.WithTimeout(c.wait))
 }
 
-// pair returns a client, and the socket of its server.
 func pair(t *testing.T) (*client, net.PacketConn) {
 	t.Helper()
 	var ends [2]net.PacketConn
@@ -40,7 +38,6 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	return &client{pc: ends[0], server: ends[1].LocalAddr().(*net.UDPAddr), wait: 10 * time.Second}, ends[1]
 }
 
-// serve answers n messages, each with the result of answers.
 func serve(t *testing.T, pc net.PacketConn, n int,
 	answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
 	done = make(chan struct{})
@@ -99,7 +96,7 @@ func TestLeaseIsTaken(t *testing.T) {
 		for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak} {
 			list = append(list, reply(t, &other, k, not), reply(t, &stranger, k, not),
 				reply(t, m, k, not, func(r *dhcpv4.DHCPv4) { r.OpCode = dhcpv4.OpcodeBootRequest }))
-			if i == 1 { // an answer of the server whose offer was not accepted
+			if i == 1 { // of a server whose offer was not accepted
 				list = append(list, reply(t, m, k, not, dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 1, 2, 253)))))
 			}
 		}
@@ -130,10 +127,9 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	<-done
 }
 
-// A valid MTU from a server is used.
 func TestMTUIsTaken(t *testing.T) {
 	for _, x := range []struct {
-		value []byte // value of the option; nil: no option
+		value []byte
 		want  int
 	}{
 		{nil, 0}, {[]byte{0x05, 0xdc}, 1500}, {[]byte{0x23, 0x28}, 9000}, {[]byte{0, 67}, 0}, {[]byte{0, 68}, 68},

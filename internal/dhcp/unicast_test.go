@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The client receives an answer to the assigned address, which the interface does not have yet, and
-// a broadcast answer.
+// An answer may come to the assigned address, or as a broadcast.
 func TestAnswerToTheAddressThatIsGivenIsHeard(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine, and the namespace with the thread
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -50,7 +49,6 @@ func TestAnswerToTheAddressThatIsGivenIsHeard(t *testing.T) {
 	testkit.OK(t, pc.Close())
 }
 
-// answersTo sends all answers to one address.
 type answersTo struct {
 	net.PacketConn
 	addr *net.UDPAddr

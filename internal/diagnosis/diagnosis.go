@@ -1,10 +1,6 @@
-// Package diagnosis explains a program's mistake, for implementations of package devmem: which
-// mistake makes a connection stall, why a binding's id is wrong, why nobody answers a connect.
-// The table in mistakes.go lists the usual mistakes of devmem programs, and docs/mistakes.md is
-// written from it. The package judges only facts that the implementation has collected.
-//
-// It runs when a call fails or a program asks, never for a packet. Its cost depends on the device's
-// open objects: bindings, rules and connections.
+// Package diagnosis explains a program's mistake, for implementations of package devmem: which mistake makes
+// a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
+// docs/mistakes.md is written from it.
 package diagnosis
 
 import (
@@ -18,31 +14,31 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Connection has the facts about a connection that the implementation has collected.
+// Connection has facts about a connection.
 type Connection struct {
-	Op            string // name of the call that waits: recv, read, send, write, completion
+	Op            string // the call that waits: recv, read, send, write, completion
 	Local, Remote netip.AddrPort
-	Idle          time.Duration // time since the last progress
-	Received      uint64        // bytes received, in host and device memory
-	Queue         int           // the queue through which it receives; -1: unknown
+	Idle          time.Duration // since the last progress
+	Received      uint64        // bytes, in host and device memory
+	Queue         int           // by which it receives; -1: unknown
 
-	Unacked    uint64 // bytes that were sent and not acknowledged
+	Unacked    uint64 // bytes sent and not acknowledged
 	Sends      int    // calls of SendDevmem that are not complete
-	Window     int64  // the peer's receive window, in bytes; -1: not known
+	Window     int64  // the peer's receive window, in bytes; -1: unknown
 	Unanswered int    // successive retransmissions or probes without an answer
-	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
-	Alive      bool   // a packet came in the second half of the stall; one from the first half does not set Alive
+	Heard      bool   // a packet of the peer came since the stall began
+	Alive      bool   // a packet of the peer came in the second half of the stall
 	Asked      bool   // our end sent probes or data in the second half of the stall
 }
 
-// Device is the configuration that the connection runs with.
+// Device is the configuration of the connection's device.
 type Device struct {
 	Bindings []Binding
 	Rules    []devmem.Flow
 	Holders  []Holder // connections that hold tokens
 }
 
-// Binding is a binding that is not done, its buffer, and its receive queues.
+// Binding is a binding that is not done.
 type Binding struct {
 	devmem.BindingStats
 	Buffer devmem.Buffer
@@ -60,27 +56,25 @@ func Stats(all []Binding) (list []devmem.BindingStats) {
 // Holder is a connection that holds tokens of a binding.
 type Holder = devmem.Holder
 
-// situation has the facts that the table's rows judge: a connection that stalls, or whose payload arrives in
-// host memory, and its device's rules and bindings.
 type situation struct {
 	Connection
 	device   Device
-	receives bool        // the call that waits is a receive
-	rule     devmem.Flow // the rule that matches the connection's flow; valid if steered
+	receives bool
+	rule     devmem.Flow // of the connection's flow, if steered
 	steered  bool
 	queues   []int    // of open receive bindings
 	dry      *Binding // the binding of the connection's queue, if isDry; nil: none, or it has pages
 }
 
-// Stall returns a sentence about the likely mistake that makes a connection stall.
+// Stall returns a sentence about the likely mistake that makes a connection stall; "": no row fits.
 func Stall(c Connection, d Device) string {
 	s := d.situation(c)
 	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)
 	return s.sentence(func(m *mistake) bool { return !m.steering || elsewhere })
 }
 
-// Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no
-// row explains it, because a rule leads the flow to a bound queue, and the payload came by no other queue.
+// Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no row
+// explains it.
 func (d Device) Steering(c Connection) string {
 	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
@@ -104,7 +98,6 @@ func (d Device) situation(c Connection) *situation {
 	return s
 }
 
-// sentence returns the sentence of the first wanted row that fits the situation; "": no row fits.
 func (s *situation) sentence(wanted func(*mistake) bool) string {
 	for i := range mistakes {
 		if m := &mistakes[i]; m.when != nil && wanted(m) && m.when(s) {
@@ -114,7 +107,6 @@ func (s *situation) sentence(wanted func(*mistake) bool) string {
 	return ""
 }
 
-// facts returns the replacer of the words in braces in a mistake's sentence.
 func (s *situation) facts() *strings.Replacer {
 	words := []string{"{peer}", s.Remote.String(), "{host}", s.Local.String(), "{bytes}", fmt.Sprint(s.Unacked),
 		"{retransmissions}", times(s.Unanswered, "retransmission"), "{sends}", times(s.Sends, "send"),
@@ -143,18 +135,15 @@ func (s *situation) facts() *strings.Replacer {
 	return strings.NewReplacer(words...)
 }
 
-// fewPages is the number of pages below which a pool may lack room for the largest packet of a NIC, of 64 KiB.
+// fewPages: with fewer pages, a pool may lack room for a NIC's largest packet, of 64 KiB.
 const fewPages = 17
 
-// isDry reports whether tokens hold so many pages of a pool that fewer than fewPages, or at most a quarter, are left.
 func (b *Binding) isDry() bool {
 	return b.Held > 0 && (b.Pages-b.Held < fewPages || 4*b.Held >= 3*b.Pages)
 }
 
-// maxHolders is how many connections a message names.
 const maxHolders = 4
 
-// holders returns a phrase with the connections that hold tokens of a binding.
 func (d Device) holders(binding uint32, c Connection) string {
 	var hs []Holder
 	for _, h := range d.Holders {
@@ -181,7 +170,6 @@ func (d Device) holders(binding uint32, c Connection) string {
 	return "; tokens of " + strings.Join(words, ", ")
 }
 
-// rule returns the rule that matches a connection's flow; if several match, the most specific one.
 func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	best := -1
 	for _, r := range d.Rules {
@@ -192,7 +180,7 @@ func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	return found, ok
 }
 
-// Matches reports whether a rule matches the packets from src to dst, and how many fields the rule compares.
+// Matches reports whether a rule matches packets from src to dst, and how many fields it compares.
 func Matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
 	for _, x := range []struct{ rule, packet netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
 		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {

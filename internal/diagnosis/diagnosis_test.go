@@ -21,7 +21,6 @@ var (
 	there = netip.MustParseAddrPort("10.0.0.2:5000")
 )
 
-// rx is a receive binding with 100 pages at queue 3.
 func rx(held int) Binding {
 	return Binding{BindingStats: devmem.BindingStats{ID: 7, Pages: 100, Held: held}, Queues: []int{3}}
 }
@@ -84,7 +83,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 	}
 }
 
-// The error of a wrong ID explains the ID, and lists the bindings or rules that exist, at most maxNamed.
+// The error of a wrong ID explains it, and lists at most maxNamed existing ones.
 func TestIDsNameThemselves(t *testing.T) {
 	var all, many Device
 	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {
@@ -177,7 +176,6 @@ func TestDocsHaveAllMistakes(t *testing.T) {
 	}
 }
 
-// pageOfMistakes returns the part of docs/mistakes.md that is generated from the table.
 func pageOfMistakes() string {
 	pool := rx(100)
 	example := Device{Bindings: []Binding{pool}, Rules: []devmem.Flow{{Dst: here, Queue: 2}}}.situation(
@@ -208,7 +206,6 @@ func pageOfMistakes() string {
 		unnamed.String() + "\n"
 }
 
-// wrap breaks a text into lines of at most 120 characters, all but the first with an indent.
 func wrap(text, indent string) string {
 	var b strings.Builder
 	line := ""

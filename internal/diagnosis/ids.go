@@ -9,11 +9,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxNamed is how many bindings or rules a message lists.
 const maxNamed = 16
 
-// NoTXBinding returns the error of a send from a transmit binding that does not exist: EINVAL, with
-// an explanation of the id.
+// NoTXBinding returns the error of a send from a transmit binding that is not open: EINVAL.
 func (d Device) NoTXBinding(id uint32) error {
 	for _, b := range d.Bindings {
 		switch {
@@ -29,8 +27,7 @@ func (d Device) NoTXBinding(id uint32) error {
 	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(d.Bindings), syscall.EINVAL)
 }
 
-// InUse returns the error of closing a bound buffer: EBUSY. bound has the buffer's bindings that are
-// not done.
+// InUse returns the error of closing a bound buffer: EBUSY. bound has its bindings that are not done.
 func InUse(bound []Binding) error {
 	var words []string
 	for _, b := range bound {
@@ -55,7 +52,6 @@ func underWay(sends int) string {
 	return fmt.Sprintf(", with %s under way: its memory is in use until Done", times(sends, "send"))
 }
 
-// list returns a phrase with the open bindings.
 func list(all []Binding) string {
 	var words []string
 	for _, b := range all {
@@ -73,7 +69,6 @@ func list(all []Binding) string {
 	return "; open ones: " + some(words)
 }
 
-// some joins the first maxNamed words, and adds the number of the others.
 func some(words []string) string {
 	if len(words) > maxNamed {
 		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
@@ -86,7 +81,8 @@ func Numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ", ")
 }
 
-// NoFlow returns the error of deleting a rule that does not exist: ENOENT. all has the ids of the existing rules.
+// NoFlow returns the error of deleting a rule that does not exist: ENOENT. It sorts all, the ids of the
+// existing rules.
 func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	slices.Sort(all)
 	there := "there is none"
@@ -96,12 +92,12 @@ func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	return fmt.Errorf("flow %d: there is no such rule; %s: %w", id, there, syscall.ENOENT)
 }
 
-// NoQueue returns the message that a queue number is out of range; the device has n queues.
+// NoQueue returns the message that a queue number is out of range, for a device with n queues.
 func NoQueue(queue, n int) string {
 	return fmt.Sprintf("there is no queue %d: the device has %d, 0 to %d", queue, n, n-1)
 }
 
-// QueueZero returns the message that explains why queue 0 cannot be bound; the device has n queues.
+// QueueZero returns the message that queue 0 cannot be bound, for a device with n queues.
 func QueueZero(n int) string {
 	if n < 2 {
 		return "queue 0 is for what cannot be split, and the device has no other"
@@ -109,7 +105,7 @@ func QueueZero(n int) string {
 	return fmt.Sprintf("queue 0 is for what cannot be split: bind one of 1 to %d", n-1)
 }
 
-// PastEnd returns the message that memory ends past the end of a GPU with size bytes.
+// PastEnd returns the message that memory ends past the end of a GPU of size bytes.
 func PastEnd(size uint64) string {
 	return fmt.Sprintf("ends past its %#x bytes (%d MiB)", size, size>>20)
 }

@@ -9,19 +9,17 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// mistake is a mistake of devmem programs, or another reason for which a connection makes no progress: a row of the
-// table from which docs/mistakes.md is written.
+// mistake is a row of the table: a reason for an error, or for a connection without progress.
 type mistake struct {
-	Name     string   // a heading of the page, which several rows may share; "": the page has the sentence in a list
-	Sentence string   // of Stall or Steering. Words in braces stand for facts: see situation.facts
-	Errors   []string // examples of errors of calls; numbers and addresses differ
-	Do       string   // advice for the page: what to do
+	Name     string   // a heading of docs/mistakes.md, which several rows may share; "": the sentence is in a list there
+	Sentence string   // of Stall or Steering; words in braces stand for facts (situation.facts)
+	Errors   []string // examples of errors of calls
+	Do       string   // advice for docs/mistakes.md
 
-	steering bool                    // the row explains why payload comes in host memory
-	when     func(s *situation) bool // reports whether Sentence fits; nil: a call's error shows the mistake
+	steering bool                    // explains why payload comes in host memory
+	when     func(s *situation) bool // whether Sentence fits; nil: a call's error shows the mistake
 }
 
-// Addresses and bindings of the examples.
 var (
 	examplePeer     = netip.MustParseAddrPort("10.0.0.2:5202")
 	exampleBindings = []Binding{
@@ -30,7 +28,7 @@ var (
 	exampleSends = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
 )
 
-// mistakes is the table. The first row that fits names the mistake, so the order counts.
+// mistakes is the table. The first row that fits names the mistake.
 var mistakes = []mistake{
 	{Name: "queue 0", Errors: []string{QueueZero(4) + ": " + syscall.ERANGE.Error()},
 		Do: `Bind another queue. On virtio frames that cannot be split go to queue 0; on gve queue 0 is left to the kernel.`},

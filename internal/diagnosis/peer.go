@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// dialing are the reasons for which a connect fails, with sentences for a peer that is a guest's program and for one
-// that is a server. In a sentence %[1] is the peer's address, %[2] the peer's port, %[3] both.
+// dialing has errors of a connect, with sentences for a peer that is a guest's program and for one that is a
+// server. %[1] is the peer's address, %[2] its port, %[3] both.
 var dialing = []struct {
 	errs         []error
 	peer, server string
@@ -29,7 +29,7 @@ var dialing = []struct {
 		"%[3]v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent"},
 }
 
-// Dial adds an explanation and advice to the error of a connect, if dialing lists the error.
+// Dial adds an explanation and advice to the error of a connect, if it knows one.
 func Dial(err error, remote netip.AddrPort) error {
 	if peer, _, _ := why(err, remote); peer != "" {
 		return fmt.Errorf("%w: %s", err, peer)
@@ -37,8 +37,8 @@ func Dial(err error, remote netip.AddrPort) error {
 	return err
 }
 
-// DialServer replaces the explanation in an error of a device's Dial, which is about receivers, by
-// one about servers. It returns an error without such an explanation unchanged.
+// DialServer replaces the explanation in an error of a device's Dial by one about servers; without an
+// explanation it returns err.
 func DialServer(err error, remote netip.AddrPort) error {
 	_, server, cause := why(err, remote)
 	if cause == nil {
@@ -48,8 +48,6 @@ func DialServer(err error, remote netip.AddrPort) error {
 		Err: fmt.Errorf("%w: %s", cause, server)}
 }
 
-// why returns the two sentences of the error inside err that dialing lists, and that error; a nil
-// cause means that dialing lists no error inside err.
 func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	for _, d := range dialing {
 		for _, e := range d.errs {
@@ -62,8 +60,7 @@ func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	return "", "", nil
 }
 
-// Ended adds to the error that has ended a connection, if it is ECONNRESET or ETIMEDOUT, an explanation of what may
-// have happened to the peer.
+// Ended adds to ECONNRESET or ETIMEDOUT, the end of a connection, what may have happened to the peer.
 func Ended(err error, remote net.Addr) error {
 	switch {
 	case errors.Is(err, syscall.ECONNRESET):

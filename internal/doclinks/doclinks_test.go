@@ -17,14 +17,13 @@ var (
 	link   = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	scheme = regexp.MustCompile(`^[a-z]+:`)
 	file   = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[\\w.-]+\\.(?:go|c|h|sh|md|yaml|json|py|js|txt))`")
-	base   = regexp.MustCompile("`([\\w.-]+\\.go)`") // name of a file whose folder the sentence names
+	base   = regexp.MustCompile("`([\\w.-]+\\.go)`")
 )
 
 // foreign lists files of other projects, and files that a page tells its reader to make.
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
-// tracked returns the tree's files that match patterns, without vendored and ignored ones.
 func tracked(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	list := exec.Command("git", append([]string{"ls-files", "-co", "--exclude-standard"}, patterns...)...)
@@ -36,9 +35,7 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
 }
 
-// Links and names of files in Markdown pages, except CHANGELOG.md, lead to existing files: a link relative to the
-// page's folder, a path in back-quotes relative to the page's folder, to the root or to internal/. A .go name without
-// a folder is the name of any Go file. The names in foreign need no file here.
+// Links and names of files in Markdown pages, except CHANGELOG.md, lead to files.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

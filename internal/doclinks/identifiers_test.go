@@ -14,26 +14,21 @@ import (
 )
 
 var (
-	quoted = regexp.MustCompile("`([^`\n]+)`")
-	// A name of Go, or several with dots, as a value, a pointer, a call or with a name of a subtest.
-	goName = regexp.MustCompile(`^\*?([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)(?:[({/].*)?$`)
-	// Names of other projects (CUDA's, registers of PCI, gVisor's, a folder of Linux), files, JSON keys.
+	quoted      = regexp.MustCompile("`([^`\n]+)`")
+	goName      = regexp.MustCompile(`^\*?([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)(?:[({/].*)?$`)
 	foreignName = regexp.MustCompile(`^(?:cu(?:da)?[A-Z]\w*|LnkCap|LnkSta|resourceN|Documentation|Buffer\.Merge|vnic\.dev|` +
 		`\w+\.(?:c|cu|go|h|html|json|txt|xml|yaml)|out\.retransmitted|requester\.timeouts)$`)
-	// A word that looks like a name of Go, and not of a shell, C or JSON: CamelCase, camelCase, or Capital.
 	goWord = regexp.MustCompile(`^(?:[a-z]+[A-Z]|[A-Z]\w*[a-z])[A-Za-z0-9]*$`)
 )
 
-// index has the names that the tree's Go files declare.
 type index struct {
-	packages map[string]map[string]bool // top-level names of each package
-	types    map[string]map[string]bool // fields and methods of each type name, in all packages
-	names    map[string]bool            // all names of packages and types, and those in packages and types
-	embedded map[string]map[string]bool // types that each type embeds
-	imports  map[string]bool            // last elements of the import paths of other modules' packages
+	packages map[string]map[string]bool
+	types    map[string]map[string]bool // fields and methods by type name, in all packages
+	names    map[string]bool
+	embedded map[string]map[string]bool
+	imports  map[string]bool // last elements of import paths
 }
 
-// readIndex reads all Go files of the tree except vendored ones.
 func readIndex(t *testing.T) *index {
 	t.Helper()
 	x := &index{packages: map[string]map[string]bool{}, types: map[string]map[string]bool{}, names: map[string]bool{},
@@ -81,7 +76,6 @@ func (x *index) add(f *ast.File) {
 	}
 }
 
-// members adds the fields and the embedded types of structs and interfaces in a type, and the methods of interfaces.
 func (x *index) members(s *ast.TypeSpec) {
 	ast.Inspect(s.Type, func(n ast.Node) bool {
 		if _, function := n.(*ast.FuncType); function {
@@ -111,7 +105,6 @@ func (x *index) put(in map[string]map[string]bool, owner, name string) {
 	in[owner][name], x.names[owner], x.names[name] = true, true, true
 }
 
-// receiver returns the name of a type, without pointer, package and type parameters.
 func receiver(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -128,12 +121,11 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// has reports whether the tree declares a name, or the name may belong to another project or language.
 func (x *index) has(name string) bool {
 	parts := strings.Split(name, ".")
 	first := parts[0]
 	switch {
-	case strings.Contains(name, "_"): // a name of C or JSON
+	case strings.Contains(name, "_"):
 		return true
 	case len(parts) == 1:
 		return !goWord.MatchString(name) || x.names[name]
@@ -150,8 +142,7 @@ func (x *index) has(name string) bool {
 	return typ != nil && x.member(first, parts[1])
 }
 
-// member reports whether a type, or a type embedded in it, has a field or method called name. above has the types that
-// embed typ and were searched already.
+// member also searches embedded types. above has the types that embed typ and were searched.
 func (x *index) member(typ, name string, above ...string) bool {
 	if x.types[typ][name] || slices.Contains(above, typ) {
 		return x.types[typ][name]
@@ -164,10 +155,8 @@ func (x *index) member(typ, name string, above ...string) bool {
 	return false
 }
 
-// Names of Go in back-quotes, in README, ARCHITECTURE, CONTRIBUTING and below docs, are names of the tree's code, tests
-// included, or of other projects: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`,
-// `pkg.Type.Member`. The test ignores words of small letters or with an underscore, because they may be names of a
-// shell, JSON or C.
+// Go names in back-quotes in README, ARCHITECTURE, CONTRIBUTING and docs are declared in the tree, or other
+// projects'.
 func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
 	x := readIndex(t)
 	names := 0

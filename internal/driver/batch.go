@@ -1,6 +1,6 @@
 package driver
 
-// batch holds the frames for one call of Receive, and their memory. The polling goroutine owns it.
+// batch holds the frames for one call of Receive, and their memory, for the polling goroutine.
 type batch struct {
 	frames []RxFrame
 	ranges []Range // payload of the frames
@@ -13,7 +13,6 @@ func (b *batch) init(ring, pages int) {
 	b.arena = make([]byte, 0, arenaSize)
 }
 
-// hasSpace reports whether one more frame of any kind fits.
 func (b *batch) hasSpace() bool {
 	return len(b.frames) < cap(b.frames) && cap(b.ranges)-len(b.ranges) >= cap(b.ranges)/2 &&
 		cap(b.arena)-len(b.arena) >= maxFrame
@@ -26,7 +25,7 @@ func (b *batch) next() *RxFrame {
 
 func (b *batch) drop() { b.frames = b.frames[:len(b.frames)-1] }
 
-// join joins first and piece(1) to piece(count-1). It fails if the frame is too long.
+// join fails for a frame of more than maxFrame.
 func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []byte, ok bool) {
 	start := len(b.arena)
 	b.arena = append(b.arena, first...)
@@ -41,7 +40,6 @@ func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []b
 	return b.arena[start:len(b.arena):len(b.arena)], true
 }
 
-// deliver passes the frames to the Receiver, or drops them if there is none yet, and empties the batch.
 func (b *batch) deliver(q *rxQueue) {
 	if len(b.frames) > 0 {
 		if r := q.n.receiver.Load(); r != nil {

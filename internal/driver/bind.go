@@ -11,13 +11,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// defaultHeader is the length of the longest header that a NIC splits off if the NIC reports no length
-// (docs/specs/virtio.md, 4).
+// defaultHeader is the limit of split headers for a NIC that reports none (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
-// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a
-// GPU to it. The caller registers the pages' buffer with the NIC before BindQueue, and steers
-// flows to the queue after it.
+// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it.
+// The caller registers the pages' buffer with the NIC before, and steers flows to the queue after it.
 func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -46,7 +44,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err := q.makeHeaders(int(info.HeaderLimit)); err != nil {
 		return fmt.Errorf("header buffers of receive queue %d: %w", queue, err)
 	}
-	// Turn split on before the first page is posted, so that nothing arrives unsplit.
+	// before the first page is posted, so that nothing arrives unsplit
 	if err := n.setSplit(ctx, queue, true); err != nil {
 		return err
 	}
@@ -60,18 +58,16 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err != nil {
 		err = fmt.Errorf("posting pages to receive queue %d: %w", queue, err)
 		if q.split == nil {
-			return err // the NIC has stopped
+			return err
 		}
 		return errors.Join(err, n.unbind(q))
 	}
 	return nil
 }
 
-// UnbindQueue turns header split off and returns the unused pages to their source. The Receiver
-// gets earlier frames first. A vhost-user backend (Attach) stops the queue meanwhile
-// (GET_VRING_BASE). A PCI device (OpenPCI) cannot (see pci.negotiate): it has to return all chains,
-// with used.len 0, when the driver turns split off. The NIC refuses to turn split off while one of
-// its own bindings has the queue: the caller must undo such a binding before.
+// UnbindQueue turns header split off and returns the unused pages to their source. A vhost-user backend
+// (Attach) stops the queue meanwhile (GET_VRING_BASE); a PCI device (OpenPCI) has to return all chains, with
+// used.len 0, when split goes off. The caller must undo the NIC's own binding of the queue before.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -84,7 +80,7 @@ func (n *NIC) UnbindQueue(queue int) error {
 	return n.unbind(n.rx[queue])
 }
 
-// Refill tells the driver that pages for a bound queue are free again. It never blocks.
+// Refill tells the driver that pages for a bound queue are free again. It does not block.
 func (n *NIC) Refill(queue int) {
 	if queue < 0 || queue >= len(n.rx) {
 		return
@@ -94,7 +90,6 @@ func (n *NIC) Refill(queue int) {
 	}
 }
 
-// bindable returns a queue without host buffers, or an error if there is none with this index or the NIC has stopped.
 func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	if n.closed {
 		return nil, fmt.Errorf("NIC: %w", ErrClosed)
@@ -112,8 +107,7 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	return n.rx[queue], nil
 }
 
-// makeHeaders allocates the header buffers for headers of up to limit bytes (0: defaultHeader), unless the queue has
-// buffers of this size.
+// makeHeaders allocates buffers for headers of up to limit bytes (0: defaultHeader), unless there are such.
 func (q *rxQueue) makeHeaders(limit int) error {
 	if limit == 0 {
 		limit = defaultHeader
@@ -147,7 +141,6 @@ func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
 	return nil
 }
 
-// unbind takes a queue's chains back from the device, and returns their pages to the source.
 func (n *NIC) unbind(q *rxQueue) error {
 	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()
@@ -159,7 +152,7 @@ func (n *NIC) unbind(q *rxQueue) error {
 	}); err != nil {
 		return err
 	}
-	if n.Err() != nil { // the device has been stopped
+	if n.Err() != nil {
 		return n.do(func() error { q.giveBack(); return nil })
 	}
 	if !n.offloads.QueueReset {
@@ -198,7 +191,6 @@ func (n *NIC) unbind(q *rxQueue) error {
 	return n.t.startQueue(q.ring.vq)
 }
 
-// drain turns split off and waits until the device has returned all chains, the NIC has stopped or ctx ends.
 func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) error {
 	if err := n.setSplit(ctx, q.index, false); err != nil {
 		return err

@@ -8,7 +8,7 @@ type call struct {
 	done chan error
 }
 
-// do runs f on the polling goroutine and waits for it. The polling goroutine must not call do.
+// The polling goroutine must not call do.
 func (n *NIC) do(f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	n.mu.Lock()
@@ -23,7 +23,7 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
-// takeCalls removes and returns the waiting calls. With ended, do refuses later calls.
+// With ended, later calls are refused.
 func (n *NIC) takeCalls(ended bool) []*call {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -32,7 +32,6 @@ func (n *NIC) takeCalls(ended bool) []*call {
 	return calls
 }
 
-// runCalls runs the functions that do has passed.
 func (n *NIC) runCalls() {
 	if !n.hasCalls.Load() {
 		return
@@ -43,7 +42,6 @@ func (n *NIC) runCalls() {
 	}
 }
 
-// endCalls refuses waiting and later calls.
 func (n *NIC) endCalls() {
 	for _, c := range n.takeCalls(true) {
 		c.done <- fmt.Errorf("NIC: %w", ErrClosed)

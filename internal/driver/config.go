@@ -28,8 +28,7 @@ const (
 	minMTU     = 68
 )
 
-// readConfig sets address, MTU and number of queues from the device's configuration. mac and mtu, if
-// not empty, take precedence.
+// mac and mtu, if set, take precedence over the device's configuration.
 func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	n.mac, n.mtu = mac, mtu
 	if n.mac == nil && n.features&virtionet.FMAC != 0 {
@@ -62,7 +61,6 @@ func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	return n.countPairs()
 }
 
-// countPairs sets how many queue pairs the driver uses.
 func (n *NIC) countPairs() error {
 	pairs := 1
 	if n.features&virtionet.FMQ != 0 {
@@ -81,7 +79,7 @@ func (n *NIC) countPairs() error {
 	return nil
 }
 
-// linkUp reports whether the link is up; it returns true for a device without a readable link status.
+// linkUp is true without a readable link status.
 func (n *NIC) linkUp() bool {
 	if n.features&virtionet.FStatus == 0 {
 		return true

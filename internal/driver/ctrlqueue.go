@@ -8,20 +8,20 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The command that the driver sends on the control queue (virtio 1.3, 5.1.6.5), and the device's answer for success.
+// The command for the control queue (virtio 1.3, 5.1.6.5), and the device's answer for success.
 const (
 	ctrlMQ         = 4 // VIRTIO_NET_CTRL_MQ
 	ctrlMQPairsSet = 0 // VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET
 	ctrlOK         = 0 // VIRTIO_NET_OK
 )
 
-const ctrlPause = 200 * time.Microsecond // between polls: commands are few and slow
+const ctrlPause = 200 * time.Microsecond
 
 // controlQueue is the device's control virtqueue, used one command at a time.
 type controlQueue struct {
 	t    transport
 	ring *ring
-	mem  memory // command, then ack
+	mem  memory
 }
 
 func newControlQueue(t transport, vq int, features uint64) (*controlQueue, error) {
@@ -36,7 +36,6 @@ func newControlQueue(t transport, vq int, features uint64) (*controlQueue, error
 	return &controlQueue{t: t, ring: r, mem: mem}, t.setupQueue(vq, r.addrs)
 }
 
-// setPairs enables the first n queue pairs.
 func (q *controlQueue) setPairs(n int) error {
 	var data [2]byte
 	le.PutUint16(data[:], uint16(n))

@@ -21,30 +21,29 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// testDevice is a virtio-net device behind a vhost-user backend that sends each frame back to its
-// driver, on the receive queue that steer returns. It splits on queues with split on, answers
-// control frames, and can be made to misbehave.
+// testDevice is a virtio-net device behind a vhost-user backend that sends each frame back, on the receive
+// queue that steer returns, and can be made to misbehave.
 type testDevice struct {
-	control.Handler       // methods that are not implemented below are not called
-	vhostuser.QueueDevice // methods that are not about queues
-	t                     testing.TB
-	offer                 uint64
-	pairs                 int
-	space                 *dma.Space
-	copier                *dma.Copier
-	dispatcher            *control.Dispatcher
+	control.Handler
+	vhostuser.QueueDevice
+	t          testing.TB
+	offer      uint64
+	pairs      int
+	space      *dma.Space
+	copier     *dma.Copier
+	dispatcher *control.Dispatcher
 
 	mu         sync.Mutex
 	features   uint64
-	queues     []*testQueue // by vring
-	backlog    []testFrame  // frames that wait for buffers
+	queues     []*testQueue
+	backlog    []testFrame
 	split      map[int]bool
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
-	hold       bool                   // received frames are neither sent back nor returned
-	mangle     func(h *netHdr)        // changes the header of each frame to the driver; nil: changes none
-	flush      bool                   // return the chains of a queue when its split goes off
-	longest    int                    // the longest chain of a frame from the driver, in buffers
+	hold       bool                   // frames from the driver are neither sent back nor returned
+	mangle     func(h *netHdr)
+	flush      bool // return a queue's chains when its split goes off
+	longest    int
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -56,7 +55,7 @@ type testQueue struct {
 	vring   vhostuser.Vring
 	enabled bool
 	held    []uint16
-	short   int // chains available when a frame last found too few; 0: enough
+	short   int // available chains when a frame last found too few; 0: enough
 }
 
 type testFrame struct {
@@ -84,7 +83,6 @@ func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 	return d
 }
 
-// serve runs the device until the driver hangs up. The result is closed when the device has ended.
 func (d *testDevice) serve(conn *net.UnixConn) <-chan struct{} {
 	ended := make(chan struct{})
 	worker := make(chan struct{})
@@ -144,7 +142,7 @@ func (d *testDevice) work() {
 	}
 }
 
-// process moves frames once. more reports that there is more work.
+// process moves frames once; more: there is more work.
 func (d *testDevice) process() (more bool) {
 	token := d.space.Enter()
 	defer d.space.Leave(token)
@@ -170,7 +168,6 @@ func (d *testDevice) process() (more bool) {
 	return more
 }
 
-// sendOne takes one frame from a transmit queue.
 func (d *testDevice) sendOne(q *testQueue) bool {
 	var c virtq.Chain
 	ok, err := q.vq.Peek(&c)
@@ -205,7 +202,6 @@ func (d *testDevice) sendOne(q *testQueue) bool {
 	return true
 }
 
-// deliver writes the backlog to receive queues, as far as there are buffers.
 func (d *testDevice) deliver() {
 	d.backlog = slices.DeleteFunc(d.backlog, func(f testFrame) bool {
 		q := d.queues[2*f.queue]
@@ -218,7 +214,7 @@ func (d *testDevice) deliver() {
 	}
 }
 
-// receive writes one frame completely, or not at all.
+// receive writes one whole frame, or nothing.
 func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 	hdrLen := 0
 	if d.split[f.queue] {
@@ -252,7 +248,7 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 		}
 		in := slices.Clone(c.In)
 		room := int(c.InLen)
-		if hdrLen > 0 { // the header buffer has no payload
+		if hdrLen > 0 {
 			if c.InFirst != netHdrLen+defaultHeader {
 				d.t.Errorf("header buffer of %d bytes", c.InFirst)
 			}
@@ -309,12 +305,10 @@ func (d *testDevice) publish(q *testQueue) {
 	}
 }
 
-// inject sends a frame to the driver.
 func (d *testDevice) inject(queue int, h netHdr, frame []byte) {
 	d.do(func() { d.backlog = append(d.backlog, testFrame{queue, h, frame}) })
 }
 
-// release returns the held frames.
 func (d *testDevice) release() {
 	d.do(func() {
 		d.hold = false
@@ -329,7 +323,6 @@ func (d *testDevice) release() {
 	})
 }
 
-// do runs f under mu and wakes the device.
 func (d *testDevice) do(f func()) {
 	d.mu.Lock()
 	f()
@@ -337,7 +330,6 @@ func (d *testDevice) do(f func()) {
 	d.wake()
 }
 
-// rawUsed writes used elements {id, length} that a device must not write, and calls the driver.
 func (d *testDevice) rawUsed(vring int, elems ...[2]uint32) {
 	done := make(chan struct{})
 	dma.Go(func() {
@@ -367,8 +359,6 @@ func (d *testDevice) rawUsed(vring int, elems ...[2]uint32) {
 	})
 	<-done
 }
-
-// vhostuser.Device
 
 func (d *testDevice) Features() uint64 { return d.offer }
 func (d *testDevice) ProtocolFeatures() uint64 {
@@ -438,8 +428,6 @@ func (d *testDevice) Disconnected() {
 	}
 }
 
-// control.Handler, called under mu
-
 func (d *testDevice) Generation() uint32 { return d.generation }
 func (d *testDevice) Info() (control.Info, error) {
 	return control.Info{Generation: d.generation, HeaderLimit: defaultHeader, QueuePairs: uint16(d.pairs)}, nil
@@ -462,7 +450,7 @@ func (d *testDevice) SetSplit(s control.Split) error {
 	return nil
 }
 
-// loseState loses the in-band state, as a restart of the backend does.
+// loseState loses the in-band state, as a restarted backend does.
 func (d *testDevice) loseState() {
 	d.do(func() {
 		d.generation++

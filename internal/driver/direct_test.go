@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// direct is a transport without a device: a test writes the rings itself. Addresses are offsets in
-// its memory.
+// Addresses are offsets in its memory.
 type direct struct {
 	mem   []byte
 	used  int
@@ -24,9 +23,9 @@ type direct struct {
 	sl    *sleeper
 }
 
-const directGPU = 1 << 40 // address of the GPU; there is no memory
+const directGPU = 1 << 40
 
-// newDirect makes a NIC with two pairs and no polling goroutine. Its queue 1 is bound.
+// newDirect makes a NIC with two pairs, no polling goroutine, and queue 1 bound.
 func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Receiver) (*NIC, *direct) {
 	t.Helper()
 	mem := testkit.Must(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
@@ -37,7 +36,7 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
-	n.settingUp.Store(true) // prevents a set-up, which nobody would answer
+	n.settingUp.Store(true) // no set-up, which nobody would answer
 	testkit.OK(t, n.initialize([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
@@ -76,13 +75,12 @@ func (d *direct) alloc(n int) (memory, error) {
 	return m, nil
 }
 
-// use returns the chain with descriptor id to the driver, with a header in its first buffer.
 func (d *direct) use(vq int, id, n uint32, hdr []byte) {
 	r := d.rings[vq]
 	if len(hdr) > 0 {
 		desc := d.mem[r.desc+16*uint64(id&(uint32(r.size)-1)):]
 		addr := le.Uint64(desc)
-		if le.Uint16(desc[12:])&4 != 0 { // indirect
+		if le.Uint16(desc[12:])&4 != 0 {
 			addr = le.Uint64(d.mem[addr:])
 		}
 		if addr < uint64(len(d.mem)) {
@@ -97,7 +95,6 @@ func (d *direct) use(vq int, id, n uint32, hdr []byte) {
 	le.PutUint16(used[2:], idx+1)
 }
 
-// next returns the oldest available chain that was not returned, if chains are returned in order.
 func (d *direct) next(vq int) (id uint32, ok bool) {
 	r := d.rings[vq]
 	idx, made := le.Uint16(d.mem[r.used+2:]), le.Uint16(d.mem[r.avail+2:])
@@ -111,11 +108,11 @@ func header(flags, gso byte, hdrLen, buffers uint16) []byte {
 	return b[:]
 }
 
-// pageOwner is a PageSource and a Receiver that checks which pages the NIC has.
+// pageOwner is a PageSource and a Receiver that knows which pages the NIC has.
 type pageOwner struct {
 	t     testing.TB
 	free  []uint64
-	lent  []bool // to the NIC, by page
+	lent  []bool
 	bytes int
 }
 
@@ -165,9 +162,6 @@ func (o *pageOwner) Receive(frames []RxFrame) {
 func (o *pageOwner) Completed(int, []uint64) {}
 func (o *pageOwner) Wake()                   {}
 
-// FuzzDevice makes a device return anything. Each page that the NIC takes comes back exactly once, and
-// nothing panics.
-//
 // Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
 // the NIC gives each page back exactly once, in a frame or to the PageSource.
 func FuzzDevice(f *testing.F) {
@@ -189,12 +183,12 @@ func FuzzDevice(f *testing.F) {
 			op, id, length := ops[0]%6, uint32(ops[1]), uint32(binary.BigEndian.Uint16(ops[2:]))
 			hdr := header(ops[6]&3, ops[6]>>2, binary.BigEndian.Uint16(ops[4:]), uint16(ops[7]))
 			switch op {
-			case 0, 1, 2: // receive queue 0, receive queue 1, transmit queue 0
+			case 0, 1, 2:
 				vq := 2 * int(op&1)
 				if op == 2 {
 					vq, hdr = 1, nil
 				}
-				if next, ok := d.next(vq); id < 128 { // mostly chains that may be returned
+				if next, ok := d.next(vq); id < 128 {
 					if !ok {
 						continue
 					}
@@ -230,10 +224,10 @@ func FuzzDevice(f *testing.F) {
 func TestRefillKeepsNobodyAwake(t *testing.T) {
 	owner := newPageOwner(t, 100)
 	n, _ := newDirect(t, 0, 16, 1, owner, owner)
-	for i := range 4 { // a host queue, a bound queue, and queues that do not exist
+	for i := range 4 {
 		n.Refill(i - 1)
 	}
-	if worked, err := n.round(); !worked || err != nil { // the bound queue has been polled
+	if worked, err := n.round(); !worked || err != nil {
 		t.Fatal(worked, err)
 	}
 	for i, q := range n.rx {
@@ -243,7 +237,6 @@ func TestRefillKeepsNobodyAwake(t *testing.T) {
 	}
 }
 
-// newQuiet makes a NIC for measurements. step sends and receives frames.
 func newQuiet(t testing.TB) (step func()) {
 	r := newPageOwner(t, 512)
 	n, d := newDirect(t, virtionet.FCsum|virtionet.FGuestCsum|vhostuser.FeatureIndirect|vhostuser.FeatureEventIdx,
@@ -274,13 +267,13 @@ func newQuiet(t testing.TB) (step func()) {
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestFramesAllocateNothing(t *testing.T) {
 	step := newQuiet(t)
-	for range 600 { // all slots have been used
+	for range 600 { // uses all slots
 		step()
 	}
 	testkit.Equal(t, "allocations for two frames sent and two received", testing.AllocsPerRun(1000, step), 0)
 }
 
-// BenchmarkFrames sends two frames (one from a GPU) and receives two (one split), without a device.
+// BenchmarkFrames sends two frames, one from a GPU, and receives two, one split.
 func BenchmarkFrames(b *testing.B) {
 	step := newQuiet(b)
 	b.ReportAllocs()

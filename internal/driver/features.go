@@ -7,20 +7,16 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// featsMandatory are the features without which the driver cannot use a device.
 const featsMandatory = vhostuser.FeatureVersion1 | virtionet.FMrgRxBuf
 
-// featsWanted are all features that the driver can use.
 const featsWanted = featsMandatory | virtionet.Implemented | virtionet.FCtrlVQ | vhostuser.FeatureIndirect |
 	vhostuser.FeatureEventIdx | vhostuser.FeatureRingReset
 
-// featureString names the bits, for logs and errors.
 func featureString(f uint64) string {
 	return vhostuser.Features{Bits: f, Device: &virtionet.FeatureNames}.String()
 }
 
-// chooseFeatures returns the features to accept. It accepts a feature only together with the
-// features that it needs (virtio 1.3, 5.1.3.1).
+// A feature is accepted only with the features that it needs (virtio 1.3, 5.1.3.1).
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {
@@ -47,14 +43,14 @@ func chooseFeatures(offered uint64) (uint64, error) {
 
 // Offloads are the offloads that the driver and the device have negotiated.
 type Offloads struct {
-	TxCsum     bool // the device completes the checksum of a frame with TxFrame.NeedsCsum
-	TxTSO4     bool // the device segments a frame with TxFrame.GSOType, over IPv4
+	TxCsum     bool // the device completes checksums (TxFrame.NeedsCsum)
+	TxTSO4     bool // the device segments (TxFrame.GSOType), over IPv4
 	TxTSO6     bool
 	TxECN      bool // GSO packets with CWR set
-	RxCsum     bool // the device may leave a frame's checksum incomplete
+	RxCsum     bool // the device may leave checksums incomplete
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool
-	QueueReset bool // UnbindQueue stops the queue; without it, the device must return the chains itself
+	QueueReset bool // UnbindQueue can stop the queue
 }
 
 func offloads(f uint64) Offloads {

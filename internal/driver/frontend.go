@@ -17,41 +17,40 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses that a frontend announces to the backend, and sizes of its memory in bytes. The driver's memory
-// is at guest-physical address 0. GPUs without an address (FrontendGPU.Addr) are far behind it. A user
-// address is a guest-physical address plus userBase: nothing has to be mapped there.
+// Addresses in the memory map that a frontend announces: the driver's memory is at guest-physical address 0,
+// GPUs without FrontendGPU.Addr are far behind it.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
 	gpuStride  = 1 << 40
-	ramPerPair = 32 << 20  // for 256 entries in a ring; memory that is not allocated is a hole of the memfd
-	ramExtra   = 256 << 20 // for AllocDMA
+	ramPerPair = 32 << 20  // bytes, for rings of 256 entries; memory that is not allocated is a hole of the memfd
+	ramExtra   = 256 << 20 // bytes, for AllocDMA
 )
 
-// frontend is the transport of a NIC that Attach returned: a vhost-user frontend, whose memory
-// plays the role of a guest's.
+// frontend is the transport of a NIC from Attach: a vhost-user frontend, whose memory plays the role of a
+// guest's.
 type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger
-	mtu     int // for the backend, 0: not sent
+	mtu     int // 0: not sent
 	proto   uint64
 	gpus    []FrontendGPU
-	fd      int    // memfd
-	ram     []byte // the mapping of fd
-	used    int    // allocated bytes of ram
-	kicks   []int  // eventfds by queue; -1: not set up
-	call    int    // the sleeper's eventfd; the sleeper owns it
+	fd      int // memfd
+	ram     []byte
+	used    int
+	kicks   []int // eventfds by queue; -1: not set up
+	call    int
 	sl      *sleeper
-	started []bool // by queue
+	started []bool
 	halted  bool
 
-	conn    *net.UnixConn // the Frontend uses and owns it
-	peek    *os.File      // a duplicate descriptor, to detect hangup
+	conn    *net.UnixConn // owned by front
+	peek    *os.File      // a duplicate, to detect hangup
 	monitor sync.WaitGroup
 }
 
-// watch calls gone once if the backend hangs up before halt. It peeks at a duplicate descriptor:
-// the Frontend reads the connection only when it expects an answer.
+// watch calls gone if the backend hangs up before halt. It peeks at a duplicate descriptor: front reads the
+// connection only when it expects an answer.
 func (f *frontend) watch(gone func(error), _ func(string)) error {
 	fd := -1
 	err := scm.Control(f.conn, func(c int) (err error) { fd, err = scm.Dup(c); return err })
@@ -82,8 +81,7 @@ var errHangup = fmt.Errorf("the vhost-user backend hung up: %w", unix.ENODEV)
 
 func (f *frontend) lost() error { return errHangup }
 
-// Attach starts the device behind a vhost-user backend. It announces the GPUs to the backend as
-// memory regions.
+// Attach starts the device behind a vhost-user backend, with the GPUs as memory regions.
 func Attach(o FrontendOptions) (*NIC, error) {
 	if o.Conn == nil {
 		return nil, errors.New("no connection to a vhost-user backend")
@@ -100,7 +98,6 @@ func Attach(o FrontendOptions) (*NIC, error) {
 	return open(f, &o.Options, o.MAC, o.MTU, gpus)
 }
 
-// prepare allocates memory and descriptors.
 func (f *frontend) prepare(o *Options) error {
 	if err := f.makeRAM(o.QueuePairs*ramPerPair*max(1, o.RingSize/256) + ramExtra); err != nil {
 		return err
@@ -118,7 +115,6 @@ func (f *frontend) prepare(o *Options) error {
 	return err
 }
 
-// makeRAM allocates memory that a backend cannot shrink.
 func (f *frontend) makeRAM(size int) (err error) {
 	if f.fd, err = unix.MemfdCreate("vnic-driver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return fmt.Errorf("memfd for rings and buffers: %w", err)
@@ -136,7 +132,6 @@ func (f *frontend) makeRAM(size int) (err error) {
 	return nil
 }
 
-// placeGPUs chooses addresses for GPUs without one.
 func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 	var infos []GPUInfo
 	for i, g := range list {
@@ -155,8 +150,7 @@ func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 func (f *frontend) negotiate() (feats uint64, err error) {
 	proto := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolConfig |
 		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
-	// A backend has no control queue: the driver enables queue pairs by messages, and resets queues
-	// by GET_VRING_BASE.
+	// A backend has no control queue: queue pairs are enabled by messages, and queues reset by GET_VRING_BASE.
 	const provided = virtionet.FCtrlVQ | vhostuser.FeatureRingReset
 	feats, f.proto, err = f.front.Negotiate(featsWanted&^provided, uint64(proto))
 	if err != nil {
@@ -175,7 +169,6 @@ func (f *frontend) negotiate() (feats uint64, err error) {
 
 func (f *frontend) has(p vhostuser.ProtocolFeatures) bool { return f.proto&uint64(p) != 0 }
 
-// share announces the driver's memory and the GPUs to the backend.
 func (f *frontend) share() error {
 	regions := []vhostuser.MemRegion{{FD: f.fd, GPA: 0, User: userBase, Size: uint64(len(f.ram))}}
 	for _, g := range f.gpus {
@@ -251,7 +244,6 @@ func (f *frontend) setupQueue(q int, r ringAddrs) (err error) {
 	return nil
 }
 
-// start enables the queues. Each queue starts with its first kick.
 func (f *frontend) start() error {
 	for q, on := range f.started {
 		if !on {
@@ -290,7 +282,7 @@ func (f *frontend) startQueue(q int) error {
 
 var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: a kick is already pending
+func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: a kick is pending
 
 func (f *frontend) emulated() bool { return false }
 
@@ -298,8 +290,8 @@ func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }
 
-// halt stops all queues and closes the connection. After the first error it stops no more queues, so that it
-// waits only once for a backend that hangs.
+// halt stops the queues, up to the first error (it waits only once for a backend that hangs), and closes the
+// connection.
 func (f *frontend) halt() error {
 	if f.halted {
 		return nil

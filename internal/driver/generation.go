@@ -9,38 +9,34 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The device keeps state that the driver and its user have set over the in-band control channel
-// (package control): split, rules, buffers, bindings. This in-band state is lost when the device,
-// or the backend behind it, is reset. The driver detects this by a reply of the control channel
-// with a new generation, or by an unsplit frame on a bound queue. Then it turns the split of the
-// bound queues on again, and leaves the rest to Options.OnGeneration.
+// The device keeps state that was set over the in-band control channel (package control): split, rules,
+// buffers, bindings. It is lost when the device, or the backend behind it, is reset. The driver detects this
+// by a new generation on the control channel, or by an unsplit frame on a bound queue, and turns the split of
+// the bound queues on again.
 
-// setUpPause limits how often the driver sets up a device that never splits.
+// setUpPause is the pause after a set-up, for a device that never splits.
 const setUpPause = 100 * time.Millisecond
 
-// The control client calls onGeneration, on the polling goroutine, when the device has lost its
-// in-band state.
 func (n *NIC) onGeneration(old, generation uint32) {
 	n.log.Warn("the network device lost its state", "generation", generation, "before", old)
 	n.lost.Store(true)
 	n.setUpAgain()
 }
 
-// setUpAgain starts setUp unless it is running. It never blocks.
+// setUpAgain does not block.
 func (n *NIC) setUpAgain() {
 	if n.settingUp.Swap(true) {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life.Err() != nil { // Close has begun, and waits only for a setUp that is running already
+	if n.life.Err() != nil { // Close waits only for a setUp that was running before
 		return
 	}
 	n.background.Go(n.setUp)
 }
 
-// setUp asks for the generation and turns the split of bound queues on. It repeats this as long as n.lost is
-// set afterwards.
+// setUp asks for the generation and turns the split of bound queues on, until n.lost is not set afterwards.
 func (n *NIC) setUp() {
 	for {
 		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
@@ -62,7 +58,7 @@ func (n *NIC) setUp() {
 }
 
 func (n *NIC) setUpOnce(ctx context.Context) error {
-	info, err := n.ctl.Hello(ctx) // a new generation in the reply calls onGeneration
+	info, err := n.ctl.Hello(ctx)
 	if err != nil {
 		return fmt.Errorf("asking for the generation: %w", err)
 	}

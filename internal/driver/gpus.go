@@ -10,10 +10,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. OpenPCI has numbered the GPUs
-// that it found on the PCI bus in the order of their PCI addresses; IdentifyGPUs replaces these numbers by
-// the NIC's. GPUs then returns, in the order of the NIC's list, the GPUs that the NIC reaches as BARs. It must
-// be called before Start.
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It replaces the numbers that
+// OpenPCI has given to GPUs by the NIC's. [NIC.GPUs] then returns, in the order of the NIC's list, the GPUs
+// that the NIC reaches as BARs. It must be called before [NIC.Start].
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {
@@ -37,11 +36,10 @@ func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
 	n.gpus = gpus
-	n.gpusLost.Store(0) // its bits stand for the old numbers
+	n.gpusLost.Store(0)
 	return nil
 }
 
-// gpuAt returns the PCI device whose BAR is at the address that the NIC has for a GPU's memory.
 func (n *NIC) gpuAt(g control.GPUInfo, maps []control.GPUMap) (found GPUInfo, err error) {
 	for _, m := range maps {
 		if m.GPU != g.ID {

@@ -17,7 +17,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf returns the error of a call, its last result.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -30,7 +29,6 @@ func checkErr(t testing.TB, what string, err, want error) {
 	}
 }
 
-// mapped maps a file until the test ends.
 func mapped(t testing.TB, fd int, size uint64) []byte {
 	t.Helper()
 	b := testkit.Must(unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
@@ -38,7 +36,6 @@ func mapped(t testing.TB, fd int, size uint64) []byte {
 	return b
 }
 
-// testGPU is a GPU's memory, mapped by the test, with a page pool.
 type testGPU struct {
 	fd  int
 	mem []byte
@@ -55,7 +52,7 @@ func newTestGPU(t testing.TB, pages int) *testGPU {
 	fd := int(testkit.Memfd(t, testGPUSize).Fd())
 	g := &testGPU{fd: fd, mem: mapped(t, fd, testGPUSize)}
 	for i := range pages {
-		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // from the end; tests send from the beginning
+		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize)
 	}
 	return g
 }
@@ -82,29 +79,27 @@ func (g *testGPU) out() int {
 	return g.taken
 }
 
-// whole checks that all pages were returned.
 func (g *testGPU) whole(t testing.TB) {
 	t.Helper()
 	testkit.Equal(t, "pages that were not given back", g.out(), 0)
 }
 
-// testReceiver keeps copies of frames and cookies.
 type testReceiver struct {
 	gpu  *testGPU
-	keep bool // do not return pages
+	keep bool
 
 	mu          sync.Mutex
 	cond        *sync.Cond
 	frames      []gotFrame
 	cookies     []uint64
-	completions int // calls of Completed
+	completions int
 	wakes       int
 	each        func(f *RxFrame) // called on the polling goroutine; set under mu
 }
 
 type gotFrame struct {
 	RxFrame
-	whole []byte // header and payload
+	whole []byte
 }
 
 func newTestReceiver(g *testGPU) *testReceiver {
@@ -143,7 +138,6 @@ func (r *testReceiver) Wake() {
 	r.cond.Broadcast()
 }
 
-// wait waits until ok, which is called under mu, returns true.
 func (r *testReceiver) wait(ok func() bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,21 +146,19 @@ func (r *testReceiver) wait(ok func() bool) {
 	}
 }
 
-// waitFrames waits until there are n frames and takes them.
 func (r *testReceiver) waitFrames(n int) (f []gotFrame) {
 	r.wait(func() bool { return len(r.frames) >= n })
 	r.locked(func() { f, r.frames = r.frames, nil })
 	return f
 }
 
-// rig is a driver on a test device.
 type rig struct {
 	dev *testDevice
 	nic *NIC
 	rcv *testReceiver
 	gpu *testGPU
 
-	gone bool // the backend is gone: Close may fail
+	gone bool // Close may fail: the backend is gone
 }
 
 type rigOptions struct {
@@ -193,7 +185,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// attach starts a driver, without a Receiver, on a test device. The caller closes the driver, which ends the device.
+// attach starts a driver, without a Receiver, on a test device. The caller closes it.
 func attach(t testing.TB, o rigOptions) (*rig, error) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -204,7 +196,7 @@ func attach(t testing.TB, o rigOptions) (*rig, error) {
 	}
 	a, b := testkit.SocketPair(t)
 	ended := d.serve(b)
-	t.Cleanup(func() { <-ended }) // after Close
+	t.Cleanup(func() { <-ended })
 	fo := FrontendOptions{Conn: a, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
 	if o.driver != nil {
@@ -214,7 +206,6 @@ func attach(t testing.TB, o rigOptions) (*rig, error) {
 	return &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}, err
 }
 
-// newBoundRig makes a rig with two pairs whose queue 1 is bound and receives all frames.
 func newBoundRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
 	o.pairs = 2
@@ -223,24 +214,20 @@ func newBoundRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// bind binds queue 1, and steers all frames to it, except control frames.
 func (r *rig) bind(t testing.TB) {
 	t.Helper()
 	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.steer(1)
 }
 
-// steer makes the device send frames back on a queue; -1: drop them.
 func (r *rig) steer(queue int) { r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } }) }
 
-// locked calls f under mu.
 func (r *testReceiver) locked(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
 }
 
-// send transmits all frames, and waits for room.
 func (r *rig) send(t testing.TB, queue int, frames ...TxFrame) {
 	t.Helper()
 	for len(frames) > 0 {
@@ -257,7 +244,6 @@ func (r *rig) send(t testing.TB, queue int, frames ...TxFrame) {
 	}
 }
 
-// tcpHeader makes Ethernet, IPv4 and TCP headers for n bytes of payload.
 func tcpHeader(n int) []byte {
 	h := make([]byte, 54)
 	copy(h, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0})
@@ -272,7 +258,6 @@ func tcpHeader(n int) []byte {
 	return h
 }
 
-// pattern fills b with bytes that depend on their position.
 func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(i*7 + i>>8 + seed*13)

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestBrokenDeviceStopsNIC makes the device break one rule in each case.
-//
 // Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
 // the NIC gives each page back exactly once, in a frame or to the PageSource.
 func TestBrokenDeviceStopsNIC(t *testing.T) {
@@ -36,7 +34,7 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			r := newRig(t, rigOptions{pairs: 2, pages: 200})
 			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 			r.dev.do(func() { r.dev.hold = true })
-			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight until the NIC stops
+			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77})
 			c.evil(r)
 			<-r.nic.failed
 			if err := r.nic.Err(); !errors.Is(err, ErrBroken) {
@@ -49,14 +47,12 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			checkErr(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
 			r.gpu.whole(t)
 			checkErr(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrBroken)
-			// Another NIC still moves frames.
 			other.send(t, 0, TxFrame{Header: tcpHeader(100), Linear: make([]byte, 100)})
 			other.rcv.waitFrames(1)
 		})
 	}
 }
 
-// mangle makes the device send one frame with a bad header.
 func (r *rig) mangle(queue int, f func(h *netHdr)) {
 	r.dev.do(func() { r.dev.mangle = f })
 	r.dev.inject(queue, netHdr{}, tcpHeader(0))
@@ -64,8 +60,8 @@ func (r *rig) mangle(queue int, f func(h *netHdr)) {
 
 func TestFramesTooStrangeAreDropped(t *testing.T) {
 	r := newRig(t, rigOptions{driver: func(o *FrontendOptions) { o.RingSize = 64 }})
-	r.dev.inject(0, netHdr{}, make([]byte, 13))         // no Ethernet header
-	r.dev.inject(0, netHdr{}, make([]byte, maxFrame+1)) // too long
+	r.dev.inject(0, netHdr{}, make([]byte, 13))
+	r.dev.inject(0, netHdr{}, make([]byte, maxFrame+1))
 	r.dev.inject(0, netHdr{}, tcpHeader(0))
 	r.rcv.waitFrames(1)
 	if s := r.nic.Stats(); s.Rx[0].Dropped != 2 {
@@ -86,7 +82,7 @@ func TestLongestFrameIsJoined(t *testing.T) {
 func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	r.nic.t.(*frontend).front.Close() // looks like a hangup to the other end
+	r.nic.t.(*frontend).front.Close()
 	if err := r.nic.UnbindQueue(1); err == nil {
 		t.Error("UnbindQueue: no error")
 	}

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/hugemem"
 )
 
-// hugePages returns the DMA memory of a guest: IOVAs are physical addresses. If the kernel has no
-// huge page left, it asks for one more.
+// hugePages returns DMA memory in a guest, with physical addresses as IOVAs. It asks the kernel for one more
+// huge page if there is none left.
 func (s sysfs) hugePages() *hugemem.Memory {
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
 		pagemap := s.path("proc/self/pagemap")
@@ -26,7 +26,6 @@ func (s sysfs) hugePages() *hugemem.Memory {
 	}}
 }
 
-// reserveHugePage asks the kernel for one more huge page.
 func (s sysfs) reserveHugePage() error {
 	path := s.path("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 	have, err := hugemem.ReadInt(path)

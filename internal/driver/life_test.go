@@ -76,7 +76,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 
 func TestCloseEndsBindThatWaits(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	r.dev.do(func() { r.dev.hold = true }) // commands are not answered
+	r.dev.do(func() { r.dev.hold = true })
 	failed := make(chan error)
 	go func() { failed <- r.nic.BindQueue(1, 3, r.gpu) }()
 	for r.nic.Stats().Tx[0].Frames == 0 {
@@ -91,7 +91,7 @@ func TestCloseEndsBindThatWaits(t *testing.T) {
 func TestReceiverMayTransmitAndRefill(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	left := 1000
-	each := func(f *RxFrame) { // the polling goroutine
+	each := func(f *RxFrame) {
 		if left--; left > 0 {
 			r.nic.Refill(1)
 			if n, err := r.nic.Transmit(1, []TxFrame{{Header: f.Header, Cookie: uint64(left)}}); n != 1 || err != nil {

@@ -30,7 +30,7 @@ var (
 	be = binary.BigEndian
 )
 
-// decode reads each word once: the device may write to it at any time.
+// decode reads each word once: the device may change it at any time.
 func (h *netHdr) decode(b *[netHdrLen]byte) {
 	lo, hi := le.Uint64(b[0:]), le.Uint32(b[8:])
 	*h = netHdr{
@@ -49,11 +49,9 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 	le.PutUint16(b[10:], h.numBuffers)
 }
 
-// offload copies the header's checksum and segmentation fields to f. It returns ErrBroken for a GSO
-// type that is unknown or was not negotiated.
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
-	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM, but Linux accepts it, and some
-	// backends compute no checksum at all (passt).
+	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM; Linux accepts it, and some backends compute
+	// no checksum at all (passt).
 	f.CsumGood = o.RxCsum && h.flags&virtionet.HdrNeedsCsum != 0 || h.flags&virtionet.HdrDataValid != 0
 	f.GSOType, f.GSOSize = splitter.GSONone, 0
 	switch t := h.gsoType &^ virtionet.HdrGSOECN; {
@@ -70,7 +68,6 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	return nil
 }
 
-// sum computes the checksum of a frame for a device that does not compute it.
 func (f *TxFrame) sum() uint16 {
 	head := f.Header[f.CsumStart:]
 	payload := dma.Fold(dma.Checksum(f.Linear, 0))
@@ -81,7 +78,6 @@ func (f *TxFrame) sum() uint16 {
 	return c // never 0, which means no checksum in UDP
 }
 
-// netHdrOf makes the virtio_net_hdr of a frame to send.
 func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	h := netHdr{hdrLen: uint16(len(f.Header))}
 	switch {
@@ -111,7 +107,7 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	default:
 		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
 	}
-	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: a GSO frame must have NEEDS_CSUM
+	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: with NEEDS_CSUM only
 		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize,
 			f.NeedsCsum)
 	}

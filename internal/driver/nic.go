@@ -19,7 +19,7 @@ import (
 // NIC is a virtio-net device in use.
 type NIC struct {
 	t        transport
-	tmu      sync.Mutex // after open: held while a queue of t is set up or stopped, and while a failure halts t
+	tmu      sync.Mutex // held while a queue of t is set up or stopped, and while a failure halts t
 	opts     Options
 	log      *slog.Logger
 	mac      net.HardwareAddr
@@ -35,13 +35,13 @@ type NIC struct {
 	gpusMu             sync.Mutex
 	gpusUsed, gpusLost atomic.Uint64 // by bit: GPUs that rings point or pointed to; GPUs that were removed
 
-	receiver atomic.Pointer[Receiver] // set once, by Start
+	receiver atomic.Pointer[Receiver] // set once
 	poller   poller
 
-	mu     sync.Mutex // protects calls and ended
-	calls  []*call    // calls of do that wait for the polling goroutine; under mu
-	ended  bool       // the polling goroutine takes no more calls; under mu
-	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA until they return
+	mu     sync.Mutex
+	calls  []*call    // under mu: of do
+	ended  bool       // under mu: no more calls
+	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA
 	closed bool       // under binder
 
 	closing  sync.Once
@@ -50,22 +50,20 @@ type NIC struct {
 	hasCalls atomic.Bool
 	stop     atomic.Bool
 	sleeping atomic.Bool           // the polling goroutine sleeps, is about to, or has failed
-	fatal    atomic.Pointer[error] // the error with which the polling goroutine has to stop
+	fatal    atomic.Pointer[error] // the polling goroutine has to stop with it
 	err      atomic.Pointer[error]
 	failed   chan struct{} // closed when err is set
 	done     chan struct{} // closed when the polling goroutine ends
 
-	// Set-up after a loss of in-band state: see generation.go.
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
 	background  sync.WaitGroup
 	settingUp   atomic.Bool
 	lost        atomic.Bool // in-band state was lost since setUpOnce last cleared this
-	wakePending atomic.Bool // the polling goroutine has to call the Receiver's Wake
+	wakePending atomic.Bool // call the Receiver's Wake
 	linkDown    atomic.Bool
 }
 
-// open starts the device behind a transport. The NIC owns the transport.
 func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (*NIC, error) {
 	n := &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
 	n.life, n.endLife = context.WithCancel(context.Background())
@@ -85,14 +83,11 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	return n, nil
 }
 
-// gone stops the NIC with an error. The transport calls it when the device is gone, and removeGPU when a GPU
-// is that the NIC has used.
 func (n *NIC) gone(err error) {
 	n.fatal.CompareAndSwap(nil, &err)
 	n.wake()
 }
 
-// initialize negotiates with the device and starts it.
 func (n *NIC) initialize(mac net.HardwareAddr, mtu int) (err error) {
 	if n.features, err = n.t.negotiate(); err != nil {
 		return err
@@ -107,7 +102,6 @@ func (n *NIC) initialize(mac net.HardwareAddr, mtu int) (err error) {
 	return n.startDevice()
 }
 
-// makeQueues allocates rings and buffers for the pairs in use.
 func (n *NIC) makeQueues() error {
 	for i := range n.opts.QueuePairs {
 		rx, err := newRxQueue(n, i)
@@ -124,7 +118,6 @@ func (n *NIC) makeQueues() error {
 	return nil
 }
 
-// startDevice starts the queues and posts the first buffers.
 func (n *NIC) startDevice() error {
 	var ctrl *controlQueue
 	if vq := n.t.controlQueue(); vq >= 0 && n.features&virtionet.FCtrlVQ != 0 && len(n.tx) > 1 {
@@ -158,19 +151,18 @@ func (n *NIC) MTU() int { return n.mtu }
 // Offloads returns the negotiated offloads.
 func (n *NIC) Offloads() Offloads { return n.offloads }
 
-// QueuePairs returns how many receive queues, and how many transmit queues, are in use.
+// QueuePairs returns the number of pairs of a receive and a transmit queue in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// GPUs returns the GPUs that OpenPCI found or Attach announced; after IdentifyGPUs, the GPUs that the NIC
-// reaches as BARs.
+// GPUs returns the GPUs that [OpenPCI] found or [Attach] announced; after [NIC.IdentifyGPUs], the GPUs that
+// the NIC reaches as BARs.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control returns the client of the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
 
-// AllocDMA allocates memory that the caller and the device share, for tables and staging buffers of
-// jobs. iova is the memory's address for the device. The memory is page aligned and contiguous, and
-// at most 2 MiB in a guest. Only Close frees it.
+// AllocDMA allocates memory that the caller and the device share, page aligned and contiguous, and at most 2
+// MiB in a guest. iova is its address for the device. Only [NIC.Close] frees it.
 func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -187,8 +179,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames. The NIC drops frames that it takes from its queues before Start,
-// except frames of the control channel.
+// Start sets the Receiver.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -200,7 +191,7 @@ func (n *NIC) Start(r Receiver) error {
 }
 
 // Err returns the error with which the NIC has stopped, or nil. When the NIC stops by an error, and not by
-// Close, it calls the Receiver's Wake, if Start has set one.
+// Close, it calls the Receiver's Wake, if there is one.
 func (n *NIC) Err() error {
 	if e := n.err.Load(); e != nil {
 		return *e
@@ -208,22 +199,21 @@ func (n *NIC) Err() error {
 	return nil
 }
 
-// fail records the error with which the NIC stops. It ignores later errors.
 func (n *NIC) fail(err error) {
 	if n.err.CompareAndSwap(nil, &err) {
 		close(n.failed)
 	}
 }
 
-// wake ends the polling goroutine's sleep. The caller has stored the reason before.
+// wake ends the polling goroutine's sleep. The reason must be stored before.
 func (n *NIC) wake() {
 	if n.sleeping.Load() {
 		n.t.sleeper().wake()
 	}
 }
 
-// Close stops the device and returns all pages to their PageSources. It waits for running callbacks.
-// It does not call the Receiver for frames that are still in flight.
+// Close stops the device and returns all pages to their PageSources. It waits for running callbacks, and does
+// not call the Receiver for frames in flight.
 func (n *NIC) Close() error {
 	n.endLife()
 	n.closing.Do(func() { n.closeErr = n.close() })
@@ -231,7 +221,7 @@ func (n *NIC) Close() error {
 }
 
 func (n *NIC) close() error {
-	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later calls fail
+	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later ones fail
 	n.closed = true
 	n.binder.Unlock()
 	n.ctl.Close()

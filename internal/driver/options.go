@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// Options are common to all transports. The zero value works.
+// Options are common to all transports; the zero value works.
 type Options struct {
-	QueuePairs int // queue pairs that the driver uses; 0: all that the device has, up to 8
-	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least
-	// 1. The others receive nothing until they are bound: do not steer flows to them before.
+	QueuePairs int // queue pairs in use; 0: all that the device has, up to 8
+	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least 1. The others
+	// receive nothing until they are bound.
 	HostQueues int
-	// RingSize is the number of entries of each receive and transmit ring: at least 8 and at most 1024, rounded
-	// down to a power of two and to what the device supports; 0: 256.
+	// RingSize is the number of entries of receive and transmit rings, 8 to 1024, rounded down to a power of two
+	// and to what the device supports; 0: 256.
 	RingSize int
 	// PagesPerChain is how many pages, at most, a bound queue posts with each header buffer: 1 to 16, fewer than
-	// RingSize; 0: 4. Many are good for GSO packets, few for a small page pool.
+	// RingSize; 0: 4.
 	PagesPerChain int
-	// Spin is how long, at most, the idle driver polls before it sleeps. 0: 30 us, or no polling
-	// with one processor; negative: no polling.
+	// Spin is how long, at most, the idle driver polls before it sleeps; negative: not at all. 0: 30 us, or with
+	// one processor not at all.
 	Spin time.Duration
-	// WholeFrames puts the host memory of a frame to send into one buffer, for backends that accept
-	// no chain of several (passt). Frames then must not have Device ranges.
+	// WholeFrames puts the host memory of a frame to send into one buffer, for backends that need that (passt).
+	// Frames then must not have Device ranges.
 	WholeFrames bool
 	Log         *slog.Logger
-	// OnGeneration is called on a separate goroutine when the device has lost its in-band state and
-	// the driver has turned the split of bound queues on again. The caller has to set up rules,
-	// buffers and bindings again. Close waits for it.
+	// OnGeneration is called on a separate goroutine when the device has lost its in-band state and the driver
+	// has turned the split of bound queues on again. Rules, buffers and bindings must then be set up again.
+	// Close waits for it.
 	OnGeneration func(generation uint32)
 }
 
-// MaxPairs is the maximum of queue pairs that the driver uses.
+// MaxPairs is the maximum number of queue pairs in use.
 const MaxPairs = 8
 
 const (
@@ -44,7 +44,6 @@ const (
 	defaultSpin  = 30 * time.Microsecond
 )
 
-// fill sets the defaults.
 func (o *Options) fill() {
 	if o.QueuePairs <= 0 || o.QueuePairs > MaxPairs {
 		o.QueuePairs = MaxPairs
@@ -53,7 +52,7 @@ func (o *Options) fill() {
 	if o.RingSize <= 0 {
 		o.RingSize = defaultRing
 	}
-	size := minRing // becomes the largest power of two up to o.RingSize and maxRing
+	size := minRing
 	for 2*size <= min(o.RingSize, maxRing) {
 		size *= 2
 	}
@@ -79,9 +78,9 @@ type PCIOptions struct {
 // FrontendGPU is a GPU that the process shares with the backend.
 type FrontendGPU struct {
 	ID   int
-	FD   int // the caller owns it
+	FD   int
 	Size uint64
-	Addr uint64 // guest-physical address in the backend's memory map; 0: the driver chooses
+	Addr uint64 // guest-physical, in the backend's memory map; 0: the driver chooses
 }
 
 // FrontendOptions are the options of Attach.

@@ -20,20 +20,18 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// pci is the transport in a guest: a virtio-net PCI device that OpenPCI took from the kernel (virtio
-// 1.3, 4.1).
+// pci is the transport in a guest: a virtio-net PCI device (virtio 1.3, 4.1).
 //
-// Interrupts are INTx through uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN
-// readable. Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next
-// one. The driver does both only before it sleeps, so a busy driver does not pay for them.
+// Interrupts are INTx through uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN readable.
+// Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next one.
 type pci struct {
 	dev    pciDev
 	log    *slog.Logger
 	cfg    pciConfig
-	intr   *os.File // /dev/uioN; the sleeper reads it
+	intr   *os.File
 	sl     *sleeper
 	bars   map[uint8][]byte
-	claim  io.Closer // keeps other programs from using the device; nil: none yet
+	claim  io.Closer // keeps other programs from the device; nil: none yet
 	common common
 	notify regs
 	factor uint32 // notify_off_multiplier
@@ -43,19 +41,18 @@ type pci struct {
 
 	command  uint16 // command register of the configuration space, with interrupts on
 	features uint64
-	queues   map[int]int // offset in notify of each queue that is set up
+	queues   map[int]int // by queue that is set up: its offset in notify
 	halted   bool
 
-	gone    atomic.Bool // the device was removed: touch accesses no registers any more
-	kept    bool        // set by halt for a removed device that may still write to mem: close does not free mem
-	events  *os.File    // the kernel's events about removed devices; nil: not available
+	gone    atomic.Bool // the device was removed: no access to registers any more
+	kept    bool        // the device was removed, and may still write to mem, which close then does not free
+	events  *os.File
 	hearing sync.WaitGroup
 }
 
-// OpenPCI takes a virtio-net PCI device from the kernel and starts it. GPUs are the BARs of ivshmem
-// devices, numbered by their PCI addresses. It needs root, huge pages and the module
-// uio_pci_generic. One program uses a device at a time: the error EBUSY names the program that uses
-// it.
+// OpenPCI takes a virtio-net PCI device from the kernel and starts it. GPUs are the BARs of ivshmem devices,
+// numbered in the order of their PCI addresses. It needs root, huge pages and the module uio_pci_generic.
+// EBUSY: another program uses the device.
 func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", sysfs("/").hugePages(), o) }
 
 func openPCI(sys sysfs, mem *hugemem.Memory, o PCIOptions) (*NIC, error) {
@@ -79,7 +76,6 @@ func openPCI(sys sysfs, mem *hugemem.Memory, o PCIOptions) (*NIC, error) {
 	return n, nil
 }
 
-// gpus lists the shared memory devices and enables their BARs.
 func (s sysfs) gpus() ([]GPUInfo, error) {
 	devs, err := s.find(idIVSHMEM)
 	if err != nil {
@@ -108,9 +104,8 @@ func (s sysfs) gpus() ([]GPUInfo, error) {
 	return gpus, nil
 }
 
-const ivshmemBAR = 2 // BAR of ivshmem-plain's memory (QEMU docs/specs/ivshmem-spec.rst)
+const ivshmemBAR = 2
 
-// take takes the device from the kernel, opens its descriptors and maps its registers.
 func (p *pci) take() error {
 	var err error
 	if p.claim, err = inuse.Claim(p.dev.dir); err != nil {
@@ -120,8 +115,6 @@ func (p *pci) take() error {
 	if err != nil {
 		return err
 	}
-	// Open before bus mastering is enabled: the close of an earlier descriptor disables bus
-	// mastering.
 	if p.intr, err = p.dev.openUIO(name); err != nil {
 		return err
 	}
@@ -140,11 +133,10 @@ func (p *pci) take() error {
 	if err := p.cfg.write16(pciCommand, p.command|commandINTxDisable); err != nil {
 		return err
 	}
-	p.sl.called = true // so that the first sleep reads the ISR byte and allows interrupts
+	p.sl.called = true // the first sleep then reads the ISR byte and allows interrupts
 	return p.mapStructures()
 }
 
-// mapStructures maps the BARs that the capabilities point to.
 func (p *pci) mapStructures() error {
 	space, err := p.cfg.read()
 	if err != nil {
@@ -181,14 +173,13 @@ func (p *pci) mapStructures() error {
 	return p.enter(pieces[capCommon:])
 }
 
-// enter makes the first access to each page of the structures directly after an access to the
-// configuration space. If KVM runs on an emulated processor (QEMU's SVM), the first access to a
-// page of a BAR kills the guest if an exception, such as a page fault, has occurred since the last
-// VM exit (docs/found.md); reading the configuration space causes a VM exit. Elsewhere these reads
-// change nothing: the ISR byte is read before the driver waits for any interrupt.
+// enter makes the first access to each page of the structures directly after an access to the configuration
+// space, which causes a VM exit. If KVM runs on an emulated processor (QEMU's SVM), the first access to a
+// page of a BAR kills the guest if an exception, such as a page fault, has occurred since the last VM exit
+// (docs/found.md).
 func (p *pci) enter(pieces []regs) error {
 	var code [1]byte
-	regs(code[:]).read8(0) // loads the code of read8 into memory
+	regs(code[:]).read8(0)
 	return p.touch(func() error {
 		for _, r := range pieces {
 			for off := 0; off < len(r); off += PageSize {
@@ -202,7 +193,6 @@ func (p *pci) enter(pieces []regs) error {
 	})
 }
 
-// errRemoved returns the error of a device that was removed.
 func (p *pci) errRemoved() error { return removed(p.dev.addr) }
 
 func (p *pci) lost() error {
@@ -210,16 +200,14 @@ func (p *pci) lost() error {
 	return p.errRemoved()
 }
 
-// lose records that the device was removed, and wakes the polling goroutine.
 func (p *pci) lose() {
 	if p.gone.CompareAndSwap(false, true) && p.sl != nil {
 		p.sl.wake()
 	}
 }
 
-// touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go
-// too: an access then faults, which ends f, and later calls fail without an access. A fault outside
-// of the BARs is a panic.
+// touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go too: an
+// access then faults, which ends f. Later calls fail without an access. A fault elsewhere is a panic.
 func (p *pci) touch(f func() error) (err error) {
 	if p.gone.Load() {
 		return p.errRemoved()
@@ -241,7 +229,7 @@ func (p *pci) touch(f func() error) (err error) {
 func (p *pci) inBAR(addr uintptr) bool {
 	for _, b := range p.bars {
 		start := reflect.ValueOf(b).Pointer()
-		if addr-start < uintptr(len(b)) { // an address below start gives a very large difference
+		if addr-start < uintptr(len(b)) {
 			return true
 		}
 	}
@@ -255,9 +243,8 @@ func (p *pci) negotiate() (f uint64, err error) {
 		}
 		p.common.addStatus(statusAcknowledge)
 		p.common.addStatus(statusDriver)
-		// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
-		// which continues with the old ring: measured. So the driver does not use the queue reset, and
-		// the device returns chains when the driver turns split off.
+		// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend, which continues
+		// with the old ring: measured. So the driver does not use it.
 		if f, err = chooseFeatures(p.common.features() &^ vhostuser.FeatureRingReset); err != nil {
 			p.common.addStatus(statusFailed)
 			return err
@@ -274,8 +261,7 @@ func (p *pci) negotiate() (f uint64, err error) {
 	return f, err
 }
 
-// config reads the device structure consistently: it reads again if the configuration generation
-// changed meanwhile (4.1.4.3.1, 2.5.1).
+// config reads the device structure again if the configuration generation changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error {
 		if off > len(p.device) || len(b) > len(p.device)-off {
@@ -298,9 +284,9 @@ func (p *pci) config(off int, b []byte) error {
 	})
 }
 
-func (p *pci) pairs() int { return 1 } // without MQ; else the configuration space has the number
+func (p *pci) pairs() int { return 1 } // without MQ
 
-// controlQueue comes after all pairs that the device has, used or not (5.1.2).
+// The control queue comes after all pairs that the device has, used or not (5.1.2).
 func (p *pci) controlQueue() int {
 	if p.features&virtionet.FMQ == 0 {
 		return 2
@@ -319,7 +305,7 @@ func (p *pci) alloc(n int) (memory, error) {
 
 func (p *pci) ringSize(q int, want uint16) uint16 {
 	most := uint16(0)
-	_ = p.touch(func() error { // after an error most is 0
+	_ = p.touch(func() error {
 		if q < int(p.common.read16(regNumQueues)) {
 			most = p.common.selectQueue(q)
 		}
@@ -347,8 +333,8 @@ func (p *pci) setupQueue(q int, r ringAddrs) error {
 }
 
 func (p *pci) start() error {
-	// Enable interrupts before the device: if INTx is off at DRIVER_OK, QEMU's vhost never gives the
-	// backend a call descriptor.
+	// Before the device starts: if INTx is off at DRIVER_OK, QEMU's vhost never gives the backend a call
+	// descriptor.
 	if err := p.cfg.write16(pciCommand, p.command); err != nil {
 		return err
 	}
@@ -370,14 +356,14 @@ func (p *pci) startQueue(int) error { return errNoReset }
 func (p *pci) emulated() bool { return true }
 
 func (p *pci) kick(q int) {
-	_ = p.touch(func() error { // the polling goroutine detects a device that is gone
+	_ = p.touch(func() error {
 		p.notify.write16(p.queues[q], uint16(q))
 		return nil
 	})
 }
 
-// arm deasserts an interrupt that came, and allows the next one. If none came, arm does nothing, except that
-// it reads the ISR byte of a device whose interrupts seem not to arrive (ears.deaf).
+// arm deasserts an interrupt that came, and allows the next one. If none came, it only reads the ISR byte of
+// a device whose interrupts seem not to arrive (ears.deaf).
 func (p *pci) arm() (changed bool, err error) {
 	if p.gone.Load() {
 		return false, p.errRemoved()
@@ -385,7 +371,7 @@ func (p *pci) arm() (changed bool, err error) {
 	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
-	const configInterrupt = 2 // in the ISR byte (4.1.4.5); 1: a queue
+	const configInterrupt = 2 // in the ISR byte (4.1.4.5)
 	if err := p.touch(func() error {
 		changed = p.isr.read8(0)&configInterrupt != 0
 		if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
@@ -407,11 +393,9 @@ func (p *pci) arm() (changed bool, err error) {
 
 func (p *pci) sleeper() *sleeper { return p.sl }
 
-// watch listens to the kernel's events about removed devices. arm detects a device that has failed,
-// by DEVICE_NEEDS_RESET.
 func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
 	events, err := listenUevents()
-	if err != nil { // no network, or no permission: the device's own descriptors and registers show the removal too
+	if err != nil {
 		p.log.Debug("the kernel's events are not to be had", "error", err)
 		return nil
 	}
@@ -420,7 +404,6 @@ func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
 	return nil
 }
 
-// removal returns the function to call with the address of a removed device.
 func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr string) {
 	return func(addr string) {
 		if addr == p.dev.addr {
@@ -432,8 +415,7 @@ func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr str
 	}
 }
 
-// halt resets the device and disables bus mastering. It ignores errors of a device that was
-// removed.
+// halt ignores errors of a device that was removed.
 func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil

@@ -86,7 +86,6 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	}
 }
 
-// fakeHugePages returns a Memory with ordinary memory at invented addresses.
 func fakeHugePages() *hugemem.Memory {
 	next := uint64(1 << 32)
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
@@ -98,8 +97,6 @@ func fakeHugePages() *hugemem.Memory {
 
 const hugePage = hugemem.PageSize
 
-// TestHugePage uses a real huge page if the machine has one: it does not change the machine to get
-// one.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
 	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
@@ -139,7 +136,6 @@ func TestHugeMemory(t *testing.T) {
 	}
 }
 
-// physical returns the physical address that a test's pagemap has for an address.
 func physical(tree *pciTree, addr uintptr) (uint64, error) {
 	addrs, err := hugemem.Physical(tree.path("pagemap"), addr, 1, 1)
 	if err != nil {
@@ -151,8 +147,8 @@ func physical(tree *pciTree, addr uintptr) (uint64, error) {
 func TestPhysicalErrors(t *testing.T) {
 	tree := newPCITree(t)
 	entries := make([]byte, 24)
-	le.PutUint64(entries[8:], 1<<63)         // no number: not root
-	le.PutUint64(entries[16:], 1<<63|0x1234) // page 2
+	le.PutUint64(entries[8:], 1<<63)
+	le.PutUint64(entries[16:], 1<<63|0x1234)
 	tree.write("pagemap", string(entries))
 	for i, want := range []error{nil, unix.EPERM} {
 		if _, err := physical(tree, uintptr(i*os.Getpagesize())); err == nil || want != nil &&
@@ -169,7 +165,6 @@ func TestPhysicalErrors(t *testing.T) {
 	}
 }
 
-// TestPCIErrors checks that each failing step says which one it was and what to do.
 func TestPCIErrors(t *testing.T) {
 	remove := func(path string) func(*pciTree, string) {
 		return func(p *pciTree, dir string) { os.RemoveAll(p.path(strings.ReplaceAll(path, "DIR/", dir))) }
@@ -178,7 +173,7 @@ func TestPCIErrors(t *testing.T) {
 		name string
 		edit func(p *pciTree, dir string)
 		addr string
-		want string // in the error
+		want string
 	}{
 		{"no sysfs", remove("sys"), "", "mount sysfs"},
 		{"no device", remove("DIR/"), "", "-device virtio-net-pci"},
@@ -229,7 +224,6 @@ func TestPCIErrors(t *testing.T) {
 	}
 }
 
-// bar maps the NIC's registers until the test ends.
 func (p *pciTree) bar(dir string) regs {
 	b, err := pciDev{dir: p.path(dir)}.mapBAR(4, 0x4000)
 	testkit.OK(p.t, err)

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Offsets in PCI configuration space (PCI Local Bus 3.0, 6.1), bits there, and its length.
+// PCI Local Bus 3.0, 6.1.
 const (
 	pciCommand      = 0x04
 	pciStatus       = 0x06
@@ -20,8 +20,7 @@ const (
 	pciConfigLen = 256
 )
 
-// pciConfig is a device's configuration space in sysfs. The kernel makes one access for each
-// aligned 1, 2 or 4 bytes.
+// pciConfig is a device's configuration space in sysfs; an aligned 2 bytes are one access.
 type pciConfig struct{ f *os.File }
 
 func (c pciConfig) read16(off int64) (uint16, error) {
@@ -41,7 +40,6 @@ func (c pciConfig) write16(off int64, v uint16) error {
 	return nil
 }
 
-// setCommand sets and clears bits of the command register.
 func (c pciConfig) setCommand(set, clear uint16) error {
 	old, err := c.read16(pciCommand)
 	if err != nil {
@@ -50,7 +48,6 @@ func (c pciConfig) setCommand(set, clear uint16) error {
 	return c.write16(pciCommand, old&^clear|set)
 }
 
-// read reads the whole standard space.
 func (c pciConfig) read() (b [pciConfigLen]byte, err error) {
 	n, err := c.f.ReadAt(b[:], 0)
 	if err == io.EOF && n > 0 {
@@ -62,7 +59,7 @@ func (c pciConfig) read() (b [pciConfigLen]byte, err error) {
 	return b, nil
 }
 
-// Virtio structures that a capability can point to (virtio 1.3, 4.1.4), and the id and lengths of such capabilities.
+// Virtio structures of capabilities (virtio 1.3, 4.1.4), and the id and lengths of these.
 const (
 	capCommon = 1 // VIRTIO_PCI_CAP_COMMON_CFG
 	capNotify = 2 // VIRTIO_PCI_CAP_NOTIFY_CFG
@@ -80,11 +77,10 @@ type virtioCap struct {
 	bar        uint8  // offset 4
 	off        uint32 // 8
 	length     uint32 // 12
-	multiplier uint32 // 16: notify_off_multiplier; only capNotify has it
+	multiplier uint32 // 16: notify_off_multiplier, of capNotify
 }
 
-// virtioCaps finds the structures in a configuration space. It takes the first of several structures
-// of one kind (4.1.4.1).
+// virtioCaps finds the structures in a configuration space, the first of each kind (4.1.4.1).
 func virtioCaps(cfg *[pciConfigLen]byte) (caps [capDevice + 1]virtioCap, err error) {
 	if cfg[pciStatus]&statusCapList == 0 {
 		return caps, fmt.Errorf("no capabilities: not a virtio 1 device")

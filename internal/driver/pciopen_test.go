@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// TestPCIDeviceFromOpenToClose acts as the device by means of the registers' file: registers keep
-// their last values, so at the end they describe the last queue, transmit queue 0.
+// The device's registers are a file: they keep their last values, so at the end the values for the last
+// queue, transmit queue 0.
 func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)
@@ -36,7 +36,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	}
 	testkit.Equal(t, "features 32 to 63", uint64(bar.read32(regDriverFeature)), vhostuser.FeatureVersion1>>32)
 	command := func() uint16 { return le.Uint16([]byte(tree.read(dir + "config"))[pciCommand:]) }
-	for command()&commandINTxDisable != 0 { // until the driver sleeps for the first time
+	for command()&commandINTxDisable != 0 {
 		runtime.Gosched()
 	}
 	if c := command(); c != 0x103|commandMemory|commandMaster {
@@ -62,7 +62,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	defer intr.Close()
 	cfg := testkit.Must(pciDev{dir: tree.path(dir)}.openConfig())(t)
 	defer cfg.f.Close()
-	cfg.setCommand(commandINTxDisable, 0) // as uio's handler does
+	cfg.setCommand(commandINTxDisable, 0)
 	intr.Write([]byte{1, 0, 0, 0})
 	r.wait(func() bool { return len(r.cookies) == 1 && r.cookies[0] == 9 })
 	for command()&commandINTxDisable != 0 {

@@ -7,11 +7,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// regs is a piece of a BAR. A register must be accessed by one instruction of its width. Go does
-// not guarantee this for a slice; but a copy of an array of 2 or 4 bytes is one load or one store
-// on amd64 and arm64, with and without -race, and a byte cannot be divided.
-// TestRegistersAreOneAccess checks the compiled code. The accessors are not inlined, so that
-// accesses are neither merged nor left out.
+// regs is a piece of a BAR. A register must be accessed by one instruction of its width. A copy of an array
+// of 2 or 4 bytes is one load or one store on amd64 and arm64, with and without -race;
+// TestRegistersAreOneAccess checks the compiled code. The accessors are not inlined, so that accesses are
+// neither merged nor left out.
 type regs []byte
 
 //go:noinline
@@ -75,7 +74,6 @@ const (
 	statusFailed      = 128
 )
 
-// common is the common configuration structure.
 type common struct{ regs }
 
 func (c common) features() uint64 {
@@ -96,7 +94,7 @@ func (c common) addStatus(bits uint8) {
 	c.write8(regDeviceStatus, c.read8(regDeviceStatus)|bits)
 }
 
-// reset resets the device and waits until the reset is done (4.1.4.3.2), at most limits.DeviceReset.
+// reset resets the device and waits for it (4.1.4.3.2), at most limits.DeviceReset.
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
 	for end := time.Now().Add(limits.DeviceReset.Here()); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
@@ -116,14 +114,13 @@ func (c common) read64(off int) uint64 {
 	return uint64(c.read32(off)) | uint64(c.read32(off+4))<<32
 }
 
-// selectQueue selects queue q for the queue registers, and returns its size: the largest one until setQueue writes it.
+// selectQueue selects queue q for the queue registers, and returns its size: the largest one until setQueue.
 func (c common) selectQueue(q int) uint16 {
 	c.write16(regQueueSelect, uint16(q))
 	return c.read16(regQueueSize)
 }
 
-// setQueue sets size and addresses of queue q's ring and returns its queue_notify_off. It reads the addresses
-// back: with wrong ones the device would write elsewhere.
+// setQueue reads the addresses back: with wrong ones the device would write elsewhere.
 func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)

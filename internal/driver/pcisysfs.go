@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PCI ids, and the kernel's driver that passes interrupts on.
 const (
 	idVirtioNet = "0x1af4:0x1041" // modern virtio-net
 	idIVSHMEM   = "0x1af4:0x1110"
@@ -30,14 +29,12 @@ func (s sysfs) path(elem ...string) string {
 
 func (s sysfs) drivers() string { return s.path("sys/bus/pci/drivers") }
 
-// pciDev is a PCI device in sysfs.
 type pciDev struct {
 	sys  sysfs
 	addr string // "0000:00:02.0"
 	dir  string
 }
 
-// find lists the devices with an id, sorted by address.
 func (s sysfs) find(id string) ([]pciDev, error) {
 	dir := s.path("sys/bus/pci/devices")
 	entries, err := os.ReadDir(dir)
@@ -57,7 +54,6 @@ func (s sysfs) find(id string) ([]pciDev, error) {
 	return devs, nil
 }
 
-// findNIC returns the virtio-net device at addr; if addr is empty, the only one of the machine.
 func (s sysfs) findNIC(addr string) (pciDev, error) {
 	devs, err := s.find(idVirtioNet)
 	if err != nil {
@@ -88,13 +84,11 @@ func (d pciDev) attr(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// pciBAR is the address range of a BAR.
 type pciBAR struct{ addr, size uint64 }
 
 const resourceMem = 0x200 // IORESOURCE_MEM
 
-// bars reads the address ranges of the BARs; a BAR that is not memory, or has no address,
-// has size 0.
+// bars reads the address ranges of the BARs; size 0: no memory, or no address.
 func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	text, err := d.attr("resource")
 	if err != nil {
@@ -104,7 +98,7 @@ func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 		if i >= numBARs {
 			break
 		}
-		var v [3]uint64 // start, end, flags
+		var v [3]uint64
 		fields := strings.Fields(line)
 		if len(fields) != len(v) {
 			return bars, fmt.Errorf("%s/resource: line %d: %q", d.dir, i+1, line)
@@ -121,7 +115,6 @@ func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	return bars, nil
 }
 
-// driver returns the name of the device's kernel driver, or "".
 func (d pciDev) driver() string {
 	link, err := os.Readlink(filepath.Join(d.dir, "driver"))
 	if err != nil {
@@ -130,7 +123,7 @@ func (d pciDev) driver() string {
 	return filepath.Base(link)
 }
 
-// writeAttr writes to an existing file with one write, as sysfs requires.
+// One write, as sysfs requires.
 func writeAttr(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -140,8 +133,8 @@ func writeAttr(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// bindUIO binds the device to uio_pci_generic, instead of another driver, and returns the name of its uio
-// device. If the device is bound there already, it only returns the name.
+// bindUIO binds the device to uio_pci_generic, in place of another driver, and returns the name of its uio
+// device.
 func (d pciDev) bindUIO() (string, error) {
 	dir := filepath.Join(d.sys.drivers(), uioDriver)
 	if _, err := os.Stat(dir); err != nil {
@@ -153,8 +146,7 @@ func (d pciDev) bindUIO() (string, error) {
 				return "", fmt.Errorf("taking %s from %s: %w", d.addr, old, err)
 			}
 		}
-		// The override names one device; an id would match every virtio-net device without a
-		// driver.
+		// The override names one device; an id would match every virtio-net device without a driver.
 		err := writeAttr(filepath.Join(d.dir, "driver_override"), uioDriver)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = writeAttr(filepath.Join(dir, "new_id"), "1af4 1041")
@@ -162,7 +154,6 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// bind fails if writing new_id has bound the device already
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}
@@ -175,7 +166,6 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens the uio device called name, and makes its node in /dev if there is none.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +188,6 @@ func (d pciDev) openUIO(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openConfig opens the configuration space.
 func (d pciDev) openConfig() (pciConfig, error) {
 	f, err := os.OpenFile(filepath.Join(d.dir, "config"), os.O_RDWR, 0)
 	if err != nil {
@@ -207,7 +196,6 @@ func (d pciDev) openConfig() (pciConfig, error) {
 	return pciConfig{f}, nil
 }
 
-// mapBAR maps a BAR's memory.
 func (d pciDev) mapBAR(i int, size uint64) ([]byte, error) {
 	path := filepath.Join(d.dir, "resource"+strconv.Itoa(i))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/virtionet"
 )
 
-// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's: its BAR 4 is a file,
-// so that registers keep their last values, and queue and feature selectors select nothing.
+// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's, whose BAR 4 is a file:
+// registers keep their last values, and selectors select nothing.
 type pciTree struct {
 	t    testing.TB
 	root sysfs
@@ -56,7 +56,6 @@ func (p *pciTree) device(addr, vendor, device, space, resource string) string {
 	return dir
 }
 
-// nic adds a virtio-net device that is bound to virtio-pci.
 func (p *pciTree) nic(addr string) (dir string) {
 	dir = p.device(addr, "0x1af4", "0x1041", pciSpace(
 		pciCap{kind: capCommon, bar: 4, off: 0, length: 0x1000},
@@ -81,13 +80,11 @@ func (p *pciTree) nic(addr string) (dir string) {
 	return dir
 }
 
-// gpu adds an ivshmem device.
 func (p *pciTree) gpu(pciAddr string, addr, size uint64) (dir string) {
 	return p.device(pciAddr, "0x1af4", "0x1110", pciSpace(),
 		resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{addr, size}))
 }
 
-// resources returns the text of the file resource.
 func resources(bars ...*pciBAR) (s string) {
 	for i := range 13 {
 		var v [3]uint64
@@ -105,13 +102,12 @@ type pciCap struct {
 	multiplier  uint32
 }
 
-// pciSpace makes a configuration space with an MSI-X capability, followed by virtio's.
 func pciSpace(caps ...pciCap) string {
 	b := make([]byte, pciConfigLen)
 	le.PutUint16(b[pciCommand:], 0x103)
 	le.PutUint16(b[pciStatus:], statusCapList)
 	b[pciCapabilities] = 0x40
-	b[0x40] = 0x11 // MSI-X
+	b[0x40] = 0x11
 	next := &b[0x41]
 	for i, c := range caps {
 		pos := 0x50 + 0x14*i

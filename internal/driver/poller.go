@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// States of the polling goroutine.
 const (
 	stateBusy = iota
 	stateSpin
@@ -20,22 +19,17 @@ const (
 
 // poller is the state of the polling goroutine.
 //
-// The goroutine polls all queues as long as one has work; calls (interrupts) are off meanwhile. When
-// none has work, the goroutine may poll on for a short time: the window. Then it asks for calls, polls
-// all queues once more and sleeps. The window adapts to the last sleeps that the device ended, like KVM's
-// halt polling: a sleep shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep
-// halves it, down to nothing. So the driver polls during a busy request-reply exchange, and not while
-// the NIC is idle. By default there is no window with one processor, where polling only keeps the peer from
-// running.
-//
-// The goroutine reads the clock when the state changes and while it spins, not for each packet.
+// The goroutine polls all queues as long as one has work; calls (interrupts) are off meanwhile. Then it may
+// poll on for a short time, the window, before it asks for calls, polls once more and sleeps. The window
+// adapts to the sleeps that the device ended, like KVM's halt polling: a sleep shorter than Options.Spin
+// doubles the window up to Options.Spin, a longer one halves it, down to nothing.
 type poller struct {
 	spin spinner
 
 	state                 atomic.Int32
-	since                 atomic.Int64         // when the current state began, in ns after start
+	since                 atomic.Int64         // begin of the current state, in ns after start
 	spent                 [states]atomic.Int64 // ns, up to since
-	start                 time.Time            // set before the goroutine
+	start                 time.Time            // set before the goroutine starts
 	sleeps, wakes, rounds atomic.Uint64
 
 	batch   batch
@@ -49,7 +43,6 @@ func (p *poller) init(n *NIC) {
 	p.cookies = make([]uint64, 0, doneLen(n.opts.RingSize))
 }
 
-// enter changes the state and adds the time of the old state to spent. It returns that time.
 func (p *poller) enter(state int32) time.Duration {
 	now := int64(time.Since(p.start))
 	d := now - p.since.Load()
@@ -59,7 +52,6 @@ func (p *poller) enter(state int32) time.Duration {
 	return time.Duration(d)
 }
 
-// times returns spent, plus the time in the current state.
 func (p *poller) times() (t [states]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration(p.spent[i].Load())
@@ -70,7 +62,6 @@ func (p *poller) times() (t [states]time.Duration) {
 	return t
 }
 
-// run is the polling goroutine.
 func (n *NIC) run() {
 	defer close(n.done)
 	defer n.endCalls()
@@ -84,10 +75,9 @@ func (n *NIC) run() {
 	n.afterFailure()
 }
 
-// poll serves the queues until Close, or until an error.
 func (n *NIC) poll() error {
 	p := &n.poller
-	var end time.Time // of spinning
+	var end time.Time
 	for !n.stop.Load() {
 		if err := n.fatal.Load(); err != nil {
 			return *err
@@ -106,7 +96,7 @@ func (n *NIC) poll() error {
 			p.enter(stateBusy)
 			fallthrough
 		case worked:
-			runtime.Gosched() // other goroutines process the delivered frames
+			runtime.Gosched() // other goroutines process the frames
 		case !spinning && p.spin.window > 0:
 			p.enter(stateSpin)
 			end = time.Now().Add(p.spin.window)
@@ -121,7 +111,6 @@ func (n *NIC) poll() error {
 	return nil
 }
 
-// round polls each queue once.
 func (n *NIC) round() (worked bool, err error) {
 	n.poller.rounds.Add(1)
 	for _, q := range n.rx {
@@ -146,17 +135,15 @@ func (n *NIC) round() (worked bool, err error) {
 	return worked, nil
 }
 
-// hasWork reports whether the polling goroutine has work besides the queues.
 func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep asks the device for calls, polls once more, and sleeps. The order is: arm the device's call, ask for
-// calls on the queues, check the queues. So what the device returns after the check, on a queue that has
-// asked for calls, makes a call that ends the sleep.
+// sleep arms the device's call, asks for calls on the queues, checks the queues, and sleeps, in this order:
+// what the device returns after the check makes a call.
 func (n *NIC) sleep() error {
 	p := &n.poller
-	n.sleeping.Store(true) // a goroutine that stores work after this wakes the polling goroutine
+	n.sleeping.Store(true)
 	defer n.sleeping.Store(false)
 	changed, err := n.t.arm()
 	if err != nil {
@@ -201,7 +188,6 @@ func (n *NIC) sleep() error {
 	return nil
 }
 
-// configChanged reads the link's state, and arranges a call of the Receiver's Wake if it has changed.
 func (n *NIC) configChanged() {
 	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
 		n.log.Info("link changed", "up", up)
@@ -209,8 +195,7 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure stops the device, passes the cookies of frames in flight to the Receiver, and then,
-// until Close, runs only the functions that do passes.
+// afterFailure runs only the functions of do, until Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {
@@ -232,13 +217,12 @@ func (n *NIC) afterFailure() {
 		n.runCalls()
 		if !n.hasCalls.Load() && !n.stop.Load() {
 			if _, err := n.t.sleeper().sleep(); err != nil {
-				n.t.sleeper().rest() // sleep has failed on its descriptor: wait without it
+				n.t.sleeper().rest()
 			}
 		}
 	}
 }
 
-// spinner decides how long to poll before a sleep.
 type spinner struct {
 	max    time.Duration
 	window time.Duration
@@ -246,7 +230,6 @@ type spinner struct {
 
 const minWindow = 5 * time.Microsecond
 
-// slept adapts the window to a sleep that the device ended.
 func (s *spinner) slept(d time.Duration) {
 	if d < s.max {
 		s.window = min(s.max, max(minWindow, 2*s.window))

@@ -7,22 +7,17 @@ import (
 )
 
 // A device may be removed while it is used (PCI hotplug, or a backend that hangs up). Then the NIC stops with
-// an error that is ENODEV, and all waits end. The NIC also stops if a GPU is removed that it has used: the
-// NIC's rings may point to the GPU's memory, and the driver cannot make the device skip these entries. If the
-// NIC has not used the GPU, only later uses of the GPU fail.
+// an error that is ENODEV. It also stops if a GPU is removed that it has used: its rings may point to the
+// GPU's memory, and the device cannot be made to skip these entries.
 
-// removed returns the error of a device that was removed.
 func removed(what string) error { return fmt.Errorf("%s has been removed: %w", what, unix.ENODEV) }
 
-// bit is a GPU's bit in a set of GPUs.
 func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // control.MaxGPUs is less than 64
 
-// RemoveGPU tells the driver that the GPU with number id was removed. For a NIC from Attach, the
-// program must call it; for a NIC from OpenPCI, the driver itself handles the kernel's event about
-// the removal. If the NIC has used the GPU, the NIC stops, and Err returns the error.
+// RemoveGPU tells the driver that a GPU was removed. With [Attach] the program must call it; with [OpenPCI]
+// the kernel's events do the same.
 func (n *NIC) RemoveGPU(id int) { n.removeGPU(func(g GPUInfo) bool { return g.ID == id }) }
 
-// removeGPUAt is RemoveGPU for the GPU at a PCI address, if there is one.
 func (n *NIC) removeGPUAt(addr string) { n.removeGPU(func(g GPUInfo) bool { return g.PCI == addr }) }
 
 func (n *NIC) removeGPU(removed func(g GPUInfo) bool) {
@@ -39,7 +34,6 @@ func (n *NIC) removeGPU(removed func(g GPUInfo) bool) {
 	}
 }
 
-// gpuRemoved returns the error of a use of a removed GPU.
 func gpuRemoved(g GPUInfo) error {
 	name := fmt.Sprintf("GPU %d", g.ID)
 	if g.PCI != "" {
@@ -48,7 +42,7 @@ func gpuRemoved(g GPUInfo) error {
 	return removed(name)
 }
 
-// useGPU records that rings will point to a GPU's memory. It fails if the GPU was removed.
+// useGPU fails if the GPU was removed.
 func (n *NIC) useGPU(g *GPUInfo) error {
 	b := bit(g.ID)
 	if n.gpusUsed.Load()&b == 0 {

@@ -10,22 +10,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removedNIC waits until a NIC has stopped because the device named in the error was removed.
 func removedNIC(t *testing.T, n *NIC, name string) {
 	t.Helper()
 	<-n.failed
 	checkErr(t, "Err", n.Err(), unix.ENODEV)
 	testkit.ErrorSays(t, n.Err(), name+" has been removed")
 	frame, err := []TxFrame{{Header: tcpHeader(0)}}, error(nil)
-	for err == nil { // Transmit may succeed while the NIC stops
+	for err == nil {
 		_, err = n.Transmit(0, frame)
 	}
 	checkErr(t, "Transmit", err, unix.ENODEV)
 	checkErr(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
 }
 
-// The mappings of a device end with its removal: an access then faults (SIGBUS), the NIC stops, and
-// does not access the device again. The fault is real: the registers' file is truncated.
+// The mappings of a device end with its removal: an access then faults, here because the registers' file is
+// truncated.
 func TestNICWhoseRegistersGoStops(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)
@@ -38,7 +37,7 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 		t.Errorf("a kick allocates %v times", allocs)
 	}
 	testkit.OK(t, os.Truncate(tree.path(dir, "resource4"), 0))
-	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, unless another access has faulted before
+	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})
 	removedNIC(t, n, testNIC)
 	for what, err := range map[string]error{"config": p.config(0, make([]byte, 2)), "arm": errOf(p.arm()),
 		"setupQueue": p.setupQueue(0, ringAddrs{}), "negotiate": errOf(p.negotiate())} {
@@ -51,7 +50,6 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault at any other address is a panic, not a removal of the device.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
@@ -66,13 +64,11 @@ func TestFaultElsewhereIsAPanic(t *testing.T) {
 	_ = p.touch(func() error { regs(b).read8(0); return nil })
 }
 
-// The kernel reports a removed device: the NIC, a GPU that rings point to, another GPU, or
-// something else.
 func TestRemovalsThatTheKernelTells(t *testing.T) {
 	const gpu = "0000:00:03.0"
 	for _, c := range []struct {
 		name, addr, want string
-		use              bool // the NIC has used the GPU
+		use              bool
 	}{
 		{"the NIC", testNIC, testNIC, false},
 		{"a GPU in use", gpu, "GPU 0 (" + gpu + ")", true},
@@ -130,22 +126,21 @@ func TestRemovalEvents(t *testing.T) {
 	}
 	events, err := listenUevents()
 	if err != nil {
-		t.Skip(err) // a sandbox without netlink
+		t.Skip(err)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		hearRemovals(events, func(string) {})
 	}()
-	testkit.OK(t, events.Close()) // ends it
+	testkit.OK(t, events.Close())
 	<-done
 }
 
-// In a process the program reports a removed GPU: a NIC that has bound it stops, and returns its
-// pages when the queue is unbound.
+// A NIC from Attach that has bound a removed GPU stops, and returns its pages when the queue is unbound.
 func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r := newBoundRig(t, rigOptions{})
-	r.nic.RemoveGPU(99) // not its GPU
+	r.nic.RemoveGPU(99)
 	testkit.OK(t, r.nic.Err())
 	r.nic.RemoveGPU(3)
 	removedNIC(t, r.nic, "GPU 3")
@@ -154,8 +149,6 @@ func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r.gpu.whole(t)
 }
 
-// After its device is gone, a sleeper cannot sleep any more, but rest returns at each wake: the
-// driver runs its callers' requests until Close.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

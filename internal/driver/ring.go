@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// ring is a virtqueue with its memory, which outlives a queue's reset.
 type ring struct {
 	*virtq.Driver
 	vq     int
@@ -15,8 +14,8 @@ type ring struct {
 	config virtq.DriverConfig
 }
 
-// newRing makes a ring of the size that the device supports. If the device supports indirect
-// descriptors and perTable is more than 1, each chain has a table of perTable descriptors.
+// newRing makes a ring of the size that the device supports, with a table of perTable descriptors for each
+// chain if that is more than 1 and the device supports indirect descriptors.
 func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
 	size := t.ringSize(vq, want)
 	if size == 0 {
@@ -42,7 +41,7 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 
 const descLen = 16 // struct virtq_desc
 
-// renew empties the ring. The device must not be using it.
+// The device must not be using the ring.
 func (r *ring) renew() (err error) {
 	if r.Driver, err = virtq.NewDriver(r.config); err != nil {
 		return err

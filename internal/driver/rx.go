@@ -9,36 +9,34 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Sizes of reception: in bytes, and maxBatch in frames.
+// Sizes in bytes, and maxBatch in frames.
 const (
-	hostBuf   = 4096    // a buffer of a host queue
-	maxFrame  = 1 << 17 // the driver drops longer frames; IP packets are shorter, and a batch must have room for a frame
+	hostBuf   = 4096
+	maxFrame  = 1 << 17 // longer frames are dropped; a batch must have room for one
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
 
-// rxQueue is a receive queue. The polling goroutine owns it.
+// rxQueue is a receive queue, owned by the polling goroutine.
 //
-// A host queue has buffers in host memory; a frame may use several of them
-// (VIRTIO_NET_F_MRG_RXBUF). Any other queue has no buffers until it is bound; then split has its
-// chains.
+// A host queue has buffers in host memory; a frame may use several (VIRTIO_NET_F_MRG_RXBUF). Any
+// other queue has no buffers until it is bound.
 type rxQueue struct {
 	n     *NIC
 	index int
 	ring  *ring
-	host  []memory // buffers of a host queue, by cookie
-	hdrs  []memory // header buffers of a bound queue; BindQueue makes them
-	split *split   // nil: the queue is not bound
+	host  []memory // by cookie
+	hdrs  []memory // header buffers of a bound queue
+	split *split   // chains of a bound queue; nil: not bound
 
-	used []virtq.Used // chains that the device returned and that are not posted again
-	have int          // how many chains used has
+	used []virtq.Used
+	have int // chains in used
 
-	refill atomic.Bool // Refill was called
-	stats  counters    // written by open, and by the polling goroutine once it runs
+	refill atomic.Bool
+	stats  counters // written by open, and then by the polling goroutine
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {
-	// A chain of a bound queue is a header buffer and pages.
 	perTable := 2
 	for perTable < n.opts.PagesPerChain+1 {
 		perTable *= 2
@@ -56,7 +54,6 @@ func newRxQueue(n *NIC, index int) (*rxQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// postHost posts all buffers of a host queue.
 func (q *rxQueue) postHost() error {
 	for i := range q.host {
 		if err := q.addHost(uint32(i)); err != nil {
@@ -73,7 +70,6 @@ func (q *rxQueue) addHost(i uint32) error {
 	return q.ring.Add(nil, buf[:], i)
 }
 
-// publish makes the added chains available to the device.
 func (q *rxQueue) publish() {
 	if q.ring.Publish() {
 		q.n.t.kick(q.ring.vq)
@@ -81,7 +77,6 @@ func (q *rxQueue) publish() {
 	}
 }
 
-// poll takes returned buffers or chains from the ring, delivers their frames, and posts them again.
 func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	if q.host == nil && q.split == nil {
 		return false, nil
@@ -102,7 +97,7 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame has not come yet
+		if n == 0 {
 			q.have = copy(q.used, q.used[done:q.have])
 			return true, nil
 		}
@@ -117,12 +112,10 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	}
 }
 
-// takeHost adds the frames at the start of used to the batch, as many as it has room for, and
-// returns how many buffers they use.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		piece := q.host[first.Cookie].b[:first.Len] // not more than the buffer: virtq checks Len
+		piece := q.host[first.Cookie].b[:first.Len] // virtq has checked Len
 		var h netHdr
 		count, err := q.readHeader(&h, piece, len(piece), "buffer")
 		if err != nil || count > len(used)-n {
@@ -144,8 +137,7 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// readHeader decodes the virtio_net_hdr at the start of b, to which the device wrote n bytes, and
-// returns how many buffers the frame uses.
+// n is how many bytes the device wrote. readHeader returns how many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
@@ -157,8 +149,7 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// addFrame adds a frame to the batch, or passes it to the control client. It drops a frame that is
-// too short or not ok.
+// addFrame drops a frame that is too short or not ok.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)
@@ -180,7 +171,6 @@ func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	return nil
 }
 
-// enableCall asks for a call at the next returned chain; more reports that there is work already.
 func (q *rxQueue) enableCall() (more bool) {
 	if q.host == nil && q.split == nil {
 		return false

@@ -12,45 +12,41 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// sleeper lets the polling goroutine wait for the device's calls: on a descriptor (an eventfd, or
-// /dev/uioN) that becomes readable with each call.
+// sleeper lets the polling goroutine wait for the device's calls on a descriptor (an eventfd, or /dev/uioN)
+// that becomes readable with each call.
 //
-// It sleeps in Go's network poller and not in a raw ppoll: with a single processor a raw system
-// call blocks the other goroutines until the runtime's monitor notices, up to 10 ms later. wake
-// sets a deadline in the past: this needs no second descriptor.
+// It sleeps in Go's network poller and not in a raw ppoll, which with a single processor blocks the other
+// goroutines until the runtime's monitor notices, up to 10 ms later. wake sets a deadline in the past.
 type sleeper struct {
 	f     *os.File
 	buf   [8]byte
 	size  int // bytes of a read: 8 for an eventfd, 4 for uio
 	woken atomic.Bool
-	// called is set when the device's call ends a sleep (for PCI also at first), and cleared by pci.arm.
+	// called is set when a call ends a sleep (for PCI also at first), and cleared by pci.arm.
 	called bool
 	ears   ears
-	bell   chan struct{} // of capacity 1: wake sends to it, rest receives
+	bell   chan struct{}
 }
 
-// ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI
-// expander bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped
-// guest continues (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the
-// backend without a call descriptor until the guest is stopped again. So a sleep ends at the latest
-// after nap, which becomes longer with the first call. If the driver found work after two sleeps that
-// ended so, the device counts as deaf: the driver then polls it every millisecond until a call comes.
-// Only the sleeping goroutine uses ears.
+// ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI expander
+// bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped guest continues
+// (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the backend without a call
+// descriptor until the guest is stopped again. So a sleep lasts at most nap. A device that had work after two
+// sleeps that ended so counts as deaf: it is polled every millisecond until a call comes.
 type ears struct {
-	nap    time.Duration // the longest sleep; 0: no limit
-	heard  time.Duration // the value of nap after a call
+	nap    time.Duration // 0: no limit
+	heard  time.Duration // value of nap after a call
 	napped bool          // the last sleep ended without a call or a wake
-	missed int           // sleeps since the last call that ended with napped set, and after which there was work
+	missed int           // sleeps since the last call with napped set, and work afterwards
 }
 
 const (
 	firstNap = 20 * time.Millisecond
 	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
-	tooMany  = 2 // value of missed at which a device counts as deaf
+	tooMany  = 2 // missed of a deaf device
 )
 
-// deaf reports whether the device's calls seem not to arrive.
 func (e *ears) deaf() bool { return e.nap == deafNap }
 
 // worked records that there was work after a sleep. It returns true when the device becomes deaf.
@@ -79,10 +75,10 @@ func newSleeper(f *os.File, size int) (*sleeper, error) {
 	return &sleeper{f: f, size: size, bell: make(chan struct{}, 1)}, nil
 }
 
-// wake ends the current sleep, or the next one. The caller must store the reason before.
+// wake ends the current sleep, or the next one. The reason must be stored before.
 func (s *sleeper) wake() {
 	if s.woken.CompareAndSwap(false, true) {
-		s.f.SetReadDeadline(time.Unix(1, 0)) // after an error the file is closed, which ends a sleep too
+		s.f.SetReadDeadline(time.Unix(1, 0))
 		select {
 		case s.bell <- struct{}{}:
 		default:
@@ -90,16 +86,15 @@ func (s *sleeper) wake() {
 	}
 }
 
-// rest waits for wake alone, because the descriptor cannot be used any more.
 func (s *sleeper) rest() {
 	<-s.bell
 	s.woken.Store(false)
 }
 
-// sleep waits for a call of the device (true), or for a wake or the end of a nap (false).
+// sleep waits for a call (true), or for a wake or the end of a nap (false).
 func (s *sleeper) sleep() (called bool, err error) {
 	if s.ears.nap > 0 {
-		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap)) // replaces the deadline of a wake, if any
+		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap))
 	}
 	if err == nil && (s.ears.nap == 0 || !s.woken.Load()) {
 		_, err = s.f.Read(s.buf[:s.size])
@@ -108,14 +103,13 @@ func (s *sleeper) sleep() (called bool, err error) {
 	}
 	s.ears.napped = s.ears.nap > 0 && !s.woken.Load() && err != nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.ears.napped && !s.ears.deaf() && s.ready() {
-		err = s.f.SetReadDeadline(time.Time{}) // the call came, and this goroutine ran late: read it
+		err = s.f.SetReadDeadline(time.Time{}) // the call came, and this goroutine ran late
 		if err == nil {
 			_, err = s.f.Read(s.buf[:s.size])
 		}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Clear the deadline first, then the flag: a later wake sets both again, and the caller
-		// sees the reason of an earlier wake when sleep returns.
+		// first the deadline, then the flag: a later wake sets both again
 		err = s.f.SetReadDeadline(time.Time{})
 		s.woken.Store(false)
 		return false, err
@@ -129,10 +123,9 @@ func (s *sleeper) sleep() (called bool, err error) {
 	return err == nil, err
 }
 
-// gone reports whether the kernel has removed the device: then a read returns EIO
-// (drivers/uio/uio.c, uio_read). It reads the descriptor itself, because the error of Go's read may
-// have no errno: when epoll reports only EPOLLERR (seen with Linux 7.2), Go does not read at all
-// and returns ErrNotPollable (internal/poll).
+// gone reports whether the kernel has removed the device: then a read returns EIO (drivers/uio/uio.c,
+// uio_read). It reads the descriptor itself: when epoll reports only EPOLLERR (seen with Linux 7.2), Go does
+// not read and returns ErrNotPollable (internal/poll).
 func (s *sleeper) gone() bool {
 	err := scm.Control(s.f, func(fd int) error {
 		_, err := unix.Read(fd, s.buf[:s.size])
@@ -141,7 +134,6 @@ func (s *sleeper) gone() bool {
 	return errors.Is(err, unix.EIO)
 }
 
-// ready reports whether the descriptor is readable.
 func (s *sleeper) ready() (there bool) {
 	_ = scm.Control(s.f, func(fd int) error {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}

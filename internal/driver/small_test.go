@@ -38,15 +38,15 @@ func TestSleepEndsOnce(t *testing.T) {
 			t.Fatalf("called %v, %v; want %v", called, err, want)
 		}
 	}
-	call() // before the sleep
+	call()
 	expect(true)
 	s.wake()
-	s.wake() // counts once
+	s.wake()
 	expect(false)
 	s.wake()
 	call()
-	expect(false) // both come: first the wake,
-	expect(true)  // then the call, which is not lost
+	expect(false)
+	expect(true)
 	go call()
 	expect(true)
 	go s.wake()
@@ -61,9 +61,8 @@ func TestSleepEndsOnce(t *testing.T) {
 	s.wake()
 }
 
-// A uio device is gone when a read of its descriptor returns EIO. A terminal whose other end is
-// closed stands in for it. EIO of an eventfd does not mean this, nor does the error of a closed
-// descriptor.
+// A uio device is gone when a read returns EIO, as of a terminal whose other end is closed; an eventfd never
+// is.
 func TestUIODeviceThatIsGone(t *testing.T) {
 	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	s := testkit.Must(newSleeper(os.NewFile(uintptr(fd), "ptmx"), uioEvent))(t)
@@ -81,8 +80,8 @@ func TestUIODeviceThatIsGone(t *testing.T) {
 	checkErr(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
 }
 
-// The driver polls its device now and then (a nap), in case the device's calls (interrupts) do not
-// come. After two missed calls it polls every millisecond, until the first call comes.
+// The driver polls its device now and then, in case calls do not come, and after two missed calls every
+// millisecond.
 func TestDeviceThatIsNotHeard(t *testing.T) {
 	s, call := newTestSleeper(t)
 	s.ears.nap = firstNap
@@ -93,7 +92,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		}
 	}
 	nap()
-	nap() // no work: no call was missed
+	nap()
 	testkit.Equal(t, "deaf", s.ears.worked(), false)
 	testkit.Equal(t, "deaf without another nap", s.ears.worked(), false)
 	nap()
@@ -101,7 +100,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	testkit.Equal(t, "nap", s.ears.nap, deafNap)
 	nap()
 	testkit.Equal(t, "told again", s.ears.worked(), false)
-	s.wake() // a wake is no nap, and a nap does not lose it
+	s.wake()
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
@@ -114,8 +113,6 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
-	// The calls of a device may stop, for example after a guest was stopped: the driver then counts
-	// missed calls again.
 	const heard = 2 * time.Millisecond
 	s.ears.heard = heard
 	for range 2 {
@@ -129,8 +126,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		testkit.Equal(t, "deaf", s.ears.worked(), true)
 	}
 	s.ears.heard = 0
-	// If a call has come by the time that a late goroutine looks, the sleep does not count as a nap,
-	// although the nap's time is up.
+	// A call that has come by the time that a late goroutine looks ends the sleep.
 	s.ears.nap = 1
 	call()
 	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {
@@ -138,8 +134,6 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	}
 }
 
-// TestNoWakeIsLost: each waker stores a value and wakes; the sleeper sees each value, also between
-// naps.
 func TestNoWakeIsLost(t *testing.T) {
 	for _, d := range []time.Duration{0, 50 * time.Microsecond} {
 		s, _ := newTestSleeper(t)
@@ -238,8 +232,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRegistersAreOneAccess checks the compiled register accessors: each has exactly one
-// instruction that accesses the register, with the register's width.
+// TestRegistersAreOneAccess checks the compiled register accessors: each has one instruction that accesses
+// the register, of the register's width.
 func TestRegistersAreOneAccess(t *testing.T) {
 	want := map[string]map[string]string{
 		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL",
@@ -256,7 +250,7 @@ func TestRegistersAreOneAccess(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), goTool, "build", "-gcflags=-S", "-o", os.DevNull, ".").CombinedOutput()
 	if err != nil {
-		t.Skipf("go build: %v", err) // not an error of the code: no sources here, or no build cache
+		t.Skipf("go build: %v", err)
 	}
 	function := regexp.MustCompile(`^\S*driver\.regs\.(\w+) STEXT`)
 	indexed := regexp.MustCompile(`\t(MOV\w*)\t.*\((AX|R0)\)\(\w+(\*1)?\)`) // a slice's data pointer and an index

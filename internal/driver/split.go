@@ -8,20 +8,20 @@ import (
 )
 
 // split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
-// (docs/specs/virtio.md, 4). The polling goroutine owns it.
+// (docs/specs/virtio.md, 4), owned by the polling goroutine.
 //
-// A returned chain keeps the pages that its frame did not use, in order. Before the driver posts
-// the chain again, fill adds pages from the PageSource. A chain without any page waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order; fill adds others before the chain is
+// posted again. A chain without any page waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
-	hdrs     []memory   // header buffers, by cookie
+	hdrs     []memory   // by cookie
 	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is PagesPerChain
-	idle     []uint32   // cookies that are not posted
+	idle     []uint32   // cookies of chains that are not posted
 	posted   int
-	draining bool          // postSplit posts no more chains
+	draining bool          // no more chains are posted
 	drained  chan struct{} // closed when draining and nothing is posted
-	bufs     []virtq.Buf   // scratch
+	bufs     []virtq.Buf
 }
 
 func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
@@ -32,13 +32,11 @@ func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
 	all := make([]uint64, len(hdrs)*perChain)
 	for i := range s.pages {
 		s.pages[i] = all[i*perChain : i*perChain : (i+1)*perChain]
-		s.idle[i] = uint32(len(hdrs) - 1 - i) // cookies are taken from the end
+		s.idle[i] = uint32(len(hdrs) - 1 - i)
 	}
 	return s
 }
 
-// pollSplit delivers the frames in q.used and posts the chains again. got reports that new chains
-// have come.
 func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	refill := q.refill.Load() && q.refill.Swap(false)
 	if !got && !refill {
@@ -50,7 +48,7 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame has not come yet
+		if n == 0 {
 			break
 		}
 		b.deliver(q)
@@ -66,13 +64,12 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	return true, err
 }
 
-// takeSplit adds the frames at the start of used to the batch, as many as it has room for, and
-// returns how many chains they use. It removes the frames' pages from their chains.
+// takeSplit removes the frames' pages from their chains, and returns how many chains they use.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		if first.Len == 0 { // an empty chain: the device returns it because split was turned off
+		if first.Len == 0 { // the device returns it because split was turned off
 			n++
 			continue
 		}
@@ -97,7 +94,6 @@ func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// payloadOf returns the length of the payload in chain i of a frame.
 func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	if i == 0 {
 		return int(chains[0].Len) - netHdrLen - hdrLen
@@ -105,7 +101,7 @@ func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	return int(chains[i].Len)
 }
 
-// fits reports whether each chain's payload fits into its pages, as it does for a split frame.
+// fits reports whether each chain's payload fits into its pages, as a split frame's does.
 func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	for i, u := range chains {
 		if payloadOf(chains, i, hdrLen) > len(s.pages[u.Cookie])*PageSize {
@@ -115,7 +111,6 @@ func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	return true
 }
 
-// addSplit adds a frame to the batch.
 func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Used) error {
 	f := b.next()
 	*f = RxFrame{Queue: q.index, Header: header, Split: true}
@@ -142,8 +137,6 @@ func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Us
 	return nil
 }
 
-// take appends the first n bytes of a chain's pages to ranges, and removes the used pages from the
-// chain.
 func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	pages := s.pages[cookie]
 	i := 0
@@ -158,7 +151,6 @@ func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	return ranges
 }
 
-// postSplit posts returned and idle chains, as far as there are pages, unless the queue drains.
 func (q *rxQueue) postSplit(back []virtq.Used) error {
 	s := q.split
 	s.posted -= len(back)
@@ -192,7 +184,6 @@ func (q *rxQueue) postSplit(back []virtq.Used) error {
 	return nil
 }
 
-// postChain fills a chain up with pages and posts it, or leaves it idle if it has no page or the ring is full.
 func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	s := q.split
 	if !*dry {
@@ -227,7 +218,6 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	return nil
 }
 
-// fill adds pages from the source to a chain; full reports whether the chain has all its pages.
 func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	have := s.pages[c]
 	want := have[len(have):cap(have)]
@@ -247,7 +237,7 @@ func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	return n == len(want), nil
 }
 
-// giveBack returns all pages to the source. The device must have stopped using the queue.
+// giveBack needs a queue that the device does not use.
 func (q *rxQueue) giveBack() {
 	s := q.split
 	if s == nil {

@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// payloads are payload lengths around header and page sizes, and of GSO packets.
 var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000,
 	65000}
 
@@ -80,7 +79,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 	for i := range 5 {
 		r.steer(0)
 		r.bind(t)
-		for k := range 300 { // more than the ring, so that it wraps
+		for k := range 300 {
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
 		}
 		for _, f := range r.rcv.waitFrames(300) {
@@ -93,7 +92,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 
 func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 600})
-	r.nic.offloads.QueueReset = false // before anybody reads it
+	r.nic.offloads.QueueReset = false
 	r.dev.do(func() { r.dev.flush = true })
 	for i := range 3 {
 		r.bind(t)
@@ -109,7 +108,7 @@ func TestFewPagesAreEnough(t *testing.T) {
 	r.rcv.keep = true
 	r.bind(t)
 	for i := range 50 {
-		payload := pattern(make([]byte, 8193), i) // uses all three pages
+		payload := pattern(make([]byte, 8193), i)
 		r.send(t, 0, TxFrame{Header: tcpHeader(len(payload)), Linear: payload})
 		f := r.rcv.waitFrames(1)[0]
 		if !bytes.Equal(f.whole[54:], payload) {
@@ -140,8 +139,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
-	// Earlier frames may still be in flight: the driver drops the ones that the device forwards
-	// before split is on again, and the others arrive split. Repeat the last frame until it arrives.
+	// Earlier frames may be in flight, and frames without split are dropped until split is on again.
 	for arrived := false; !arrived; {
 		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
 		r.rcv.mu.Lock()
@@ -182,7 +180,6 @@ func TestBindErrors(t *testing.T) {
 	checkErr(t, "unbinding twice", r.nic.UnbindQueue(2), unix.EINVAL)
 }
 
-// badSource returns an offset that is not a page's.
 type badSource struct{ pages int }
 
 func (b badSource) TakePages(queue int, dst []uint64) int {
@@ -198,7 +195,7 @@ func TestBadPageSourceIsRefused(t *testing.T) {
 			t.Fatalf("%d bad pages: no error", pages)
 		}
 	}
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a correct source works
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
 		t.Fatal(err)
 	}
 	r.steer(1)

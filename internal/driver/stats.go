@@ -17,7 +17,6 @@ func (n *NIC) Stats() Stats {
 	return s
 }
 
-// counters are the QueueStats of a queue while it runs.
 type counters struct {
 	frames, bytes, payload, kicks, full, unsplit, dropped, control atomic.Uint64
 }

@@ -4,20 +4,17 @@ import (
 	"errors"
 )
 
-// memory is DMA memory: the driver and the device share it; addr is its address for the device. What alloc
-// returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The transport's
-// close frees it, unless the device may still write to it.
+// What alloc returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The
+// transport's close frees it, unless the device may still write to it.
 type memory struct {
 	b    []byte
 	addr uint64 // IOVA
 }
 
-// cut returns the part [off, off+n).
 func (m memory) cut(off, n int) memory {
 	return memory{b: m.b[off : off+n : off+n], addr: m.addr + uint64(off)}
 }
 
-// ringAddrs are the size and the addresses of a ring.
 type ringAddrs struct {
 	size              uint16
 	desc, avail, used uint64 // IOVAs
@@ -28,45 +25,40 @@ type ringAddrs struct {
 // sleeper's sleep; meanwhile another goroutine may call alloc, watch and, under NIC.tmu, setupQueue,
 // stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
 type transport interface {
-	// negotiate negotiates the features, with chooseFeatures.
 	negotiate() (features uint64, err error)
-	// config reads the device's configuration space (virtio 1.3, 5.1.4); errNoConfig if there is none.
+	// config reads the device's configuration space (virtio 1.3, 5.1.4), or returns errNoConfig.
 	config(off int, b []byte) error
-	// pairs returns how many queue pairs the device has, as far as the transport knows: it counts only if the
-	// configuration space cannot be read. controlQueue returns the control queue on which
-	// VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them, or -1 for none.
+	// pairs is the number of queue pairs, if the configuration space cannot be read. controlQueue is the control
+	// queue on which VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them; -1: none.
 	pairs() int
 	controlQueue() int
-	// alloc allocates n bytes of DMA memory; PCI has pieces of at most 2 MiB.
+	// alloc allocates n bytes of DMA memory; PCI: at most 2 MiB.
 	alloc(n int) (memory, error)
-	// ringSize returns a size for queue q's ring, at most want; 0: the device has no such queue.
+	// ringSize returns the size of queue q's ring, at most want; 0: there is no such queue.
 	ringSize(q int, want uint16) uint16
 	setupQueue(q int, r ringAddrs) error
-	start() error // starts all queues that were set up
-	// stopQueue ends the device's use of queue q: after it returns nil, the device uses no buffer
-	// of the queue. setupQueue and startQueue start the queue again. errNoReset if the transport
-	// cannot do this; then VIRTIO_F_RING_RESET is not negotiated.
+	start() error
+	// After stopQueue returns nil, the device uses no buffer of queue q; setupQueue and startQueue start it
+	// again. errNoReset: the transport cannot stop a single queue.
 	stopQueue(q int) error
 	startQueue(q int) error
 	kick(q int)
-	// emulated reports whether QEMU may be emulating this processor (virtq.DriverConfig).
+	// emulated: QEMU may be emulating this processor (virtq.DriverConfig).
 	emulated() bool
-	// arm makes the next call (interrupt) of the device end a sleep. It must be called before the
-	// last poll of the rings, because it may discard an earlier call. changed: the configuration
-	// space may have changed.
+	// arm makes the next call (interrupt) of the device end a sleep. It may discard an earlier call: poll the
+	// rings afterwards. changed: the configuration space may have changed.
 	arm() (changed bool, err error)
 	sleeper() *sleeper
 	// watch makes another goroutine call gone if the device is removed, and gpuGone with the PCI addresses of
-	// other removed devices, which may be GPUs. After close no call comes; after halt one may still come (PCI).
+	// other removed devices. After close no call comes.
 	watch(gone func(error), gpuGone func(addr string)) error
-	lost() error  // handles a device that was found to be gone, and returns the error
-	halt() error  // stops the device; idempotent
-	close() error // halts the device, and frees descriptors and memory, except memory to which the device may still write
+	lost() error // of a device that was found to be gone
+	halt() error
+	close() error // halts the device, and frees descriptors, and memory to which the device cannot write
 }
 
 var errNoReset = errors.New("the queue cannot be reset")
 
-// slab makes n pieces of size bytes each, with few allocations.
 func slab(t transport, n, size int) ([]memory, error) {
 	const block = 512 << 10
 	var s []memory

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// station is a driver on vnic's own NIC, with a GPU, on a switch.
 type station struct {
 	nic *NIC
 	gpu *gpumem.GPU
@@ -54,10 +53,8 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 	return s
 }
 
-// mem maps the memory of the station's GPU.
 func (s *station) mem(t testing.TB) []byte { return mapped(t, s.gpu.FD(), s.gpu.Size()) }
 
-// sink receives frames, checks, if check is set, that their payload is the pattern of seed 1, and returns the pages.
 type sink struct {
 	t     testing.TB
 	gpu   []byte
@@ -71,7 +68,7 @@ type sink struct {
 	probes atomic.Uint64
 }
 
-const probeLen = 1 // payload of the frames that test whether the queue has started
+const probeLen = 1 // of frames that test whether the queue has started
 
 func (s *sink) Receive(frames []RxFrame) {
 	for i := range frames {
@@ -100,7 +97,6 @@ func (s *sink) Receive(frames []RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// source is a receiver that reports room on the transmit ring, and received frames, on channels.
 type source struct{ room, came chan struct{} }
 
 func (s *source) Receive([]RxFrame) { s.came <- struct{}{} }
@@ -112,7 +108,7 @@ func (s *source) Completed(int, []uint64) {
 }
 func (s *source) Wake() {}
 
-// pair is two stations; the second has queue 1 bound, and TCP to port 2000 is steered to it.
+// The second station's queue 1 is bound and gets TCP to port 2000.
 type pair struct {
 	a, b *station
 	src  *source
@@ -145,9 +141,9 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	hello := tcpHeader(0)
 	copy(hello[0:], p.a.mac[:])
 	copy(hello[6:], p.b.mac[:])
-	testkit.OK(t, errOf(p.b.nic.Transmit(0, []TxFrame{{Header: hello}}))) // now the switch knows the way back
+	testkit.OK(t, errOf(p.b.nic.Transmit(0, []TxFrame{{Header: hello}})))
 	<-p.src.came
-	// A ring starts when the device reads its first kick: frames before that are dropped.
+	// A ring starts when the device reads its first kick: earlier frames are dropped.
 	for p.sink.probes.Load() == 0 {
 		f := p.frame(0, probeLen, 8960)
 		f.Cookie = 1
@@ -157,7 +153,6 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	return p
 }
 
-// frame makes a GSO packet from the memory [off, off+n).
 func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	hdr := tcpHeader(int(n))
 	copy(hdr[0:], p.b.mac[:])
@@ -169,7 +164,6 @@ func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	return f
 }
 
-// send transmits count frames of n bytes from the first MiB of the GPU, again and again.
 func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 	frames := make([]TxFrame, (1<<20)/n)
 	for i := range frames {
@@ -226,7 +220,6 @@ func BenchmarkGPUToGPU(b *testing.B) {
 	}
 }
 
-// memcpy measures a copy of n bytes from one GPU to the other, over the same memory as the frames.
 func memcpy(p *pair, b *testing.B, n int) time.Duration {
 	src, dst := p.a.mem(b), p.sink.gpu[:4<<20]
 	const rounds = 2000

@@ -10,46 +10,43 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Sizes of transmission.
 const (
-	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks; an ordinary frame uses one
-	wholeLen   = 17 * PageSize // a chunk for a whole frame: Options.WholeFrames
+	chunkLen   = 2048          // a chunk of DMA memory for headers and linear data
+	wholeLen   = 17 * PageSize // a chunk for a whole frame (Options.WholeFrames)
 	maxTxDescs = 64            // of a chain
-	// MaxTxRanges is how many device ranges a TxFrame may have, in addition to its linear data.
+	// MaxTxRanges bounds the device ranges of a TxFrame.
 	MaxTxRanges = 30
-	// MaxTxLinear is how many bytes Header and Linear may have together.
+	// MaxTxLinear bounds Header and Linear together, in bytes.
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
-// txQueue is a transmit queue. Callers of Transmit and the polling goroutine use it under mu.
+// txQueue is a transmit queue, used under mu.
 type txQueue struct {
 	n     *NIC
 	index int
 
 	mu      sync.Mutex
 	ring    *ring
-	err     error    // not nil: the queue is closed
-	chunks  []memory // DMA memory
-	chunk   int      // bytes of each
-	free    []uint32 // free chunks
-	slots   []txSlot // frames in flight, by the ring's cookie
-	idle    []uint32 // free slots
-	watched int      // frames in flight whose TxFrame.Cookie is not 0
-	starved bool     // Transmit has returned because the ring was full
-	freed   bool     // the device has returned a frame since Transmit set starved
-	asleep  bool     // the polling goroutine sleeps, or is about to
-	calls   bool     // askCalls has asked the device for calls
-	done    []uint64 // returned cookies that Completed has not reported
+	err     error // set: the queue is closed
+	chunks  []memory
+	chunk   int // bytes of each chunk
+	free    []uint32
+	slots   []txSlot
+	idle    []uint32
+	watched int  // frames in flight with a TxFrame.Cookie
+	starved bool // Transmit has returned because the ring was full
+	freed   bool // the device has returned a frame since starved was set
+	asleep  bool
+	calls   bool     // the device was asked for calls
+	done    []uint64 // returned cookies to report
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
 	stats counters
 }
 
-// doneLen returns how many cookies may wait for Completed, for a ring of a size.
 func doneLen(size int) int { return 4 * size }
 
-// txSlot is a frame in flight.
 type txSlot struct {
 	cookie uint64
 	chunks []uint32
@@ -65,7 +62,6 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 		n: n, index: index, ring: r, slots: make([]txSlot, size), bufs: make([]virtq.Buf, 0, maxTxDescs),
 		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, doneLen(size)),
 	}
-	// One chunk for each slot, and more for long frames.
 	count := max(4*size, 2*MaxTxLinear/chunkLen)
 	if q.chunk = chunkLen; n.opts.WholeFrames {
 		q.chunk, count = wholeLen, size
@@ -82,10 +78,9 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, it accepts
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, that is
 // fewer than all, and the polling goroutine calls Completed, with or without cookies, when there is room.
-// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit, also the
-// one that calls the Receiver.
+// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
@@ -125,7 +120,6 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 	return n, err
 }
 
-// add puts a frame into the ring, or returns ErrFull, or another error if the frame is wrong.
 func (q *txQueue) add(f *TxFrame) error {
 	linear := len(f.Header) + len(f.Linear)
 	if linear == 0 || linear > MaxTxLinear || len(f.Device) > MaxTxRanges {
@@ -166,8 +160,6 @@ func (q *txQueue) add(f *TxFrame) error {
 	return nil
 }
 
-// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks, and starts q.bufs with these
-// chunks.
 func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	q.bufs = q.bufs[:0]
 	var hdr [netHdrLen]byte
@@ -191,7 +183,6 @@ func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	}
 }
 
-// addDevice adds device ranges to q.bufs and returns their number of bytes.
 func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	for i, r := range ranges {
 		g := q.n.gpu(r.GPU)
@@ -209,7 +200,6 @@ func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	return payload, nil
 }
 
-// addBuf adds a buffer to q.bufs, or extends the last one if the buffer follows it.
 func (q *txQueue) addBuf(addr uint64, n uint32) {
 	if i := len(q.bufs) - 1; i >= 0 && q.bufs[i].Addr+uint64(q.bufs[i].Len) == addr {
 		q.bufs[i].Len += n
@@ -218,7 +208,6 @@ func (q *txQueue) addBuf(addr uint64, n uint32) {
 	q.bufs = append(q.bufs, virtq.Buf{Addr: addr, Len: n})
 }
 
-// reap takes sent frames back from the ring.
 func (q *txQueue) reap() error {
 	for cap(q.done)-len(q.done) >= len(q.used) {
 		n, err := q.ring.Poll(q.used)
@@ -243,8 +232,6 @@ func (q *txQueue) reap() error {
 	return nil
 }
 
-// poll reports sent frames to the Receiver. The polling goroutine calls it; cookies is scratch
-// memory.
 func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	q.mu.Lock()
 	if q.err != nil {
@@ -267,19 +254,16 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return report, err
 }
 
-// wanted reports whether a caller waits until frames are sent. If none waits, transmit takes sent
-// frames back when the ring is full: most frames of a TCP connection are acknowledgments, and an
-// interrupt for each would cost more than the frame.
+// wanted reports whether a caller waits until frames are sent. Otherwise transmit takes them back when the
+// ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for each would cost
+// more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
-// askCalls asks the device for a call when it has sent a frame; more: it has sent one already.
 func (q *txQueue) askCalls() (more bool) {
 	q.calls = true
 	return q.ring.EnableCall()
 }
 
-// enableCall asks for calls if a caller waits until frames are sent; more: there is work already.
-// The polling goroutine calls it before it sleeps.
 func (q *txQueue) enableCall() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -293,7 +277,6 @@ func (q *txQueue) enableCall() (more bool) {
 	return more || len(q.done) > 0
 }
 
-// disableCall asks for no more calls. The polling goroutine calls it after it has slept.
 func (q *txQueue) disableCall() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -303,8 +286,6 @@ func (q *txQueue) disableCall() {
 	}
 }
 
-// close makes later calls of Transmit fail with err. It returns the cookies that Completed has not
-// reported, including frames in flight.
 func (q *txQueue) close(err error) (cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -322,7 +303,6 @@ func (q *txQueue) close(err error) (cookies []uint64) {
 	return cookies
 }
 
-// gpu returns a GPU that the device can reach, or nil.
 func (n *NIC) gpu(id int) *GPUInfo {
 	for i := range n.gpus {
 		if n.gpus[i].ID == id {

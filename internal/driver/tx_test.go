@@ -43,7 +43,6 @@ func TestTransmitErrors(t *testing.T) {
 			}
 		})
 	}
-	// The driver accepts a frame of the greatest length.
 	var ranges []Range
 	for i := range MaxTxRanges {
 		ranges = append(ranges, Range{3, uint64(i) * 3, 2})
@@ -59,7 +58,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	r.dev.do(func() { r.dev.hold = true })
 	frames := make([]TxFrame, 100)
 	for i := range frames {
-		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)} // the first one has no cookie
+		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)}
 	}
 	n, err := r.nic.Transmit(0, frames)
 	if err != nil || n != 16 {
@@ -68,7 +67,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	if n, err := r.nic.Transmit(0, frames[16:]); err != nil || n != 0 {
 		t.Fatalf("%d, %v; want 0", n, err)
 	}
-	r.dev.do(func() {}) // lets the device take all frames before hold is reset
+	r.dev.do(func() {})
 	go r.dev.release()
 	r.rcv.wait(func() bool { return r.rcv.completions > 0 })
 	r.send(t, 0, frames[16:]...)
@@ -88,7 +87,7 @@ func TestFramesWithoutCookieAskForNoCall(t *testing.T) {
 	}
 	r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 5})
 	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 1 })
-	// Full rings wake the driver too: nothing but these and the cookie's completion has woken it.
+	// Full rings wake the driver too, and so does the cookie's completion.
 	if s := r.nic.Stats(); s.Sleeps > 20+10*s.Tx[0].Full {
 		t.Errorf("%d sleeps for 1000 frames: %+v", s.Sleeps, s)
 	}

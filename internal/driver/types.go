@@ -16,27 +16,26 @@ type Range struct {
 	Len uint32
 }
 
-// RxFrame is a received frame. It is valid until Receiver.Receive returns. Header may be in memory that the
-// device can write to afterwards; a malicious device could change it at any time.
+// RxFrame is a received frame, valid until Receiver.Receive returns. Header may be in memory that the device
+// can change at any time.
 type RxFrame struct {
 	Queue      int
-	Header     []byte  // all headers if Split, or else the whole frame
-	Split      bool    // the frame came to a bound queue
+	Header     []byte  // all headers if Split, else the whole frame
+	Split      bool    // it came to a bound queue
 	Payload    []Range // in order, each within one page, from the page's start; the Receiver owns the pages
 	PayloadLen int     // sum of Payload
-	CsumGood   bool    // the layer 4 checksum needs no check, by the device's word; in the frame it may be incomplete
+	CsumGood   bool    // by the device's word; in the frame the layer 4 checksum may be incomplete
 	GSOType    splitter.GSOType
 	GSOSize    uint16
 }
 
-// TxFrame is a frame to send: Header, then Linear, then the Device ranges. Transmit copies Header
-// and Linear before it returns; the memory of Device must not change until Completed returns the
-// cookie.
+// TxFrame is a frame to send: Header, then Linear, then the Device ranges. [NIC.Transmit] copies Header and
+// Linear; the memory of Device must not change until Completed returns the cookie.
 type TxFrame struct {
 	Header     []byte
 	Linear     []byte
 	Device     []Range
-	NeedsCsum  bool // the field at CsumStart+CsumOffset has the pseudo-header's sum, and has to be completed
+	NeedsCsum  bool // the field at CsumStart+CsumOffset has the pseudo-header's sum
 	CsumStart  uint16
 	CsumOffset uint16
 	GSOType    splitter.GSOType
@@ -44,43 +43,42 @@ type TxFrame struct {
 	Cookie     uint64 // returned by Completed; 0: not reported
 }
 
-// PageSource has the GPU pages in which a bound queue receives payload, as offsets in the GPU. The
-// polling goroutine and Close call it. It must not keep the slices and must not call the NIC.
+// PageSource has the GPU pages in which a bound queue receives payload, as offsets in the GPU. It must not
+// keep the slices, nor call the NIC.
 type PageSource interface {
-	// TakePages writes the offsets of free pages to dst, and returns how many.
+	// TakePages writes the offsets of free pages to dst, and returns their number.
 	TakePages(queue int, dst []uint64) int
 	ReturnPages(queue int, offs []uint64)
 }
 
-// Receiver receives frames and events from the polling goroutine, without a lock held. It must not
-// keep arguments after a method returns. It may call Transmit and Refill, but not BindQueue,
-// UnbindQueue, Close or a method of Control.
+// Receiver receives frames and events from the polling goroutine. It must not keep arguments after a method
+// returns. It may call Transmit and Refill, but not BindQueue, UnbindQueue, Close or a method of Control.
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)
-	// Wake reports other changes: the NIC has stopped (see Err), its link has changed, or the driver has turned
-	// split on again after a new generation.
+	// Wake reports other changes: the NIC has stopped (Err), its link has changed, or the driver has turned
+	// split on again.
 	Wake()
 }
 
 // GPUInfo is a GPU whose memory the device can reach.
 type GPUInfo struct {
 	ID   int    // Range.GPU
-	Addr uint64 // address for the device: in a guest, the address of the BAR
+	Addr uint64 // for the device: in a guest, the address of the BAR
 	Size uint64
 	PCI  string // address of its PCI device, if it is one
 }
 
-// Stats are a NIC's counters. NIC.Stats does not read all of them at one instant.
+// Stats are a NIC's counters, not read at one instant.
 type Stats struct {
-	Busy   time.Duration // polling, with something to do
-	Spin   time.Duration // polling, with nothing to do
+	Busy   time.Duration // polling, with work
+	Spin   time.Duration
 	Asleep time.Duration
 	Sleeps uint64
-	Wakes  uint64 // sleeps that the program ended (Refill and the like) or a time limit; the device ended the others
+	Wakes  uint64 // sleeps that the program or a time limit ended
 	Rounds uint64 // polls of all queues
 
-	Rx []QueueStats // by queue
+	Rx []QueueStats
 	Tx []QueueStats
 }
 
@@ -90,8 +88,8 @@ type QueueStats struct {
 	Bytes   uint64 // of frames, including payload
 	Payload uint64 // bytes in GPU memory
 	Kicks   uint64
-	Full    uint64 // transmit: how often the ring was full. Receive: how often a bound queue had too few pages to post
-	Unsplit uint64 // unsplit frames on a bound queue, which were dropped
-	Dropped uint64 // frames dropped for other reasons: there is no Receiver yet, or the frame is too short or too long
-	Control uint64 // frames of the control channel
+	Full    uint64 // transmit: the ring was full; receive: a bound queue had too few pages to post
+	Unsplit uint64 // unsplit frames on a bound queue, dropped
+	Dropped uint64 // frames dropped for other reasons
+	Control uint64
 }

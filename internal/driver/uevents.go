@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ueventsOf is the multicast group of the kernel's events; NETLINK_KOBJECT_UEVENT has others too.
 const ueventsOf = 1
 
-// listenUevents returns a file with the kernel's events about devices, one event for each read.
+// listenUevents returns a file of the kernel's events about devices, one for each read.
 func listenUevents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		unix.NETLINK_KOBJECT_UEVENT)
@@ -26,8 +25,6 @@ func listenUevents() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
-// removedDevice returns the last part of the path of the device that an event reports as removed: a
-// PCI device's address.
 func removedDevice(event []byte) (name string, ok bool) {
 	header, _, _ := bytes.Cut(event, []byte{0}) // ACTION@DEVPATH (lib/kobject_uevent.c)
 	devpath, ok := bytes.CutPrefix(header, []byte("remove@"))
@@ -37,8 +34,7 @@ func removedDevice(event []byte) (name string, ok bool) {
 	return path.Base(string(devpath)), true
 }
 
-// hearRemovals calls gone for each removed device, with the last part of its path, until events is closed. If
-// there are too many events, the kernel drops some; the device's own descriptors and registers show its removal too.
+// The kernel drops events if there are too many.
 func hearRemovals(events *os.File, gone func(addr string)) {
 	var b [8 << 10]byte // the kernel fills at most 2 KiB and a header
 	for {

@@ -1,7 +1,4 @@
-// Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian,
-// as on GPUs, on any machine.
-//
-// Cost: a pass over the shorter array; no allocation.
+// Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian.
 //
 // The package is not API (README, Stability).
 package elements
@@ -11,7 +8,7 @@ import (
 	"math"
 )
 
-// Type is the type of elements; the numbers equal devmem.Type's.
+// Type is the type of elements, numbered like devmem.Type.
 type Type uint8
 
 // Types of elements.
@@ -34,14 +31,14 @@ func (t Type) Size() int {
 
 var le = binary.LittleEndian
 
-// Add adds src to dst, element by element, for as many whole elements as both have. dst and src may
-// start at the same byte, but must not overlap otherwise.
+// Add adds src to dst, element by element, for as many whole elements as both have. dst and src may start at
+// the same byte, but must not overlap otherwise.
 func Add(t Type, dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
 	switch t {
 	case Int32:
-		for len(dst) >= 8 && len(src) >= 8 { // two at a time: the lower one's carry must not reach the upper one
+		for len(dst) >= 8 && len(src) >= 8 { // two at a time, without a carry between them
 			a, b := le.Uint64(dst), le.Uint64(src)
 			const top = 1<<63 | 1<<31
 			le.PutUint64(dst, (a&^top+b&^top)^(a^b)&top)
@@ -64,11 +61,9 @@ func Add(t Type, dst, src []byte) {
 	}
 }
 
-// wide converts a bfloat16 to a float32, exactly.
 func wide(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// round returns the bfloat16 nearest to a float32; of two equally near ones the even one. A NaN
-// stays a NaN, and is quiet.
+// round returns the nearest bfloat16; of two equally near ones the even one. A NaN stays a NaN, and is quiet.
 func round(f float32) uint16 {
 	b := math.Float32bits(f)
 	if f != f {

@@ -1,9 +1,9 @@
-// Package elfdeps finds the files that a dynamic program needs to start on another machine: its
-// interpreter and its libraries, and the libraries of these, where the dynamic linker would find
-// them on this machine (ld.so(8), "DESCRIPTION").
+// Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter
+// and its libraries, and the libraries of these, where the dynamic linker would find them on this machine
+// (ld.so(8), "DESCRIPTION").
 //
-// It reads ELF files and runs none of them. It does not find files that a program opens itself,
-// with dlopen(3) or otherwise, except libgcc_s, which glibc opens when a thread ends.
+// It does not find files that a program opens itself, with dlopen(3) or otherwise, except libgcc_s, which
+// glibc opens when a thread ends.
 package elfdeps
 
 import (
@@ -20,7 +20,6 @@ import (
 // ErrMissing means that a library was not found.
 var ErrMissing = errors.New("not found on this machine")
 
-// maxLibraries and maxPath bound how much a file can make us read.
 const (
 	maxLibraries = 1000
 	maxPath      = 4096
@@ -28,12 +27,11 @@ const (
 
 // Finder looks for libraries.
 type Finder struct {
-	Root        string   // root of the file system to search; "" = "/"
-	LibraryPath []string // directories of LD_LIBRARY_PATH
+	Root        string   // of the file system to search; "": "/"
+	LibraryPath []string // LD_LIBRARY_PATH
 	Interpreter string   // path in Root of the interpreter that will run the program; "": the one that it names
 }
 
-// object is the program, or a library that it needs.
 type object struct {
 	path    string // in the Finder's Root
 	class   elf.Class
@@ -43,19 +41,18 @@ type object struct {
 	needed  []string
 	rpath   []string
 	runpath []string
-	parent  *object // the object that needed it first; nil: the program
+	parent  *object // that needed it first; nil: the program
 }
 
-// Find returns the files that a program or library needs, as absolute paths, the interpreter first;
-// none for a static program. Each path is the one that the dynamic linker will open, which may be a
-// symbolic link here.
+// Find returns the files that a program or library needs, as absolute paths, the interpreter first; none for
+// a static program. A path is what the dynamic linker will open, perhaps a symbolic link here.
 func (f Finder) Find(program string) ([]string, error) {
 	program, err := filepath.Abs(program)
 	if err != nil {
 		return nil, err
 	}
 	if real, err := filepath.EvalSymlinks(program); err == nil && f.Root == "" {
-		program = real // $ORIGIN is the directory of the program's real path
+		program = real
 	}
 	o, err := f.read(program)
 	if err != nil {
@@ -65,7 +62,7 @@ func (f Finder) Find(program string) ([]string, error) {
 		o.interp = f.Interpreter
 	}
 	var files []string
-	found := map[string]bool{} // by the needed name, and by DT_SONAME
+	found := map[string]bool{}
 	if o.interp != "" {
 		if _, err := os.Stat(f.host(o.interp)); err != nil {
 			return nil, fmt.Errorf("%s: its interpreter %s: %w", program, o.interp, ErrMissing)
@@ -105,10 +102,8 @@ func (f Finder) Find(program string) ([]string, error) {
 	return files, nil
 }
 
-// host returns the path on this machine of a path in Root.
 func (f Finder) host(path string) string { return filepath.Join(f.Root, path) }
 
-// find finds a library for the object by; if it finds none, it returns where it looked.
 func (f Finder) find(name string, by *object, system []string) (*object, []string) {
 	if strings.Contains(name, "/") {
 		if lib := f.fits(name, by); lib != nil && filepath.IsAbs(name) {
@@ -147,7 +142,6 @@ func (f Finder) fits(path string, by *object) *object {
 	return lib
 }
 
-// read reads the needed parts of an ELF file.
 func (f Finder) read(path string) (*object, error) {
 	e, err := elf.Open(f.host(path))
 	if err != nil {
@@ -187,7 +181,7 @@ func (f Finder) read(path string) (*object, error) {
 	return o, nil
 }
 
-// search expands a search path (ld.so(8), "Dynamic string tokens").
+// ld.so(8), "Dynamic string tokens".
 func (o *object) search(values []string) (dirs []string) {
 	origin, machine := filepath.Dir(o.path), platform(o.machine)
 	for dir := range strings.SplitSeq(strings.Join(values, ":"), ":") {
@@ -220,8 +214,6 @@ func platform(m elf.Machine) string {
 	return "i686"
 }
 
-// systemDirs returns the directories that are searched for every program: the directories of the machine's
-// configuration, and the defaults of the dynamic linker; for musl the defaults only without a configuration.
 func (f Finder) systemDirs(o *object) (dirs []string) {
 	if name, ok := strings.CutPrefix(filepath.Base(o.interp), "ld-musl-"); ok { // musl's ldso: /etc/ld-musl-ARCH.path
 		b, err := os.ReadFile(f.host("/etc/ld-musl-" + strings.TrimSuffix(name, ".so.1") + ".path"))
@@ -237,10 +229,9 @@ func (f Finder) systemDirs(o *object) (dirs []string) {
 	return dirs
 }
 
-// maxInclude is how deeply configuration files may include others.
 const maxInclude = 8
 
-// conf reads the directories of a file in the format of /etc/ld.so.conf (ldconfig(8)).
+// conf reads a file in the format of /etc/ld.so.conf (ldconfig(8)).
 func (f Finder) conf(path string, depth int) (dirs []string) {
 	b, err := os.ReadFile(f.host(path))
 	if err != nil || depth > maxInclude {

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// file describes a crafted ELF file.
 type file struct {
 	interp                 string
 	soname, rpath, runpath string
@@ -23,7 +22,6 @@ type file struct {
 	noSections             bool
 }
 
-// build returns an ELF file that cannot run but has a valid dynamic section.
 func (f file) build(t testing.TB) []byte {
 	t.Helper()
 	if f.machine == 0 {
@@ -77,7 +75,6 @@ func (f file) build(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// tree makes a root with these files.
 func tree(t *testing.T, files map[string]any) string {
 	root := t.TempDir()
 	for path, v := range files {
@@ -193,7 +190,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// The files that Find returns suffice for a program of this machine: its own dynamic linker searches only these.
+// A program's own dynamic linker needs only the files that Find returns.
 func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	files, err := Finder{}.Find("/bin/ls")
 	if err != nil || len(files) < 2 {

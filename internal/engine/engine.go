@@ -1,10 +1,8 @@
-// Package engine implements devmem.Memory by the engines of vnic's GPUs, to which a guest's driver
-// submits jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy
-// by way of guest memory that the NIC reaches.
+// Package engine implements devmem.Memory by the engines of vnic's GPUs, to which a guest's driver submits
+// jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy by way of
+// guest memory that the NIC reaches.
 //
-// Cost: four jobs at a time, each with a table of 1024 entries and 256 KiB of staging memory,
-// allocated at the first use; a fifth call waits. A call makes a job for every 1024 pieces, and for
-// every 256 KiB that it looks at, puts or gets.
+// At most four calls run at a time, each with a table of 1024 entries and 256 KiB of staging memory.
 //
 // The package is not API (README, Stability).
 package engine
@@ -19,14 +17,13 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns,
-// the job no longer accesses memory, unless the NIC does not answer.
+// Runner runs jobs on the guest's GPUs. When RunJob returns, the job does not access memory, unless the NIC
+// does not answer.
 type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *hugemem.Memory. The engine never
-// frees the memory.
+// DMA allocates guest memory that the NIC reaches, and that is not freed.
 type DMA interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
@@ -42,11 +39,10 @@ const (
 // Memory implements devmem.Memory.
 type Memory = devmembase.Memory
 
-// worker does the work of a Memory.
 type worker struct {
 	run   Runner
 	dma   DMA
-	slots chan *slot // free slots
+	slots chan *slot
 }
 
 // New makes a Memory that works on a guest's GPUs.
@@ -58,15 +54,13 @@ func New(run Runner, dma DMA) *Memory {
 	return devmembase.NewMemory(w)
 }
 
-// slot is the memory of a job.
 type slot struct {
 	table, data         []byte
 	tableIOVA, dataIOVA uint64
-	n                   int // entries in the table
+	n                   int
 	used                int // bytes of data in use
 }
 
-// take waits for an unused slot, and allocates the slot's memory at its first use.
 func (w *worker) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -90,14 +84,12 @@ func (w *worker) take(ctx context.Context) (*slot, error) {
 	}
 }
 
-// add adds an entry to the table.
 func (s *slot) add(src, dst uint64, n int) {
 	e := control.JobEntry{Src: src, Dst: dst, Len: uint32(n)}
 	e.Encode((*[control.JobEntryLen]byte)(s.table[s.n*control.JobEntryLen:]))
 	s.n++
 }
 
-// do runs a job for the entries of the slot's table, and empties the table.
 func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type,
 	count *atomic.Uint64) error {
 	if s.n == 0 {

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// file is a part of a GPU's memory, accessed through its file.
 type file struct {
 	fd  int
 	off int64

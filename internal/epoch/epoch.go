@@ -1,31 +1,28 @@
-// Package epoch lets a writer wait until all readers of an old version have left, while readers
-// never wait.
+// Package epoch lets a writer wait until all readers of an old version have left, while readers never wait.
 package epoch
 
 import "sync/atomic"
 
-// Epoch lets a writer wait until all readers that were inside have left, as sleepable RCU does
-// (Linux, kernel/rcu/srcutree.c): there are two counters of readers inside, and an index of the
-// counter that new readers use. A waiting writer switches the index, so that new readers do not use
-// the counter it waits for; readers never wait.
+// Epoch lets a writer wait until all readers that were inside have left, as sleepable RCU does (Linux,
+// kernel/rcu/srcutree.c): there are two counters of readers inside, and an index of the counter that new
+// readers use. A waiting writer switches the index.
 //
-// Why it is correct: a reader counts itself (Enter) before it loads the versioned table, a writer
-// stores the new table before Wait, and all operations are sequentially consistent. If a counter is
-// zero after the new table was stored, every reader that counts itself in it later loads the new
-// table, and every earlier reader has left. So Wait must see each counter at zero once. A reader
-// that loaded the index long ago may count itself in either counter: at worst the writer waits for
-// it needlessly.
+// Why it is correct: a reader counts itself (Enter) before it loads the versioned table, a writer stores the
+// new table before Wait, and all operations are sequentially consistent. If a counter is zero after the new
+// table was stored, readers that count themselves in it later load the new table, and earlier ones have left.
+// So Wait must see each counter at zero once. A reader that loaded the index long ago may count itself in
+// either counter: at worst the writer waits for it needlessly.
 type Epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool
-	wake    chan struct{} // capacity 1: a token makes the waiting writer read the counter again
-	grace   chan struct{} // capacity 1: the waiting writer has put a token in it
+	wake    chan struct{} // capacity 1: the waiting writer reads the counter again
+	grace   chan struct{} // capacity 1: held by the waiting writer
 	_       [64]byte
 	inside  [2]struct {
 		n atomic.Int64
-		_ [56]byte // one cache line each
+		_ [56]byte // a cache line each
 	}
-	waits atomic.Uint64 // calls of Wait
+	waits atomic.Uint64
 }
 
 // Init makes a zero Epoch ready.
@@ -33,8 +30,8 @@ func (e *Epoch) Init() {
 	e.wake, e.grace = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// Enter begins a section that Wait waits for; the caller passes the token to Leave. Enter never
-// waits. A reader inside must not call Wait.
+// Enter begins a section for which Wait waits; pass the token to Leave. Enter never waits. Within the
+// section, do not call Wait.
 func (e *Epoch) Enter() (token int) {
 	i := e.index.Load() & 1
 	e.inside[i].n.Add(1)
@@ -58,18 +55,18 @@ func (e *Epoch) Leave(token int) {
 	}
 }
 
-// Empty reports whether it has seen each counter at zero: then every reader that was inside at the call has left, and
-// the caller need not call Wait. That also holds while another writer waits.
+// Empty reports whether it has seen each counter at zero: then every reader that was inside at the call has
+// left.
 func (e *Epoch) Empty() bool { return e.inside[0].n.Load() == 0 && e.inside[1].n.Load() == 0 }
 
-// Wait returns when every reader that was inside at the call has left. Several writers wait one after another; a Wait
-// also waits for readers that are inside when its turn comes.
+// Wait returns when every reader that was inside at the call has left. Several writers wait one after
+// another.
 func (e *Epoch) Wait() {
 	e.waits.Add(1)
 	e.grace <- struct{}{}
 	defer func() { <-e.grace }()
 	cur := e.index.Load() & 1
-	e.drain(1 - cur) // readers that loaded an old index and counted themselves late
+	e.drain(1 - cur) // readers that loaded an old index
 	e.index.Store(1 - cur)
 	e.drain(cur)
 }
@@ -82,7 +79,7 @@ func (e *Epoch) drain(i uint32) {
 	e.waiting.Store(true)
 	defer e.waiting.Store(false)
 	for n.Load() != 0 {
-		<-e.wake // the token may be old, so the loop reads the counter again
+		<-e.wake
 	}
 }
 

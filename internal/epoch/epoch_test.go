@@ -5,8 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Wait also waits for a reader that loads the index and then sleeps through a whole grace period, and so
-// counts itself in the counter that is not current.
+// Wait also waits for a reader that loads the index, and counts itself after a whole grace period.
 func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e Epoch
@@ -16,7 +15,7 @@ func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 		if e.index.Load()&1 == index {
 			t.Fatal("the index did not turn")
 		}
-		e.inside[index].n.Add(1) // the rest of Enter
+		e.inside[index].n.Add(1)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

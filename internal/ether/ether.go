@@ -1,6 +1,5 @@
-// Package ether has the code that packages stack and gateway share for their netstacks: functions
-// that set up a netstack, and Link, the common part of their link endpoints, which is Ethernet with
-// large packets. The type that embeds Link sends the packets and declares the offloads.
+// Package ether has functions that set up a netstack, and [Link], the common part of link endpoints for
+// Ethernet with large packets.
 package ether
 
 import (
@@ -11,19 +10,19 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// MaxGSO is the GSOMaxSize of a Link (stack.GSOEndpoint). Netstack's largest segment has GSOMaxSize
-// less 160 less 1 bytes of payload, so a segment with its headers fits into 64 KiB.
+// MaxGSO is the GSOMaxSize of a Link (stack.GSOEndpoint). Netstack's largest segment has GSOMaxSize less 160
+// less 1 bytes of payload, so that it fits into 64 KiB with its headers.
 const MaxGSO = 65535
 
-// Link is the common part of the stack.LinkEndpoints, which are stack.GSOEndpoints too. Set its
-// fields before netstack attaches it, and do not copy it after that.
+// Link is the common part of stack.LinkEndpoints that are stack.GSOEndpoints. Set its fields before netstack
+// attaches it, and do not copy it after that.
 type Link struct {
 	Addr  tcpip.LinkAddress
 	Bytes uint32 // MTU
 	to    atomic.Pointer[stack.NetworkDispatcher]
 }
 
-// Dispatcher returns the dispatcher for arriving packets; nil while the endpoint is not attached.
+// Dispatcher returns the dispatcher for arriving packets; nil: not attached.
 func (l *Link) Dispatcher() stack.NetworkDispatcher {
 	if d := l.to.Load(); d != nil {
 		return *d

@@ -18,7 +18,7 @@ import (
 // NIC is the number of a netstack's only NIC.
 const NIC = 1
 
-// New makes a netstack of IPv4 and IPv6 with TCP, ICMP and more transports. It has no NIC yet.
+// New makes a netstack of IPv4 and IPv6 with TCP, ICMP and more transports, without a NIC.
 func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 	return stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
@@ -28,8 +28,8 @@ func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 	})
 }
 
-// MinRTO returns the option that sets TCP's minimum retransmission timeout to d, or to netstack's
-// maximum if that is shorter.
+// MinRTO returns the option for TCP's minimum retransmission timeout: d, or netstack's maximum if that is
+// shorter.
 func MinRTO(d time.Duration) *tcpip.TCPMinRTOOption {
 	o := tcpip.TCPMinRTOOption(min(d, tcp.MaxRTO))
 	return &o
@@ -57,7 +57,7 @@ func AddAddress(ns *stack.Stack, p netip.Prefix) (tcpip.Route, error) {
 	return tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: NIC}, nil
 }
 
-// DefaultRoute returns the route through a gateway to all other networks of the gateway's IP version.
+// DefaultRoute returns the route through a gateway to other networks of its IP version.
 func DefaultRoute(gateway netip.Addr) tcpip.Route {
 	to := header.IPv4EmptySubnet
 	if gateway.Is6() {
@@ -77,8 +77,7 @@ func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 // Address returns an address in netstack's form.
 func Address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// Signal puts a value into a channel of capacity 1, unless there is one: so it wakes the goroutine
-// that waits for the channel, now or when it waits next.
+// Signal puts a value into a channel of capacity 1, unless there is one.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

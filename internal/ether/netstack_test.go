@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MinRTO is never above netstack's maximum retransmission timeout, which netstack would refuse, also on slow machines.
+// MinRTO is never above netstack's maximum retransmission timeout, which netstack would refuse.
 func TestMinRTOIsWhatNetstackTakes(t *testing.T) {
 	ns := New()
 	defer ns.Destroy()

@@ -1,8 +1,8 @@
-// Package fusetest has a FUSE server that stops answering, for tests of code that must not wait for such a server: any
-// user may mount FUSE (fusermount), open files there, and pass their descriptors to other processes.
+// Package fusetest has a FUSE server that stops answering, for tests of code that must not wait for such a
+// server.
 //
-// Run runs a test again in a process with its own mount namespace; Mount mounts there. Run needs /dev/fuse, and root or
-// an unprivileged user namespace (unshare -Urm), if the kernel allows one.
+// [Run] runs a test again in a process with its own mount namespace; [Mount] mounts there. Run needs
+// /dev/fuse, and root or an unprivileged user namespace (unshare -Urm).
 package fusetest
 
 import (
@@ -24,23 +24,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// role is the environment variable with the role of a process that self starts: "test" or "server".
 const role = "VNIC_TEST_FUSE"
 
 // Size is the size of the file, in bytes.
 const Size = 64 << 10
 
-// Run runs test in another process, which may mount file systems, and may leave open descriptors
-// whose close would wait for a server. It skips the test, with the reason, if /dev/fuse cannot be opened
-// or such a process cannot be started.
+// Run runs test in another process, which may mount file systems, and may leave open descriptors whose close
+// would wait for a server. It skips the test if that is impossible here.
 func Run(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	switch os.Getenv(role) {
 	case "test":
 		defer func() { // exits before TestMain checks for leaked goroutines and descriptors
-			// End the servers first. The end of this process closes its files, and the close of a file waits for
-			// its server's answer: while a server is silent, the process cannot end. Pdeathsig kills a server only
-			// when the thread that started it has ended, which may be after the close.
+			// End the servers first: the end of this process closes its files, and the close of a file waits for its
+			// server's answer. Pdeathsig kills a server only when the thread that started it has ended, which may be
+			// after the close.
 			for _, f := range mounted {
 				f.End()
 			}
@@ -63,7 +61,7 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	} else if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := self(t, "test", 2*time.Minute) // only a test that hangs reaches the limit
+	c := self(t, "test", 2*time.Minute)
 	c.SysProcAttr.Cloneflags = unix.CLONE_NEWNS
 	if os.Getuid() != 0 {
 		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
@@ -82,7 +80,6 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// self returns a command that runs this test in another process, in the role as, for at most limit.
 func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	args := []string{"-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"}
 	if testing.Verbose() {
@@ -96,7 +93,7 @@ func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	return c
 }
 
-// FS is a mounted FUSE file system with one file. Its server answers requests until Silence or End.
+// FS is a mounted FUSE file system with one file. Its server answers requests until [FS.Silence] or [FS.End].
 type FS struct {
 	Dir    string
 	t      *testing.T
@@ -105,10 +102,9 @@ type FS struct {
 	silent io.Reader
 }
 
-// mounted are the file systems that this process has mounted.
 var mounted []*FS
 
-// Mount mounts an FS until the end of the test. Only the test of a Run may call it.
+// Mount mounts an FS until the end of the test, which must be the test of a [Run].
 func Mount(t *testing.T) *FS {
 	t.Helper()
 	ok := func(what string, err error) {
@@ -129,13 +125,13 @@ func Mount(t *testing.T) *FS {
 	f.silent, err = f.server.StdoutPipe()
 	ok("pipe", err)
 	ok("server", f.server.Start())
-	_ = f.server.ExtraFiles[0].Close() // now only the server's descriptor is open: when the server ends, requests fail
+	_ = f.server.ExtraFiles[0].Close() // only the server's descriptor is open: when the server ends, requests fail
 	t.Cleanup(f.End)
 	mounted = append(mounted, f)
 	return f
 }
 
-// File opens the file in dir, which is Dir or an overlay of Dir. The descriptor stays open until the process ends.
+// File opens the file in dir, which is Dir or an overlay of Dir, until the process ends.
 func (f *FS) File(dir string) int {
 	f.t.Helper()
 	fd, err := unix.Open(filepath.Join(dir, "file"), unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -170,8 +166,9 @@ func (f *FS) Overlay() (dir string) {
 	return dir
 }
 
-// Silence makes the server leave all requests unanswered that come after Silence has returned. The server still reads
-// requests: a process whose request it has read waits until End, and can neither be interrupted nor killed.
+// Silence makes the server leave all requests unanswered that come after Silence has returned. The server
+// still reads requests: a process whose request it has read waits until [FS.End], and can neither be
+// interrupted nor killed.
 func (f *FS) Silence() {
 	f.t.Helper()
 	_ = f.talk.Close()
@@ -180,15 +177,14 @@ func (f *FS) Silence() {
 	}
 }
 
-// End kills the server, so that all waiting requests fail, and unmounts the file system.
+// End kills the server, so that waiting requests fail, and unmounts the file system.
 func (f *FS) End() {
 	_ = f.server.Process.Kill()
 	_ = f.server.Wait()
 	_ = unix.Unmount(f.Dir, unix.MNT_DETACH)
 }
 
-// serve is the server (include/uapi/linux/fuse.h): it answers the kernel's requests until standard input ends, and then
-// reads requests without answering them.
+// serve is the server (include/uapi/linux/fuse.h): it answers requests until standard input ends.
 func serve(dev *os.File) {
 	silence := make(chan struct{})
 	go func() {
@@ -225,7 +221,6 @@ func serve(dev *os.File) {
 	}
 }
 
-// answer returns the errno and the body of the reply to one request; both are zero if the request has no reply.
 func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply []byte) {
 	le := binary.LittleEndian
 	attr := func(node uint64) []byte { // struct fuse_attr
@@ -250,7 +245,7 @@ func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply [
 		le.PutUint32(reply[4:], 31)
 		le.PutUint32(reply[20:], 1<<16) // max_write
 		return 0, reply
-	case 1: // LOOKUP: attributes with a validity of 0, so that the kernel requests them at each use
+	case 1: // LOOKUP: attributes with a validity of 0: the kernel requests them at each use
 		if string(in) != "file\x00" {
 			return unix.ENOENT, nil
 		}

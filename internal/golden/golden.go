@@ -1,9 +1,7 @@
-// Package golden compares the texts that a test makes with golden files, which an earlier commit
-// has stored.
+// Package golden compares the texts that a test makes with golden files.
 //
-// A test compares a whole directory of golden files, so it also fails for a file that no test makes
-// any more. The flag -update rewrites the directory. Golden files show what users or other programs
-// see: each change of one is a separate commit, with a line in CHANGELOG.md.
+// A test compares a whole directory of golden files: a file that no test makes is an error, too. The flag
+// -update rewrites the directory.
 package golden
 
 import (
@@ -19,14 +17,13 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew, in the place of comparing with them")
 
-// Updating reports whether -update is set: then tests write the golden files.
+// Updating reports whether -update is set.
 func Updating() bool { return *update }
 
-// suffix is the suffix of golden files; the package ignores other files of a directory.
 const suffix = ".txt"
 
-// Check compares the golden files of a directory with got: the texts that the test made, by the
-// files' names without ".txt". With -update it writes the files first.
+// Check compares the golden files of a directory with got, the texts by the files' names without ".txt". With
+// -update it writes the files first.
 func Check(t testing.TB, dir string, got map[string]string) {
 	t.Helper()
 	if *update {
@@ -98,8 +95,6 @@ func write(dir string, got map[string]string) error {
 	return nil
 }
 
-// differs describes the first line in which two texts differ, with the last comment line ("# ...")
-// above it. It returns "" if the texts are equal.
 func differs(want, got string) string {
 	if want == got {
 		return ""

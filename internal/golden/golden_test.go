@@ -41,7 +41,7 @@ func TestCompare(t *testing.T) {
 	if errs := compare(dir, map[string]string{"b": "2\n"}); len(errs) != 0 {
 		t.Errorf("written anew: %v", errs)
 	}
-	testkit.OK(t, os.Mkdir(filepath.Join(dir, "c.txt"), 0o755)) // cannot be read
+	testkit.OK(t, os.Mkdir(filepath.Join(dir, "c.txt"), 0o755))
 	if errs := compare(dir, nil); len(errs) != 1 || write(dir, nil) == nil {
 		t.Errorf("no file: %v", errs)
 	}

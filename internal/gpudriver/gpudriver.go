@@ -1,5 +1,5 @@
-// Package gpudriver is the interface for a guest's programs to the GPU's driver, vnicgpu.ko,
-// through its devices (guest-images/vnicgpu/vnicgpu.h).
+// Package gpudriver is the interface for a guest's programs to the GPU's driver, vnicgpu.ko, through its
+// devices (guest-images/vnicgpu/vnicgpu.h).
 package gpudriver
 
 import (
@@ -21,7 +21,7 @@ import (
 // Module is the driver's name.
 const Module = "vnicgpu"
 
-// PageSize is the unit of sizes and offsets.
+// PageSize is the unit of sizes and offsets, in bytes.
 const PageSize = 4096
 
 const (
@@ -29,16 +29,15 @@ const (
 	alloc     = 0xc018e901 // VNICGPU_ALLOC: _IOWR(0xE9, 1, struct vnicgpu_alloc)
 	exportBuf = 0xc018e902 // VNICGPU_EXPORT: _IOWR(0xE9, 2, struct vnicgpu_export)
 
-	class = "/sys/class/misc" // has vnicgpuN
+	class = "/sys/class/misc"
 	bar   = 2
 )
 
-// version is the version of the driver's calls.
 const version = 1
 
 // GPU is a GPU with this driver.
 type GPU struct {
-	Path string // /dev/vnicgpuN
+	Path string
 	PCI  string // its PCI address, for example 0000:01:00.0
 	Addr uint64 // guest-physical address of its memory
 	Size uint64 // bytes
@@ -71,8 +70,6 @@ func list(class string) (gpus []GPU, err error) {
 	return gpus, nil
 }
 
-// barOf parses the BAR's line in a PCI device's resource file: start, end and flags, in
-// hexadecimal.
 func barOf(resource []byte) (addr, size uint64, err error) {
 	lines := bytes.Split(resource, []byte("\n"))
 	if len(lines) <= bar {
@@ -93,12 +90,11 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	return start, end - start + 1, nil
 }
 
-// File is an open device. It owns the memory that it allocates, until it is closed and no mapping
-// and no dma-buf of the memory is left.
+// File is an open device. It owns the memory that it allocates, until the device is closed and no mapping and
+// no dma-buf of the memory is left.
 type File struct{ fd int }
 
-// Open opens a GPU's device. The error is ENODEV if the driver has another version than this
-// package.
+// Open opens a GPU's device. ENODEV: the driver has another version than this package.
 func Open(path string) (*File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -122,12 +118,12 @@ func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.f
 // Info is the driver's information about a GPU (struct vnicgpu_info).
 type Info struct {
 	Version uint32
-	Mapped  uint32 // current mappings of dma-bufs for devices
-	Size    uint64 // size of the memory in bytes
-	Free    uint64 // free memory, in one piece or several
+	Mapped  uint32 // mappings of dma-bufs for devices
+	Size    uint64 // of the memory, in bytes
+	Free    uint64 // in bytes, in one piece or several
 
-	// Pages of programs: how many are in the GPU's memory; how many were moved there; and how many
-	// were moved back: on request, by a CPU's fault, and because the GPU was removed.
+	// Pages of programs: in the GPU's memory, moved there, and moved back: on request, by a CPU's fault, and by
+	// removal of the GPU.
 	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 
@@ -137,8 +133,8 @@ func (f *File) Info() (i Info, err error) {
 	return i, err
 }
 
-// Alloc allocates zeroed memory for the file, in one piece, and returns its offset in the GPU's
-// memory. ENOMEM: there is no such piece.
+// Alloc allocates zeroed memory in one piece, and returns its offset in the GPU's memory. ENOMEM: there is no
+// such piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	arg := struct{ Size, Align, Off uint64 }{Size: size, Align: align}
 	if err := f.ioctl("VNICGPU_ALLOC", alloc, &arg); err != nil {
@@ -166,7 +162,7 @@ func (f *File) Mmap(off, size uint64) ([]byte, error) {
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// MmapPrivate maps the file's memory as a private copy, which the driver refuses: for tests.
+// MmapPrivate maps memory as a private copy, which the driver should refuse.
 func (f *File) MmapPrivate(off, size uint64) error {
 	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err == nil {
@@ -175,13 +171,13 @@ func (f *File) MmapPrivate(off, size uint64) error {
 	return os.NewSyscallError("mmap", err)
 }
 
-// Raw makes any call of the driver: for tests.
+// Raw makes any call of the driver, for tests.
 func (f *File) Raw(request uintptr, arg []byte) error {
 	return f.call(fmt.Sprintf("%#x", request), request, arg)
 }
 
-// ioctl makes a call whose argument is a struct in the driver's layout: arg points to fields of fixed
-// size without padding. ioctl copies what the driver has written back to arg, also after an error.
+// ioctl makes a call. arg points to fields of fixed size, without padding, in the driver's layout, and gets
+// what the driver has written, also after an error.
 func (f *File) ioctl(name string, request uintptr, arg any) error {
 	b, err := binary.Append(nil, binary.NativeEndian, arg)
 	if err != nil {

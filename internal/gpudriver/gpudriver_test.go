@@ -17,17 +17,14 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// none is the line of a BAR that a device does not have.
 const none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
 
-// resource returns the file resource of a PCI device whose BAR 2 has this line (Linux: drivers/pci/pci-sysfs.c,
-// resource_show).
+// resource returns the file resource of a PCI device whose BAR 2 has this line (Linux:
+// drivers/pci/pci-sysfs.c, resource_show).
 func resource(line string) string {
 	return "0x00000000fea00000 0x00000000fea000ff 0x0000000000040200\n" + none + line + strings.Repeat(none, 10)
 }
 
-// device adds a device to a class as in sysfs: a link to the device's directory, whose link "device" leads to the PCI
-// device's directory. It returns the PCI device's directory.
 func device(t *testing.T, class, name, pci, resource string) (dir string) {
 	t.Helper()
 	root := filepath.Dir(class)
@@ -98,7 +95,7 @@ func TestBAROfAResource(t *testing.T) {
 		err        error
 	}{
 		{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c\n", 0xc000_0000, 64 << 20, nil},
-		{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c", 0xc000_0000, 64 << 20, nil}, // the last line
+		{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c", 0xc000_0000, 64 << 20, nil},
 		{"0x0000000000000000 0x0000000000000fff 0x0\n", 0, 4096, nil},
 		{"0x1 0xffffffffffffffff 0x0\n", 1, math.MaxUint64, nil},
 		{"0x0 0xffffffffffffffff 0x0\n", 0, 0, unix.ENXIO}, // 1<<64 bytes
@@ -125,7 +122,6 @@ func TestBAROfAResource(t *testing.T) {
 	}
 }
 
-// FuzzResource parses any text as a device's file resource: the result is a valid place, or an error.
 func FuzzResource(f *testing.F) {
 	for _, line := range []string{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c\n", none,
 		"0x0 0xffffffffffffffff 0\n"} {

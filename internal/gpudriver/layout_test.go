@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestStructsHaveTheDriversSizes compares sizes with those in the numbers of the calls (_IOC_SIZE).
+// The sizes are parts of the calls' numbers (_IOC_SIZE).
 func TestStructsHaveTheDriversSizes(t *testing.T) {
 	stats := struct {
 		ID uint32

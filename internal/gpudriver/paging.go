@@ -25,18 +25,18 @@ const (
 	entryErrno = 16 // VNICGPU_ENTRY_ERRNO
 )
 
-// MaxFault is the maximum of pages in one Fault.
+// MaxFault bounds the pages of one [Region.Fault].
 const MaxFault = 64
 
-// FromFD takes over the descriptor of a device that another program has opened. Both programs can
-// use the file's regions (Region).
+// FromFD takes over the descriptor of a device that another program has opened. Both can use the file's
+// regions.
 func FromFD(fd int) *File { return &File{fd} }
 
-// FD returns the descriptor, which stays the file's: it may be passed to another program.
+// FD returns the descriptor, which stays the file's.
 func (f *File) FD() int { return f.fd }
 
-// Mailbox returns the offset of the mailbox in the GPU's memory, through which the driver asks the
-// NIC to release pages, and how long the driver waits for the answer.
+// Mailbox returns the offset of the mailbox in the GPU's memory, through which the driver asks the NIC to
+// release pages, and how long the driver waits for the answer.
 func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	var arg struct {
 		Off    uint64
@@ -46,22 +46,21 @@ func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	return arg.Off, time.Duration(arg.Ack) * time.Millisecond, err
 }
 
-// Region is memory of a program; a NIC may use its pages. The file owns it and closes it at the
-// latest with itself.
+// Region is memory of a program whose pages a NIC may use. It ends with its file at the latest.
 type Region struct {
 	file *File
 	id   uint32
 }
 
-// OpenRegion makes a region of memory: whole pages, 1 GiB at most. The caller keeps the memory
-// mapped. EMFILE: the file already has 16 regions.
+// OpenRegion makes a region of memory: whole pages, 1 GiB at most, which the caller keeps mapped. EMFILE: the
+// file has 16 regions.
 func (f *File) OpenRegion(memory []byte) (*Region, error) {
 	r, err := f.OpenRegionAt(uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)))
 	runtime.KeepAlive(memory)
 	return r, err
 }
 
-// OpenRegionAt is OpenRegion by address. The address need not be mapped.
+// OpenRegionAt is OpenRegion by address, which need not be mapped.
 func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	arg := struct {
 		Addr, Size uint64
@@ -73,13 +72,13 @@ func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	return f.Region(arg.ID), nil
 }
 
-// Region returns a region that another program has opened on the same file, by its number.
+// Region returns a region that another program has opened on the same file.
 func (f *File) Region(id uint32) *Region { return &Region{f, id} }
 
 // ID returns the region's number, which is unique in this guest.
 func (r *Region) ID() uint32 { return r.id }
 
-// Close makes the NIC release all pages, or quarantines it if it does not answer, and ends the region.
+// Close ends the region, whose pages the NIC may then not use.
 func (r *Region) Close() error {
 	return r.file.ioctl("VNICGPU_REGION_CLOSE", regionClose, &[2]uint32{r.id})
 }
@@ -87,9 +86,9 @@ func (r *Region) Close() error {
 // Kind is the kind of a page's memory.
 type Kind uint8
 
-// The kinds of pages.
+// Kinds of pages.
 const (
-	Invalid Kind = iota // no memory, see Err
+	Invalid Kind = iota // see Err
 	RAM                 // the guest's RAM
 	VRAM                // the GPU's memory
 )
@@ -98,11 +97,10 @@ const (
 type Page struct {
 	Addr     uint64 // guest-physical for RAM, an offset for VRAM
 	Kind     Kind
-	Writable bool       // the NIC may write
-	Err      unix.Errno // if the page is Invalid
+	Writable bool       // by the NIC
+	Err      unix.Errno // of an Invalid page
 }
 
-// pageOf decodes VNICGPU_ENTRY_....
 func pageOf(entry uint64) Page {
 	p := Page{Kind: Kind(entry & entryKind)}
 	switch p.Kind {
@@ -113,8 +111,7 @@ func pageOf(entry uint64) Page {
 	return Page{Err: unix.Errno(entry >> entryErrno)}
 }
 
-// Entry encodes the page as in the answer of VNICGPU_FAULT, and of a NIC's request for pages
-// (package control, PageAnswer).
+// Entry encodes the page as VNICGPU_FAULT and control.PageAnswer do.
 func (p Page) Entry() uint64 {
 	switch p.Kind {
 	case RAM, VRAM:
@@ -127,14 +124,13 @@ func (p Page) Entry() uint64 {
 	return uint64(p.Err) << entryErrno
 }
 
-// Fault makes n pages of the region present, MaxFault at most, for the NIC to read, or also to
-// write: the NIC may use them until a request with a greater generation revokes them. ram: pages in
-// the GPU are moved back to RAM first.
+// Fault makes n pages of the region present, MaxFault at most, for the NIC to read, or also to write: the NIC
+// may use them until a request with a greater generation revokes them. ram: pages in the GPU are moved back
+// to RAM first.
 //
-// The Err of an Invalid page is EFAULT (not mapped, or without the permission), EOPNOTSUPP (a
-// file's or shared) or EAGAIN (it changes too fast; ask again). The error of the call is EIO for a
-// region that is quarantined, ESRCH if the program that owns the memory has ended, ENOENT if the
-// region is closed, ENODEV if the GPU was removed.
+// The Err of an Invalid page is EFAULT (not mapped, or without the permission), EOPNOTSUPP (a file's or
+// shared) or EAGAIN (ask again). The error of the call is EIO for a region that is quarantined, ESRCH if the
+// program that owns the memory has ended, ENOENT if the region is closed, ENODEV if the GPU was removed.
 func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, generation uint32, err error) {
 	pages = make([]Page, min(max(n, 0), MaxFault))
 	generation, err = r.FaultInto(pages, first, n, write, ram)
@@ -158,7 +154,7 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 		ID, Flags         uint32
 		First             uint64
 		Count, Generation uint32
-		Entries           uint64 // an address
+		Entries           uint64
 	}{ID: r.id, Flags: flags, First: first, Count: uint32(n), Entries: uint64(reflect.ValueOf(&entries).Pointer())}
 	err = r.file.ioctl("VNICGPU_FAULT", faultPages, &arg)
 	runtime.KeepAlive(&entries)
@@ -175,18 +171,18 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 type RegionStats struct {
 	Quarantined bool // the NIC has not answered in time: it gets no more pages of the region
 	_           [3]byte
-	Mapped      uint64 // pages that the NIC may use now
+	Mapped      uint64 // pages that the NIC may use
 
-	Faults             uint64 // answered Faults; the next line counts their pages by kind
+	Faults             uint64 // answered Faults, and their pages by kind
 	RAM, VRAM, Invalid uint64
 
-	Invalidations uint64 // invalidations of pages that the NIC may have used: the driver notified it
-	Untold        uint64 // invalidations of other pages
-	Refused       uint64 // invalidations that failed without a note, because Linux did not want to wait
+	Invalidations uint64 // invalidations with a note to the NIC
+	Untold        uint64 // invalidations of pages that the NIC did not have
+	Refused       uint64 // invalidations that failed, because Linux did not want to wait
 	Timeouts      uint64
 
-	// Waits[i] counts how often Linux waited for w microseconds for the NIC, with 2^i <= w*w <
-	// 2^(i+1); the first also counts waits of 0, the last also longer ones.
+	// Waits[i] counts how often Linux waited for w microseconds for the NIC, with 2^i <= w*w < 2^(i+1); the
+	// first and last count shorter and longer waits, too.
 	Waits [40]uint32
 }
 
@@ -202,15 +198,15 @@ func (r *Region) Stats() (s RegionStats, err error) {
 	return arg.RegionStats, nil
 }
 
-// Poison are counts of pages that programs had in the GPU and have freed.
+// Poison counts pages that programs had in the GPU and have freed.
 type Poison struct {
-	Left   uint64 // pages freed since the first call
-	Held   uint64 // pages that are free and filled now
-	Broken uint64 // pages that changed after they were freed and before they were allocated again
+	Left   uint64 // freed since the first call
+	Held   uint64 // free and filled now
+	Broken uint64 // changed between being freed and being allocated again
 }
 
-// Poison makes the driver fill the pages that programs free, from the first call on, and check all pages that are free
-// and filled.
+// Poison makes the driver fill the pages that programs free, from the first call on, and check the pages that
+// are free and filled.
 func (f *File) Poison() (p Poison, err error) {
 	err = f.ioctl("VNICGPU_POISON", poison, &p)
 	return p, err

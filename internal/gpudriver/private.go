@@ -15,13 +15,12 @@ const (
 
 // Locations of a page that is not in the GPU's memory.
 const (
-	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM, or in the memory of another device
-	Absent = 1<<64 - 2 // VNICGPU_ABSENT: never touched, on a disk, or nothing is mapped there
+	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM, or in another device
+	Absent = 1<<64 - 2 // VNICGPU_ABSENT: not present
 )
 
-// ToGPU moves pages of memory to the GPU, where the CPU cannot access them: a page that the CPU
-// touches is moved back. Pages that are shared, pinned or a file's stay, and so do pages for which
-// the GPU has no room. It returns how many were moved. memory must be whole pages.
+// ToGPU moves pages of memory to the GPU, and returns how many. A page that the CPU touches is moved back.
+// Pages that cannot be moved stay. memory must be whole pages.
 func (f *File) ToGPU(memory []byte) (pages uint64, err error) { return f.migrate(memory, toGPU) }
 
 // ToRAM moves pages of memory back, and returns how many.
@@ -34,7 +33,7 @@ func (f *File) migrate(memory []byte, flags uint32) (pages uint64, err error) {
 	return pages, err
 }
 
-// Migrate is ToGPU and ToRAM by address: for tests.
+// Migrate is ToGPU and ToRAM by address, for tests.
 func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error) {
 	arg := struct {
 		Addr, Size uint64
@@ -47,8 +46,7 @@ func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error
 	return arg.Pages, nil
 }
 
-// Where returns the location of each page of memory, without moving any: an offset in the GPU's
-// memory, InRAM or Absent.
+// Where returns the location of each page of memory: an offset in the GPU's memory, [InRAM] or [Absent].
 func (f *File) Where(memory []byte) (places []uint64, err error) {
 	places = make([]uint64, len(memory)/PageSize)
 	arg := [...]uint64{uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)),

@@ -1,25 +1,18 @@
 // Package gpufd passes the memory of a GPU to QEMUs of other users.
 //
 // A GPU's memory is a sealed memfd of vnic. QEMU opens it as /proc/PID/fd/N, which needs the rights of ptrace
-// over vnic (proc_pid_fd(5)): only root and processes of the same user have them. A file in /dev/shm that a
+// over vnic (proc_pid_fd(5)), as root and processes of the same user have them. A file in /dev/shm that a
 // group may open cannot be sealed: whoever shortened it would cause SIGBUS in vnic and in other QEMUs. So
 // `vnic serve --socket-group` has a socket for each GPU, and sends a descriptor to each process that connects
-// and is admitted: Server. The other end is `vnic gpu-fd`: Receive, and Exec, which starts QEMU with the
-// descriptors as 3, 4, and so on. QEMU opens its own /proc/self/fd/3.
+// and is admitted: [Server]. The other end is `vnic gpu-fd`: [Receive], and [Exec], which starts QEMU with
+// the descriptors as 3, 4, and so on.
 //
-// The socket is a stream: the server sends one message and ends its side; the client reads the message and closes. A
-// message with a descriptor (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.
+// A message with a descriptor (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.
 //
-// A process with the descriptor can read and write the memory, as a QEMU of vnic's user can. It can neither shrink,
-// grow nor seal it, nor run it as a program (MFD_NOEXEC_SEAL, where the kernel has it). Each descriptor is of an open
-// file of its own, with its own flags, position and locks.
+// A process with the descriptor can read and write the memory. It can neither shrink, grow nor seal it, nor
+// run it as a program (MFD_NOEXEC_SEAL, where the kernel has it).
 //
-// Costs. One goroutine for each socket serves the peers one after the other, under one lock: a
-// process that connects again and again keeps at most one processor busy, and other peers are still
-// served. The server never waits for a peer. An unreceived descriptor counts as in flight for
-// vnic's user, who may have RLIMIT_NOFILE of them (unix(7), ETOOMANYREFS); so the server keeps a
-// connection until its descriptor was received (SIOCOUTQ), and checks that when the next process
-// connects. It keeps at most 64 connections of one user and 256 in all, each a descriptor and about
-// 100 bytes; a process that connects beyond that gets a text. The first refusal of each user is
-// reported, for at most 16 users.
+// An unreceived descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7),
+// ETOOMANYREFS); so the server keeps a connection until its descriptor was received (SIOCOUTQ), and bounds
+// the connections that it keeps, of one user and in all.
 package gpufd

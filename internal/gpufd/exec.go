@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// First is the descriptor of the first GPU's memory in a program that Exec started.
+// First is the descriptor of the first GPU's memory in a program of [Exec].
 const First = 3
 
 // Path returns the path by which the program opens the memory of GPU i.
 func Path(i int) string { return fmt.Sprintf("/proc/self/fd/%d", First+i) }
 
-// Check returns an error if sockets or command cannot work. Call it before Receive.
+// Check returns an error if sockets or command cannot work. Call it before [Receive].
 func Check(sockets, command []string) error {
 	switch {
 	case len(sockets) == 0:
@@ -58,20 +58,19 @@ func Check(sockets, command []string) error {
 
 var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
 
-// inherited reports whether this process was started with a descriptor: descriptors that it opened
-// itself have close-on-exec.
+// inherited reports whether this process was started with a descriptor: its own ones have close-on-exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
-// Exec replaces this process by a program in which fds have the numbers First and following. Exec
-// owns fds from the call on. It returns only if it fails; then the process should end.
+// Exec replaces this process by a program in which fds have the numbers [First] and following. It owns fds.
+// It returns only if it fails; then the process should end.
 func Exec(program string, args []string, fds []int) error {
 	runtime.LockOSThread()
-	// This call gives this thread its own descriptor table, so that other threads keep the descriptors
-	// that have these numbers, such as the runtime's epoll. (Linux 5.9; on an older kernel they lose
-	// these descriptors for a moment, and might panic.)
+	// This gives this thread its own descriptor table, so that other threads keep the descriptors that have
+	// these numbers, such as the runtime's epoll. (Linux 5.9; on an older kernel they lose these descriptors for
+	// a moment, and might panic.)
 	_ = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	for i, fd := range fds {
 		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First+len(fds))

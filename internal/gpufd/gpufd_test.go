@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter names the variable that makes the test's program call Exec, with the sockets in its value.
+// starter names the variable that makes the test's program call Exec for these sockets.
 const starter = "VNIC_TEST_STARTER"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// othersEnv is a script that prints where the shell's descriptors 5 to 12 lead.
 const othersEnv = `for n in 5 6 7 8 9 10 11 12; do readlink /proc/$$/fd/$n; done; true`
 
 func start(sockets []string) error {
@@ -52,7 +51,6 @@ func start(sockets []string) error {
 	return Exec("/bin/sh", command, fds)
 }
 
-// memory returns a GPU's memory.
 func memory(t *testing.T, what string) int {
 	t.Helper()
 	fd := testkit.Must(unix.MemfdCreate("vnic-gpu", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
@@ -63,7 +61,6 @@ func memory(t *testing.T, what string) int {
 	return fd
 }
 
-// shared starts a Server that gives memory away at a socket until the end of the test.
 func shared(t *testing.T, memory int) (path string, s *Server) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s.gpu")
@@ -86,7 +83,6 @@ func connect(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// answer reads the server's answer from a connection.
 func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 	t.Helper()
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
@@ -99,8 +95,6 @@ func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 	return string(b[:n]), got.Len()
 }
 
-// A receiver sees the memory's content, cannot shrink the memory, and has its own open file.
-//
 // Invariant: vnic serve: A GPU's memory that is given away cannot be cut, and is nobody else's open file.
 func TestMemoryIsGiven(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -131,9 +125,6 @@ func TestMemoryIsGiven(t *testing.T) {
 	}
 }
 
-// Peers that connect and receive nothing, or disconnect, are bounded for each user. No other peer waits for them, and a
-// peer that has disconnected leaves no state.
-//
 // Invariant: vnic serve: What those cost who ask for a GPU's memory is bounded.
 func TestPeersThatReceiveNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -145,13 +136,13 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 		return len(s.unread)
 	}
 	before, goroutines := descriptors(), runtime.NumGoroutine()
-	for range 3 { // silent peers count until they disconnect
+	for range 3 {
 		var silent []*net.UnixConn
 		for range maxOfUser {
 			c := connect(t, path)
 			testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 			raw := testkit.Must(c.SyscallConn())(t)
-			testkit.OK(t, raw.Read(func(fd uintptr) bool { // the server has answered, and the peer has received nothing
+			testkit.OK(t, raw.Read(func(fd uintptr) bool {
 				n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 				return err == nil && n == 1
 			}))
@@ -176,14 +167,14 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 		testkit.OK(t, unix.Close(fd))
 		testkit.Equal(t, "kept when they have gone", kept(), 1)
 	}
-	for range 10_000 { // connects and disconnects at once
+	for range 10_000 {
 		c, err := dial(t.Context(), path)
 		testkit.OK(t, err)
 		testkit.OK(t, c.Close())
 	}
 	fd := testkit.Must(Receive(t.Context(), path))(t)
 	testkit.OK(t, unix.Close(fd))
-	fd = testkit.Must(Receive(t.Context(), path))(t) // the server has handled all earlier connections
+	fd = testkit.Must(Receive(t.Context(), path))(t)
 	testkit.OK(t, unix.Close(fd))
 	if n := kept(); n > 2 {
 		t.Errorf("%d are kept", n)
@@ -196,7 +187,6 @@ func TestPeersThatReceiveNothing(t *testing.T) {
 	}
 }
 
-// The server bounds the connections that have not received their answer, for each user and in all.
 func TestBoundsOfUnreceived(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := &Server{}
@@ -221,13 +211,11 @@ func TestBoundsOfUnreceived(t *testing.T) {
 	}
 }
 
-// The program of Exec has the GPU memory as descriptors 3 and 4, and none of this process's other descriptors
-// from 5 to 12.
 func TestExec(t *testing.T) {
 	a, _ := shared(t, memory(t, "first\n"))
 	b, _ := shared(t, memory(t, "second\n"))
 	inherited := testkit.Must(exec.Command("sh", "-c", othersEnv).Output())(t)
-	for range 20 { // several times, because the program has threads
+	for range 20 {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), starter+"="+a+" "+b)
 		out, err := cmd.CombinedOutput()
@@ -250,13 +238,11 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// Each mistake returns in time, with an error that names the cause.
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(was limits.Limit) { patience = was }(patience)
 	patience = limits.Limit(testkit.Patience)
 	dir := t.TempDir()
-	// serves listens as another program would, and calls do with each connection.
 	serves := func(name string, do func(*net.UnixConn)) string {
 		path := filepath.Join(dir, name)
 		l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -280,7 +266,7 @@ func TestMistakes(t *testing.T) {
 	}
 	group := memory(t, "x")
 	silent := func(c *net.UnixConn) {
-		_, _ = c.Read(make([]byte, 1)) // until the other end closes
+		_, _ = c.Read(make([]byte, 1))
 		_ = c.Close()
 	}
 	for path, want := range map[string]string{

@@ -25,7 +25,7 @@ import (
 const Suffix = ".gpu"
 
 var (
-	// patience is how long Receive waits for the server, which answers at once. Tests change it.
+	// patience is how long Receive waits for the server. Tests change it.
 	patience = limits.LocalServer
 
 	errDescriptors = errors.New("descriptors")
@@ -34,8 +34,7 @@ var (
 // MaxPath is the length of the longest name of a socket (sockaddr_un).
 const MaxPath = 107
 
-// Receive receives a descriptor of a GPU's memory from the socket at path. The descriptor has
-// close-on-exec set.
+// Receive receives a descriptor of a GPU's memory, with close-on-exec, from the socket at path.
 func Receive(ctx context.Context, path string) (fd int, err error) {
 	fd, err = receive(ctx, path)
 	if err != nil {
@@ -58,7 +57,7 @@ func receive(ctx context.Context, path string) (int, error) {
 		return -1, advise(path, err)
 	}
 	defer conn.Close()
-	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // in the past: reads fail
+	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	b, socket := make([]byte, maxText), scm.Socket{UnixConn: conn, MaxFDs: scm.MaxFDs, Bad: errDescriptors}
 	var fds scm.FDs
 	defer fds.Close()
@@ -86,7 +85,6 @@ func receive(ctx context.Context, path string) (int, error) {
 	return fds.Take(0), nil
 }
 
-// dial connects, and tries again while the server's queue of connections is full.
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
@@ -107,13 +105,11 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 }
 
-// sealed reports whether a descriptor refers to memory that nobody can shorten.
 func sealed(fd int) bool {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&unix.F_SEAL_SHRINK != 0
 }
 
-// advise adds advice for the user to an error.
 func advise(path string, err error) error {
 	st, e := os.Stat(path)
 	var s *os.SyscallError
@@ -142,7 +138,6 @@ func advise(path string, err error) error {
 	return err
 }
 
-// whose describes the user and the group that may use a socket.
 func whose(st fs.FileInfo, err error) string {
 	if err != nil {
 		return "this user may not search its directory"

@@ -13,20 +13,17 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// How many descriptors the server may have sent that were not received yet: to one user, and in
-// all.
+// Bounds of the descriptors that were sent and not received, to one user and in all.
 const (
 	maxOfUser = 64
 	maxInAll  = 256
 )
 
-// maxText is the longest message without a descriptor.
 const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// The Server calls Note with a line for vnic's user when it refuses a user for the first time. Set
-	// it before Serve.
+	// Note is called with a line for vnic's user when a user is first refused. Set it before Serve.
 	Note func(format string, args ...any)
 
 	mu       sync.Mutex // held while a peer is served
@@ -34,19 +31,17 @@ type Server struct {
 	reported access.Told
 }
 
-// unread is a connection whose peer may not have received its descriptor yet.
+// unread is a connection whose descriptor may not have been received yet.
 type unread struct {
 	conn *net.UnixConn
 	uid  uint32
 }
 
-// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until
-// ctx ends.
+// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
 
-// give serves one peer, and never waits for it.
 func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +55,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 			s.unread = append(s.unread, unread{conn, peer.Uid})
 			return
 		}
-		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) { // the peer has gone
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 			_ = conn.Close()
 			return
 		}
@@ -73,8 +68,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full returns why a user gets no more descriptors; "": the user may get one. It closes the connections whose peers
-// have received their descriptors.
+// full closes the connections whose peers have received their descriptors.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
@@ -108,7 +102,6 @@ func (s *Server) Close() {
 	s.unread = nil
 }
 
-// send opens the memory's file anew, sends the new descriptor, and shuts down the sending side.
 func send(conn *net.UnixConn, memory int) error {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", memory), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,18 +111,17 @@ func send(conn *net.UnixConn, memory int) error {
 	if err := message(conn, []byte{0}, unix.UnixRights(fd)); err != nil {
 		return err
 	}
-	_ = conn.CloseWrite() // an error means that the peer has gone, which full detects
+	_ = conn.CloseWrite()
 	return nil
 }
 
-// message sends the only message of a connection: the socket has room for it.
+// message sends a connection's only message, for which the socket has room.
 func message(conn *net.UnixConn, b, oob []byte) error {
 	return scm.Control(conn, func(fd int) error {
 		return unix.Sendmsg(fd, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	})
 }
 
-// received reports whether the peer has read the message, or closed its end.
 func received(conn *net.UnixConn) bool {
 	n := 0
 	err := scm.Control(conn, func(fd int) (err error) {

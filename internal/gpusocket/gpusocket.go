@@ -1,18 +1,14 @@
-// Package gpusocket hands out memory of a guest's GPU to programs in the guest, as a GPU's driver
-// would. It is meant for a GPU whose memory is a NUMA node of the guest: such a GPU has no driver.
-// The programs, in any language, use a Unix socket. The package is for programs that open Linux's
-// devmem sockets themselves.
+// Package gpusocket hands out memory of a guest's GPU to programs in the guest, as a GPU's driver would: for
+// a GPU whose memory is a NUMA node of the guest, and programs that open Linux's devmem sockets themselves.
 //
-// A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8
-// bytes in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as
-// SCM_RIGHTS, a descriptor of a dma-buf of that much zeroed GPU memory, for bind-rx, bind-tx and
-// mmap; or an errno. Each request gives another dma-buf. The memory is reserved for the program,
-// and registered with the NIC as device memory, until the program closes the connection, or ends.
+// A program connects to the socket at [Path] (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8 bytes
+// in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as SCM_RIGHTS, a descriptor
+// of a dma-buf of that much zeroed GPU memory, for bind-rx, bind-tx and mmap; or an errno, after which the
+// connection continues. The memory is reserved for the program, and registered with the NIC as device memory,
+// until the program closes the connection, or ends.
 //
-// The package has both ends: Ops registers the operation "gpu" with package agent, by which the
-// agent serves the socket; the host calls it by Start. Applet is a tool that serves the socket in a
-// guest without an agent. The answer to a request that is no size of whole pages is EINVAL; the
-// connection then continues, and so do the connections of other programs.
+// [Ops] registers the operation "gpu" with package agent, by which a guest's agent serves the socket.
+// [Applet] is a tool that serves the socket in a guest without an agent.
 package gpusocket
 
 import (
@@ -33,12 +29,12 @@ type args struct {
 	Interface string `json:"interface"`
 }
 
-// Start makes a guest serve the memory of the GPU that the NIC of an interface reaches.
+// Start makes a guest serve the memory of the GPU that an interface's NIC reaches.
 func Start(ctx context.Context, c *agent.Client, name string) error {
 	return serveMemory.Do(ctx, c, args{name})
 }
 
-// Ops registers the operation "gpu" with package agent. The server ends with the agent's process.
+// Ops registers the operation "gpu". Its server ends with the agent's process.
 func Ops() {
 	serveMemory.Serve(func(_ context.Context, a args) (none agent.None, err error) {
 		s, err := open(a.Interface)
@@ -50,7 +46,6 @@ func Ops() {
 	})
 }
 
-// open makes the socket, for the memory of the GPU that the NIC of an interface reaches.
 func open(name string) (*server, error) {
 	s, err := listen(Path, func(ctx context.Context, size uint64) (*memory, error) { return take(ctx, name, size) })
 	if err != nil {
@@ -60,7 +55,7 @@ func open(name string) (*server, error) {
 	return s, nil
 }
 
-// Serve serves the socket, for the NIC of the interface name, until ctx ends. It needs no agent.
+// Serve serves the socket, for the NIC of the interface name, until ctx ends.
 func Serve(ctx context.Context, name string) error {
 	s, err := open(name)
 	if err == nil {
@@ -69,8 +64,6 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// take reserves size bytes of memory of the GPU that the NIC of the interface reaches, registers
-// them with the NIC, and returns them as a dma-buf.
 func take(ctx context.Context, name string, size uint64) (*memory, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: name, Window: size, MemoryOnly: true})
 	if err != nil {

@@ -22,17 +22,15 @@ const (
 	page       = 4096
 )
 
-// memory is GPU memory that a program has requested.
 type memory struct {
-	fd      int          // descriptor of the dma-buf; the caller closes it after sending
-	release func() error // frees the memory; called when the program has closed its connection or the server ends
+	fd      int // of the dma-buf; closed after sending
+	release func() error
 }
 
-// server serves programs. Each program has a goroutine, which owns its connection.
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
-	log  func(error) // receives errors of connections; set before serve
+	log  func(error) // for errors of connections; set before serve
 
 	taking sync.Mutex // one take at a time: concurrent ones would count the same free pages
 }
@@ -52,16 +50,14 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve serves programs until ctx ends or it can accept no connection. When it has returned, all memory
-// is released.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() { _ = s.l.Close() }()
-	// A deadline in the past ends AcceptUnix, as Close would; but Close in another goroutine might
-	// still be running when serve has returned.
+	// A past deadline ends AcceptUnix, as Close would; but Close in another goroutine might still be running
+	// when serve has returned.
 	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		c, err := s.l.AcceptUnix()
@@ -81,7 +77,6 @@ func (s *server) serve(ctx context.Context) {
 	}
 }
 
-// program serves one connection to its end.
 func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 	var held []*memory
 	defer func() {
@@ -94,7 +89,7 @@ func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 	for {
 		var b [requestLen + 1]byte
 		n, err := c.Read(b[:])
-		if n == 0 || err != nil { // the program has gone
+		if n == 0 || err != nil {
 			return nil
 		}
 		m, err := s.request(ctx, b[:n])
@@ -135,7 +130,6 @@ func answer(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
 }
 
-// errno returns the error's number, or EIO where it has none.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// gpu gives memfds as GPU memory, at most 1 MiB each.
 type gpu struct{ released chan uint64 }
 
 func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {
@@ -32,7 +31,6 @@ func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {
 	return &memory{fd, func() error { g.released <- size; return nil }}, nil
 }
 
-// start serves until the test ends, and then checks that the server leaves nothing.
 func start(t *testing.T) (*gpu, string) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -59,7 +57,6 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 }
 
-// asks sends a request, and checks the answer's errno and the size of its descriptor's memory; -1: no descriptor.
 func asks(t *testing.T, c *net.UnixConn, request []byte, want unix.Errno, wantSize int64) {
 	t.Helper()
 	testkit.Must(c.Write(request))(t)
@@ -88,7 +85,7 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	g, path := start(t)
 	a, b := dial(t, path), dial(t, path)
 	defer b.Close()
-	for _, size := range []uint64{4096, 1 << 20} { // a client may send any number of requests
+	for _, size := range []uint64{4096, 1 << 20} {
 		asks(t, a, request(size), 0, int64(size))
 	}
 	asks(t, b, request(8192), 0, 8192)
@@ -101,10 +98,9 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	if x, y := <-g.released, <-g.released; x != 4096 || y != 1<<20 {
 		t.Errorf("given back: %d, %d", x, y)
 	}
-	asks(t, b, request(4096), 0, 4096) // the other client's connection still works
+	asks(t, b, request(4096), 0, 4096)
 }
 
-// The server refuses invalid and too large requests by errno. The connection and others go on.
 func TestBadRequestsAreRefused(t *testing.T) {
 	_, path := start(t)
 	c, other := dial(t, path), dial(t, path)
@@ -122,7 +118,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { asks(t, c, bad.request, bad.want, -1) })
 	}
-	for range 50 { // reads no answer
+	for range 50 {
 		if _, err := other.Write(request(4096)); err != nil {
 			break
 		}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// credit is the number of bytes of a stream for which the host has room.
+// credit is how many bytes of a stream may be sent.
 type credit struct {
 	mu   sync.Mutex
 	left int           // under mu
@@ -14,7 +14,6 @@ type credit struct {
 
 func newCredit(n int) *credit { return &credit{left: n, more: make(chan struct{})} }
 
-// give adds n bytes to the credit.
 func (c *credit) give(n int) {
 	if n == 0 {
 		return
@@ -26,8 +25,7 @@ func (c *credit) give(n int) {
 	c.more = make(chan struct{})
 }
 
-// take takes up to most bytes from the credit. It waits until there are any, and returns 0 after
-// ctx has ended.
+// take waits until there is credit, and returns 0 after ctx has ended.
 func (c *credit) take(ctx context.Context, most int) int {
 	for {
 		c.mu.Lock()

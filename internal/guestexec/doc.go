@@ -1,14 +1,11 @@
-// Package guestexec runs a program in a guest with its streams on the host: the host receives
-// standard output and standard error byte for byte, sends standard input, and gets the exit status
-// or signal. With a terminal, the program leads a session on a pseudoterminal of the guest, whose
-// size follows the host's terminal.
+// Package guestexec runs a program in a guest with its streams on the host: the host receives standard output
+// and standard error byte for byte, sends standard input, and gets the exit status or signal. With a
+// terminal, the program leads a session on a pseudoterminal of the guest, whose size follows the host's
+// terminal.
 //
-// It implements both ends: Ops registers the guest's operations with package agent, and Run calls
-// them from the host. Output is sent as progress of the operation "session". The guest sends only
-// as much as the host has room for (window). The host allows more by the operation "session-credit"
-// after its writer has taken bytes: a writer that waits stops the program instead of filling
-// memory. The host sends input one request at a time, which the guest answers when the program's
-// pipe or terminal has taken the input.
+// It implements both ends: [Ops] registers the guest's operations with package agent, and [Run] calls them
+// from the host. The guest sends only as much output as the host has room for (window), so that a slow writer
+// on the host delays the program.
 package guestexec
 
 import (
@@ -23,17 +20,16 @@ type Command struct {
 	Path string   // in the guest; looked up in PATH of Env if it has no slash
 	Args []string // including argv[0]
 	Env  []string
-	Dir  string // "" = /
+	Dir  string // "": /
 
-	// If Stdin is nil, the program reads end of file at once. Before Run returns, it waits for a pending
-	// Read; if Stdin is an io.Closer, Run closes it first.
+	// nil: end of file at once. Run waits for a pending Read; if Stdin is an io.Closer, Run closes it first.
 	Stdin  io.Reader
 	Stdout io.Writer // nil: discarded
 	Stderr io.Writer
 
-	TTY    bool        // all streams use a terminal, whose output goes to Stdout
+	TTY    bool        // the streams are a terminal, whose output goes to Stdout
 	Size   Size        // of the terminal
-	Resize <-chan Size // changes of the size; may be nil
+	Resize <-chan Size // may be nil
 }
 
 // Size of a terminal, in characters.
@@ -45,10 +41,10 @@ type Size struct {
 // Status is how a program ended.
 type Status struct {
 	Code   int `json:"code"`             // exit status, unless a signal ended it
-	Signal int `json:"signal,omitempty"` // 0 = none
+	Signal int `json:"signal,omitempty"` // 0: none
 }
 
-// Exit returns the status as a shell does: 128 plus the signal's number after a signal.
+// Exit returns the status as a shell does: after a signal 128 plus its number.
 func (s Status) Exit() int {
 	if s.Signal != 0 {
 		return 128 + s.Signal
@@ -56,16 +52,15 @@ func (s Status) Exit() int {
 	return s.Code
 }
 
-// ErrFlood is the error for a guest that sent more output than the host had room for.
+// ErrFlood means that a guest sent more output than the host had room for.
 var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (
-	window = 256 << 10 // most bytes of each stream in flight
-	chunk  = 16 << 10  // most bytes of output in one message
-	input  = 8 << 10   // most bytes of input in one request
+	window = 256 << 10 // bytes of a stream in flight
+	chunk  = 16 << 10  // bytes of output in a message
+	input  = 8 << 10   // bytes of input in a request
 )
 
-// The operations of the guest.
 var (
 	opRun    = agent.NewOperation[runArgs, Status]("session")
 	opInput  = agent.NewOperation[inputArgs, agent.None]("session-input")
@@ -73,13 +68,11 @@ var (
 	opSize   = agent.NewOperation[sizeArgs, agent.None]("session-size")
 )
 
-// streams, by their numbers as file descriptors.
 const (
 	stdout = 1
 	stderr = 2
 )
 
-// Arguments of the operations, and the progress of "session".
 type (
 	runArgs struct {
 		ID   uint64   `json:"id"`

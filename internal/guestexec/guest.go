@@ -20,11 +20,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// grace is how long to wait for more output after a program has ended, while a child process holds
-// its output open.
+// grace is the wait for more output after a program has ended, while a child process holds its output open.
 const grace = limits.SessionOutput
 
-// running is a program that runs in this guest.
 type running struct {
 	id      uint64
 	stdin   *os.File // the terminal's master, or a pipe
@@ -33,13 +31,11 @@ type running struct {
 	exited  chan struct{}
 }
 
-// stream is one output of a program.
 type stream struct {
 	from   *os.File
 	credit *credit
 }
 
-// sessions are the running programs, by the host's session number.
 var sessions = struct {
 	sync.Mutex
 	m map[uint64]*running
@@ -63,8 +59,8 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// runProgram serves opRun. It returns after the program has ended, and then its output has ended, no more of
-// it came for grace, or ctx has ended.
+// runProgram returns after the program has ended, and then its output has ended, no more of it came for
+// grace, or ctx has ended.
 func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
 		return status, errors.New("no program named")
@@ -92,7 +88,6 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	}
 	defer r.leave()
 	_ = agent.Progress(ctx, report{})
-	// If the host cancels the operation, the program and its process group are killed.
 	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	var wg sync.WaitGroup
 	for n, s := range r.streams {
@@ -115,7 +110,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	return Status{Code: ws.ExitStatus()}, nil
 }
 
-// Look finds a program in this guest as a shell does: in PATH of env, if its name has no slash.
+// Look finds a program as a shell does: in PATH of env, if its name has no slash.
 func Look(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -135,8 +130,7 @@ func Look(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s: not in the guest's PATH, %s: %w", name, path, fs.ErrNotExist)
 }
 
-// connect makes the program's streams. The caller closes the returned files, the program's ends,
-// after the start.
+// The caller closes theirs, the program's ends, after the start.
 func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err error) {
 	r = &running{id: a.ID, tty: a.TTY, streams: map[int]*stream{}, exited: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -181,7 +175,7 @@ func (r *running) close() {
 		_ = r.stdin.Close()
 	}
 	for _, s := range r.streams {
-		_ = s.from.Close() // for a terminal, this is a second Close
+		_ = s.from.Close() // a terminal's second Close
 	}
 }
 
@@ -201,8 +195,6 @@ func (r *running) leave() {
 	delete(sessions.m, r.id)
 }
 
-// pump sends a stream's bytes to the host until the stream ends, as far as the host has room. After
-// the program has ended, pump reads on until the end of the stream, or until no more output comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {
@@ -219,7 +211,7 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
 		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace.Here()/2 {
-			continue // the deadline had already passed, so nothing was read: try again
+			continue
 		}
 		// a terminal ends with EIO
 		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
@@ -228,7 +220,7 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 	}
 }
 
-// giveInput serves opInput. It returns when the program's pipe or terminal has taken the bytes.
+// giveInput returns when the program's pipe or terminal has taken the bytes.
 func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
@@ -241,14 +233,13 @@ func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	}
 	switch {
 	case a.End && r.tty:
-		_, err = r.stdin.Write([]byte{4}) // VEOF, the end-of-file character of a terminal
+		_, err = r.stdin.Write([]byte{4}) // VEOF
 	case a.End:
 		err = r.stdin.Close()
 	}
 	return none, err
 }
 
-// giveCredit serves opCredit.
 func giveCredit(_ context.Context, a creditArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
@@ -262,7 +253,6 @@ func giveCredit(_ context.Context, a creditArgs) (none agent.None, err error) {
 	return none, nil
 }
 
-// setTerminalSize serves opSize.
 func setTerminalSize(_ context.Context, a sizeArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {

@@ -12,10 +12,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// next is the number of the last session.
 var next atomic.Uint64
 
-// host is the host's end of a session.
 type host struct {
 	client  *agent.Client
 	id      uint64
@@ -25,9 +23,9 @@ type host struct {
 	fail    context.CancelCauseFunc
 }
 
-// Run runs a program in the guest, and returns after it has ended and its output is written. If ctx
-// ends or the output fails (a Write, ErrFlood), the program is killed and Run returns the cause; only
-// then may a blocked Write still be running.
+// Run runs a program in the guest, and returns after it has ended and its output is written. If ctx ends or
+// the output fails (a Write, [ErrFlood]), the program is killed and Run returns the cause; then a blocked
+// Write may still be running.
 func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -65,7 +63,7 @@ func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	return status, err
 }
 
-// progress receives output. The channel's reader calls it, so it must not wait.
+// progress must not wait: it runs on the channel's reader.
 func (h *host) progress(raw json.RawMessage) {
 	var r report
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -85,7 +83,6 @@ func (h *host) progress(raw json.RawMessage) {
 	}
 }
 
-// write writes a stream's bytes to its writer, and then gives the guest credit for more.
 func (h *host) write(ctx context.Context, n int, s *sink) {
 	taken := 0
 	for {
@@ -108,7 +105,6 @@ func (h *host) write(ctx context.Context, n int, s *sink) {
 	}
 }
 
-// feed sends the program its input.
 func (h *host) feed(ctx context.Context) {
 	select {
 	case <-h.started:
@@ -129,13 +125,12 @@ func (h *host) feed(ctx context.Context) {
 			continue
 		}
 		a := inputArgs{ID: h.id, Data: buf[:n], End: err != nil}
-		if opInput.Do(ctx, h.client, a) != nil || err != nil { // input is dropped after the program has closed it
+		if opInput.Do(ctx, h.client, a) != nil || err != nil {
 			return
 		}
 	}
 }
 
-// resize sends the terminal's new sizes.
 func (h *host) resize(ctx context.Context) {
 	select {
 	case <-h.started:

@@ -24,7 +24,6 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// link starts a guest's agent in this process, and returns a client of it.
 func link(t *testing.T) *agent.Client {
 	t.Helper()
 	ignore := goleak.IgnoreCurrent()
@@ -86,10 +85,7 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 	}
 }
 
-// More than two windows of data, in both directions at once, arrive unchanged.
-//
-// Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
-// NIC.
+// Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either NIC.
 func TestMuchComesOutAsItIs(t *testing.T) {
 	c := link(t)
 	in := make([]byte, 5*window/2+1)
@@ -105,7 +101,6 @@ func TestMuchComesOutAsItIs(t *testing.T) {
 	}
 }
 
-// stuck is a writer that closes begun at its first Write, and blocks until free is closed.
 type stuck struct {
 	begun, free chan struct{}
 	n           int
@@ -120,10 +115,8 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A host that does not read delays the program, but not the guest, and loses nothing.
-//
-// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is an error.
+// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more than it may
+// is an error.
 func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	c := link(t)
 	const size = 4 * window
@@ -137,7 +130,7 @@ func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 		done <- err
 	}()
 	<-w.begun
-	var out bytes.Buffer // another program of the guest runs meanwhile
+	var out bytes.Buffer
 	other := sh("echo here")
 	other.Stdout = &out
 	if _, err := Run(t.Context(), c, other); err != nil || out.String() != "here\n" {
@@ -167,12 +160,12 @@ func TestCancelEndsTheProgram(t *testing.T) {
 		cancel(why)
 	}()
 	testkit.ErrorIs(t, testkit.Err(Run(ctx, c, cmd)), why)
-	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // the guest can run the next program
+	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
 
-// Run returns when the program has ended, also if a child process keeps the output open.
+// Run returns when the program has ended, even if a child process keeps the output open.
 func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer
@@ -225,7 +218,6 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// Ctrl-C at the terminal signals the foreground process.
 func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 	c := link(t)
 	r, w := io.Pipe()
@@ -246,10 +238,8 @@ func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 	}
 }
 
-// Run returns an error if the guest sends more than it may, or a malformed message.
-//
-// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is an error.
+// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more than it may
+// is an error.
 func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reports []any
@@ -281,7 +271,6 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	Ops()
 }
 
-// Requests about unknown sessions, or with invalid values, are refused.
 func TestBadRequestsAreRefused(t *testing.T) {
 	c := link(t)
 	var remote *agent.RemoteError

@@ -6,7 +6,6 @@ import (
 	"sync"
 )
 
-// sink holds bytes from the guest that the writer has not taken yet.
 type sink struct {
 	to io.Writer
 
@@ -24,8 +23,7 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push appends bytes from the guest; it returns false if there was no room. The bytes use room until
-// makeRoom is called, after which the guest gets credit for as many bytes.
+// push returns false if there was no room.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,14 +36,12 @@ func (s *sink) push(b []byte) bool {
 	return true
 }
 
-// makeRoom allows the guest to send n more bytes.
 func (s *sink) makeRoom(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.room += n
 }
 
-// end marks the end of the stream.
 func (s *sink) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +56,6 @@ func (s *sink) tell() {
 	}
 }
 
-// pop waits for bytes, and returns nil after the end of the stream or of ctx.
 func (s *sink) pop(ctx context.Context) []byte {
 	for {
 		s.mu.Lock()

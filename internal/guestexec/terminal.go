@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// openTerminal makes a pseudoterminal (pty(7)).
 func openTerminal(size Size) (master, slave *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,12 +1,9 @@
-// Package guestnet gives a guest's network interfaces their addresses, and its programs names to
-// resolve: values that DHCP and a name server would provide, but known beforehand. It has both
-// ends: Ops registers the operation "network" with package agent, Apply is the host's call of it.
+// Package guestnet gives a guest's network interfaces their addresses, and its programs names to resolve:
+// values that DHCP and a name server would provide, but known beforehand. [Ops] registers the operation
+// "network" with package agent, [Apply] is the host's call of it.
 //
-// Interfaces are identified by their MAC addresses. The guest then waits, by netlink's events,
-// until links are up and addresses can be used, but at most limits.InterfaceReady: what cannot be
-// used then is in Result.NotReady. Interfaces to be left are unbound from the kernel's driver: they
-// are for a driver in a program. The package writes the files /etc/hosts and /etc/resolv.conf of
-// its machine.
+// The guest waits until links are up and addresses can be used, but at most limits.InterfaceReady. The
+// package writes the files /etc/hosts and /etc/resolv.conf of its machine.
 package guestnet
 
 import (
@@ -33,7 +30,7 @@ type Config struct {
 type Interface struct {
 	MAC   string         `json:"mac"` // as net.HardwareAddr's String
 	Addrs []netip.Prefix `json:"addrs,omitempty"`
-	MTU   int            `json:"mtu,omitempty"`   // 0 = unchanged
+	MTU   int            `json:"mtu,omitempty"`   // 0: unchanged
 	Leave bool           `json:"leave,omitempty"` // unbind it from the kernel's driver
 }
 
@@ -46,13 +43,13 @@ type Host struct {
 // Result has the guest's interfaces, in the order of Config.
 type Result struct {
 	Interfaces []Found `json:"interfaces"`
-	NotReady   string  `json:"not_ready,omitempty"` // the parts that still cannot be used after the wait
+	NotReady   string  `json:"not_ready,omitempty"` // what cannot be used after the wait
 }
 
 // Found is an interface in the guest.
 type Found struct {
-	Name string `json:"name"` // no longer exists if the interface was left
-	PCI  string `json:"pci"`  // "0000:00:02.0"; "" = no PCI device
+	Name string `json:"name"` // gone if the interface was left
+	PCI  string `json:"pci"`  // "0000:00:02.0"; "": no PCI device
 }
 
 var configure = agent.NewOperation[Config, Result]("network")
@@ -69,7 +66,6 @@ func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 // Ops registers the operation.
 func Ops() { configure.Serve(Configure) }
 
-// apply configures this machine; its files are below root.
 func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	links, err := c.find(ctx)
 	if err != nil {
@@ -101,7 +97,6 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	return r, err
 }
 
-// files writes the resolver's files.
 func (c *Config) files(root string) error {
 	etc := filepath.Join(root, "etc")
 	if err := os.MkdirAll(etc, 0o755); err != nil {
@@ -115,7 +110,6 @@ func (c *Config) files(root string) error {
 	return nil
 }
 
-// hosts returns the text of /etc/hosts (hosts(5)).
 func (c *Config) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
@@ -125,7 +119,6 @@ func (c *Config) hosts() string {
 	return b.String()
 }
 
-// resolvConf returns the text of /etc/resolv.conf (resolv.conf(5)).
 func (c *Config) resolvConf() string {
 	var b strings.Builder
 	for _, a := range c.DNS {

@@ -16,7 +16,7 @@ type change struct {
 	reason uint64 // the reason for which the NIC must release pages [3, 6); none: it need not release all of them
 }
 
-const none = 1 << 32 // no reason
+const none = 1 << 32
 
 var (
 	toVRAM = func(f *gpudriver.File, b []byte) error { return errOf(f.ToGPU(b)) }
@@ -40,8 +40,6 @@ var changes = []change{
 	{"munmap in the GPU", gone, true, isUnmap},
 }
 
-// isTold: for each change the driver requests in one message that the NIC releases the pages that it uses, and no
-// others.
 func isTold(t *T) {
 	for _, c := range changes {
 		for _, has := range []bool{true, false} {
@@ -67,17 +65,16 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	switch {
 	case has && c.reason != none:
 		want = []released{{3, 3, c.reason}}
-	case has && c.gpu: // the touch of page 4 moves it to RAM
+	case has && c.gpu:
 		want = []released{{4, 1, isMigrate}}
-	case has: // the NIC still uses page 4 when it is unmapped below
+	case has:
 		rest = []released{{4, 1, isUnmap}}
 	}
 	r.mustRelease(want...)
 	now, err := r.Stats()
 	t.require(err == nil && now.Invalidations-before.Invalidations == uint64(len(want)), "%+v, %v", now, err)
-	// Linux reports changes of pages to the driver even if the NIC does not use them.
+	// Linux reports changes of pages even if the NIC does not use them.
 	t.require(has || c.reason == none || now.Untold > before.Untold, "nothing was said by Linux: %+v", now)
-	// The driver does not request again that the NIC releases a page.
 	t.ok(unmap(b[4*page : 5*page]))
 	r.mustRelease(rest...)
 }

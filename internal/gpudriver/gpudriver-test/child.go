@@ -15,14 +15,12 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// child is this program again, started as region; it opens a region of its memory on this program's file.
 type child struct {
 	*exec.Cmd
 	stdin io.Closer
 	*region
 }
 
-// newChild starts a child with a number of pages, half of them in the GPU. The NIC uses all of them.
 func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	t := n.t
 	c := exec.Command("/proc/self/exe", "region", strconv.Itoa(pages))
@@ -47,17 +45,15 @@ func newChild(f *gpudriver.File, n *hostNIC, pages int) *child {
 	return x
 }
 
-// end kills the child, or lets it end by itself, and waits for its end.
 func (c *child) end(kill bool) error {
 	if kill {
 		_ = c.Process.Kill()
-		_ = c.Wait() // killed
+		_ = c.Wait()
 		return nil
 	}
 	return errors.Join(c.stdin.Close(), c.Wait())
 }
 
-// regionOf is the child: it opens a region on the file that it has inherited, and ends with its input.
 func regionOf(t *T, pages string) {
 	n := must(strconv.Atoi(pages))(t)
 	f := gpudriver.FromFD(3)
@@ -82,8 +78,7 @@ func childTold(t *T, f *gpudriver.File, n *hostNIC) {
 	}
 }
 
-// manyKilled starts processes, one after the other, and kills every second one; the others end by themselves.
-// The NIC uses their pages meanwhile.
+// manyKilled starts processes, one after the other, and kills every second one while the NIC uses its pages.
 func manyKilled(t *T, f *gpudriver.File, n *hostNIC) {
 	for i := range 20 {
 		t.step = fmt.Sprintf("process %d", i)

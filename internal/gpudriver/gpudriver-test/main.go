@@ -1,6 +1,5 @@
-// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU: which calls it refuses,
-// that memory belongs to the file that allocated it, and that removal waits for devices but not for programs. It prints
-// a line for each test.
+// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU. It prints a line
+// for each test.
 //
 //	gpudriver-test                 memory, mappings and dma-bufs
 //	gpudriver-test memory          the same, without the test that needs a NIC with device memory TCP
@@ -26,11 +25,10 @@ const (
 	page  = gpudriver.PageSize
 	piece = 1 << 20
 	nic   = "eth0"
-	// patience is the longest wait for an event; the guest may be emulated.
+	// patience bounds the wait for an event; the guest may be emulated.
 	patience = 30 * time.Second
 )
 
-// commands are the arguments that run no tests. hold, region and signals are for processes that a test starts.
 var commands = map[string]func(t *T, args []string){
 	"log":     func(t *T, _ []string) { printLog(t) },
 	"hold":    func(t *T, args []string) { hold(t, args[0], args[1]) },
@@ -51,7 +49,7 @@ func main() {
 		}
 		switch os.Args[1] {
 		case "memory":
-			list = memoryCases[:len(memoryCases)-1] // without unbindBound
+			list = memoryCases[:len(memoryCases)-1]
 		case "private":
 			list = privateCases
 		case "private-long":
@@ -83,17 +81,14 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// printLog prints the kernel's log.
 func printLog(t *T) {
 	b := make([]byte, 1<<20)
 	n := must(unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b))(t)
 	t.ok(errOf(os.Stdout.Write(b[:n])))
 }
 
-// mailboxSize is how much of a GPU's memory the driver may keep for its mailbox after a program has opened a region.
 var mailboxSize uint64
 
-// try runs a test, and then checks that all memory of the GPU is free, except the mailbox's.
 func (c *testCase) try() error {
 	return run(func(t *T) {
 		t.gpu = only(t)
@@ -105,17 +100,14 @@ func (c *testCase) try() error {
 	})
 }
 
-// only returns the guest's only GPU.
 func only(t *T) gpudriver.GPU {
 	list := must(gpudriver.List())(t)
 	t.require(len(list) == 1, "%d GPUs", len(list))
 	return list[0]
 }
 
-// open opens the GPU's device. The caller closes it.
 func open(t *T) *gpudriver.File { return must(gpudriver.Open(t.gpu.Path))(t) }
 
-// ask opens the GPU's device and returns the driver's information.
 func ask(t *T) gpudriver.Info {
 	f := open(t)
 	defer f.Close()

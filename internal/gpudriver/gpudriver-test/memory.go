@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// memoryCases test memory, mappings and dma-bufs.
 var memoryCases = []testCase{
 	{"bad calls are refused", badCalls},
 	{"memory is a file's own", checkOwn},
@@ -27,7 +26,6 @@ var memoryCases = []testCase{
 	{"removal waits for a device that has a dma-buf mapped", unbindBound},
 }
 
-// bound binds memory of a GPU to a queue of the NIC, and for transmission, and undoes both.
 func bound(t *T) {
 	t.gpu = only(t)
 	f, d, buf := registered(t)
@@ -46,8 +44,7 @@ func bound(t *T) {
 	fmt.Println("bound")
 }
 
-// registered allocates memory of a GPU and registers it, so that it can be bound to the NIC. The caller
-// closes all three.
+// The caller closes all three.
 func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	f := open(t)
 	off, err := f.Alloc(4*piece, 0)
@@ -65,7 +62,7 @@ func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	return f, d, buf
 }
 
-// mapped opens a GPU's device, and allocates and maps a piece. The caller closes the file and unmaps the memory.
+// The caller closes the file and unmaps the memory.
 func mapped(t *T, path string) (f *gpudriver.File, off uint64, mem []byte) {
 	f = must(gpudriver.Open(path))(t)
 	off, err := f.Alloc(piece, 0)
@@ -114,7 +111,6 @@ func badCalls(t *T) {
 	t.refused("no memory", f.Raw(0xc018e901, nil), unix.EFAULT)
 }
 
-// checkOwn: a file cannot use the memory of another file; memory that is allocated again is zeroed.
 func checkOwn(t *T) {
 	a := open(t)
 	defer a.Close()
@@ -135,7 +131,6 @@ func checkOwn(t *T) {
 	t.require(n == len(mem), "%d bytes of new memory are not 0", len(mem)-n)
 }
 
-// lives: a mapping and a dma-buf keep the memory of a closed file allocated.
 func lives(t *T) {
 	f := open(t)
 	defer f.Close()
@@ -176,8 +171,7 @@ func same(t *T) {
 		unix.EINVAL)
 }
 
-// elsewhere: a container has its own /dev, which can be unmounted after a program opened and mapped
-// a GPU there.
+// elsewhere: another /dev, as of a container, can be unmounted after a program mapped a GPU there.
 func elsewhere(t *T) {
 	dir := must(os.MkdirTemp("", ""))(t)
 	defer func() { _ = os.Remove(dir) }()
@@ -194,7 +188,6 @@ func elsewhere(t *T) {
 	t.ok(unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)))
 	f, _, mem := mapped(t, node)
 	defer f.Close()
-	// Removal of the GPU removes mappings by any device node.
 	mem[0] = 1
 	t.ok(bind(t.gpu, "unbind"))
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched by another node")
@@ -203,12 +196,11 @@ func elsewhere(t *T) {
 	t.ok(unix.Unmount(dir, 0)) // EBUSY if the mount is in use; a kernel panics at an inode that is still in use
 }
 
-// bind makes the driver take a GPU ("bind") or release it ("unbind").
 func bind(g gpudriver.GPU, file string) error {
 	return os.WriteFile(filepath.Join("/sys/bus/pci/drivers", gpudriver.Module, file), []byte(g.PCI), 0)
 }
 
-// unbindMapped: programs that have a GPU open or mapped do not delay its removal, and get errors afterwards.
+// unbindMapped: a GPU that is open or mapped can be removed; then programs get errors.
 func unbindMapped(t *T) {
 	f, off, mem := mapped(t, t.gpu.Path)
 	defer f.Close()
@@ -224,7 +216,6 @@ func unbindMapped(t *T) {
 	t.ok(bind(t.gpu, "bind"))
 }
 
-// touch reads memory; it returns an error if that raises SIGBUS.
 func touch(mem []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -236,7 +227,6 @@ func touch(mem []byte) (err error) {
 	return nil
 }
 
-// exporter exports memory of a file for the kernel's devmem TCP.
 type exporter struct{ file *gpudriver.File }
 
 func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
@@ -244,7 +234,7 @@ func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, nil, err
 }
 
-// unbindBound: removal waits until the NIC has released the memory. Then no binding is left.
+// unbindBound: removal waits until the NIC has released the memory.
 func unbindBound(t *T) {
 	f, d, buf := registered(t)
 	defer f.Close()
@@ -254,7 +244,6 @@ func unbindBound(t *T) {
 	t.require(err == nil && info.Mapped == 1, "bound: %+v, %v", info, err)
 	gone := make(chan error, 1)
 	go func() { gone <- bind(t.gpu, "unbind") }()
-	// The device node disappears when the driver begins to release the GPU.
 	t.ok(wait("the device is gone", func() bool {
 		_, err := os.Stat(t.gpu.Path)
 		return errors.Is(err, os.ErrNotExist)

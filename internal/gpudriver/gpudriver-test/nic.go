@@ -10,13 +10,11 @@ import (
 	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
-// hostNIC commands the NIC on the host (package testnic).
 type hostNIC struct {
 	t       *T
 	control testnic.Control
 }
 
-// onNIC returns test with the GPU attached to the NIC on the host, which answers the driver.
 func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
 	return func(t *T) {
 		f := open(t)
@@ -32,14 +30,12 @@ func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
 	}
 }
 
-// newHostNIC maps the page of commands. The caller unmaps it.
 func newHostNIC(t *T, f *gpudriver.File) *hostNIC {
 	off, err := f.Alloc(page, 0)
 	t.require(err == nil && off == 0, "the page of commands is at %#x: %w", off, err)
 	return &hostNIC{t, must(f.Mmap(off, page))(t)}
 }
 
-// do makes the NIC execute a command, and returns the result. It ends the test if the NIC cannot execute the command.
 func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 	n.control.Command(op, args...)
 	err := wait("the NIC on the host has done it", func() bool { return !n.control.Commanded() })
@@ -51,7 +47,6 @@ func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 
 func (n *hostNIC) mode(m uint64) { n.do(testnic.SetMode, m) }
 
-// report is a request of the driver to the NIC, to release pages.
 type report struct {
 	region     uint32
 	pages      released
@@ -59,7 +54,6 @@ type report struct {
 	givenUp    bool
 }
 
-// released are pages that the NIC must release, and the reason.
 type released struct{ first, count, reason uint64 }
 
 // Reasons: events of Linux (enum mmu_notifier_event), and the driver's own.
@@ -74,7 +68,6 @@ const (
 	isClosed     = 0x101
 )
 
-// log returns the driver's requests since the last call.
 func (n *hostNIC) log() (list []report) {
 	r := n.do(testnic.Log)
 	for i := range min(r.Words[0], testnic.MaxLog) {
@@ -86,30 +79,26 @@ func (n *hostNIC) log() (list []report) {
 	return list
 }
 
-// read makes the NIC read from a page.
 func (n *hostNIC) read(p gpudriver.Page, off uint64) uint64 {
 	return n.do(testnic.Read, uint64(p.Kind), p.Addr+off).Words[0]
 }
 
-// write makes the NIC write to a page.
 func (n *hostNIC) write(p gpudriver.Page, off, x uint64) {
 	n.do(testnic.Write, uint64(p.Kind), p.Addr+off, x)
 }
 
-// region is a region whose pages the NIC uses, and the greatest generation so far.
 type region struct {
 	*gpudriver.Region
 	nic *hostNIC
 	gen uint32
 }
 
-// openRegion makes a region of memory.
 func (n *hostNIC) openRegion(f *gpudriver.File, b []byte) *region {
 	return &region{must(f.OpenRegion(b))(n.t), n, 0}
 }
 
-// fault makes pages present for the NIC. kinds are the expected kinds of pages: r for RAM, g for the GPU, R and G if
-// they are writable, and . for invalid pages.
+// fault makes pages present for the NIC. kinds are their expected kinds: r for RAM, g for the GPU, R and G if
+// writable, and . if invalid.
 func (r *region) fault(first uint64, kinds string, write, ram bool) []gpudriver.Page {
 	t := r.nic.t
 	pages, gen, err := r.Fault(first, len(kinds), write, ram)
@@ -131,7 +120,6 @@ func (r *region) fault(first uint64, kinds string, write, ram bool) []gpudriver.
 	return pages
 }
 
-// mayNotFault checks that a page cannot be made present.
 func (r *region) mayNotFault(what string, first uint64, want unix.Errno) {
 	_, _, err := r.Fault(first, 1, true, false)
 	r.nic.t.refused(what, err, want)
@@ -146,14 +134,13 @@ func (r *region) mustRelease(want ...released) {
 		got[i] = x.pages
 		ours = ours && x.region == r.ID() && !x.givenUp
 		newer = newer && int32(x.generation-r.gen) > 0
-		r.gen = max(r.gen, x.generation) // the next answer is no older
+		r.gen = max(r.gen, x.generation)
 	}
 	r.nic.t.require(ours && newer && slices.Equal(got, want), "region %d, generation %d: told %+v, and not %v", r.ID(),
 		r.gen, list, want)
 }
 
-// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer, so that the
-// answer has the same generation or a greater one.
+// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer.
 func (r *region) mustReleaseBefore(want released) {
 	list := r.nic.log()
 	r.nic.t.require(len(list) == 1 && list[0].pages == want && int32(r.gen-list[0].generation) >= 0,

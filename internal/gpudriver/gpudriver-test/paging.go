@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
-// pagingCases test pages that a NIC uses on demand; the NIC is a goroutine on the host.
 var pagingCases = []testCase{
 	{"bad calls about regions are refused", inRegion(badRegions)},
 	{"a NIC is told where pages are, and reads and writes there", inRegion(answers)},
@@ -41,13 +40,11 @@ const (
 	ackMS     = 1000 // ms, the parameter's default
 )
 
-// rebind removes the GPU and adds it again, with another bound in milliseconds for the NIC's answers.
 func rebind(t *T, ms int) {
 	t.ok(errors.Join(os.WriteFile(parameter, []byte(strconv.Itoa(ms)), 0), bind(t.gpu, "unbind"), bind(t.gpu, "bind")))
 	t.gpu = only(t)
 }
 
-// withBound returns test with another bound for the NIC's answers.
 func withBound(ms int, test func(t *T)) func(t *T) {
 	return func(t *T) {
 		rebind(t, ms)
@@ -59,7 +56,7 @@ func withBound(ms int, test func(t *T)) func(t *T) {
 	}
 }
 
-// inRegion returns test with a region of 16 pages, which are all in RAM and filled with seed 20.
+// inRegion returns test with a region of 16 pages in RAM, filled with seed 20.
 func inRegion(test func(t *T, f *gpudriver.File, r *region, b []byte)) func(t *T) {
 	return onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
 		b := anonymous(t, 16*page, false)
@@ -108,13 +105,11 @@ func badRegions(t *T, f *gpudriver.File, r *region, b []byte) {
 		seen[x.ID()] = true
 	}
 	t.refused("region 17", open(pos, page), unix.EMFILE)
-	// A new region does not get the number of a closed one.
 	t.ok(r.Close())
 	x, err := f.OpenRegion(b)
 	t.require(err == nil && !seen[x.ID()], "a number that was used: %+v, %v", x, err)
 }
 
-// answers: the NIC reads from pages in RAM and in the GPU what the program has written, and the other way round.
 func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	toGPU(t, f, b[4*page:8*page])
 	pages := r.fault(2, "RRGGGGR", true, false)
@@ -127,7 +122,7 @@ func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	t.require(err == nil && places[4] == pages[2].Addr && places[7] == pages[5].Addr && places[8] == gpudriver.InRAM,
 		"the places are %#x: %v", places, err)
 	r.mustRelease()
-	for i := range pages { // the CPU touches them
+	for i := range pages {
 		x := b[(2+i)*page+8*i]
 		t.require(int(x) == i, "page %d: the program reads %d", 2+i, x)
 		fill(b[(2+i)*page+8*i:][:8], 20+uint64((2+i)*page+8*i))
@@ -137,7 +132,6 @@ func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.mustRelease(released{4, 1, isMigrate}, released{5, 1, isMigrate}, released{6, 1, isMigrate},
 		released{7, 1, isMigrate})
 
-	// The program requests pages in RAM for the NIC: a page in the GPU moves back, and the NIC must release it.
 	toGPU(t, f, b[:2*page])
 	r.fault(1, "G", true, false)
 	r.fault(0, "RR", true, true)
@@ -153,7 +147,6 @@ func answers(t *T, f *gpudriver.File, r *region, b []byte) {
 	t.ok(check(b, 20))
 }
 
-// invalids: some pages of a range are not mapped, or do not have the requested permission.
 func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 	file := must(os.CreateTemp("", ""))(t)
 	defer func() { _ = os.Remove(file.Name()) }()
@@ -190,10 +183,9 @@ func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 }
 
 // hardOffline makes Linux treat the page of RAM at an address as broken
-// (Documentation/ABI/testing/sysfs-memory-page-offline): programs get an error when they touch it.
+// (Documentation/ABI/testing/sysfs-memory-page-offline).
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
-// broken: Linux treats a page's memory as broken. The NIC must release this page only, and does not get it again.
 func broken(t *T, f *gpudriver.File, r *region, b []byte) {
 	toGPU(t, f, b[8*page:12*page])
 	pages := r.fault(0, "RRRRRRRRGGGG", true, false)
@@ -205,8 +197,7 @@ func broken(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.nic.write(pages[3], 8, 77)
 }
 
-// forkTold: a fork makes pages of both processes read-only. The NIC must not write to them, because it would write to
-// the child's.
+// forkTold: a fork makes pages of both processes read-only; the NIC must not write to them.
 func forkTold(t *T, f *gpudriver.File, r *region, b []byte) {
 	for _, kinds := range []string{"RRRR", "GGGG"} {
 		fill(b, 8)
@@ -218,14 +209,12 @@ func forkTold(t *T, f *gpudriver.File, r *region, b []byte) {
 		r.mustRelease(released{3, 4, isProtect})
 		t.ok(check(b, 8))
 	}
-	// The pages stay read-only until the program writes, which moves pages of the GPU to RAM.
 	toGPU(t, f, b)
 	r.fault(3, "gggg", false, false)
 	r.fault(3, "RRRR", true, false)
 	t.ok(check(b, 8))
 }
 
-// closeTold: closing a region, and closing a file with regions.
 func closeTold(t *T, f *gpudriver.File, r *region, b []byte) {
 	toGPU(t, f, b[:2*page])
 	r.fault(1, "GR", true, false)
@@ -240,14 +229,13 @@ func closeTold(t *T, f *gpudriver.File, r *region, b []byte) {
 	t.ok(check(b, 20))
 }
 
-// silent: the NIC does not answer. Each program that changes its memory waits once.
+// silent: the NIC does not answer, and each program that changes its memory waits once.
 func silent(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.fault(0, "RRRRRRRR", true, false)
 	r.nic.mode(testnic.Silent)
 	t.ok(unix.Madvise(b[:page], unix.MADV_DONTNEED))
 	r.isQuarantined("DONTNEED", 1)
 	r.mayNotFault("a page of a region that is quarantined", 0, unix.EIO)
-	// Linux takes all other pages without a request to the NIC.
 	t.ok(unmap(b))
 	r.mustRelease()
 	for _, kill := range []bool{false, true} {
@@ -259,13 +247,11 @@ func silent(t *T, f *gpudriver.File, r *region, b []byte) {
 	}
 	r.nic.mode(testnic.Answers)
 	bothWait(f, r.nic)
-	// Other regions work as before.
 	c := newChild(f, r.nic, 8)
 	t.ok(c.end(true))
 	c.mustRelease(released{0, 8, isRelease})
 }
 
-// isQuarantined checks that a region is quarantined because the NIC did not release pages within 200 ms.
 func (r *region) isQuarantined(what string, pages uint64) {
 	t := r.nic.t
 	s, err := r.Stats()
@@ -276,14 +262,11 @@ func (r *region) isQuarantined(what string, pages uint64) {
 	}
 	t.require(err == nil && s.Quarantined && s.Timeouts == 1 && s.Invalidations == 1 && s.Mapped == 0 && long == 1,
 		"%s: %+v, %v", what, s, err)
-	// One report when the driver requested it, and one when it gave the request up.
 	list := r.nic.log()
 	t.require(len(list) == 2 && !list[0].givenUp && list[1].givenUp && list[1].region == r.ID() &&
 		list[1].pages.count == pages, "%s: told %+v", what, list)
 }
 
-// bothWait: two threads drop the same page while the NIC does not answer. The second thread also waits until the driver
-// gives the NIC up.
 func bothWait(f *gpudriver.File, n *hostNIC) {
 	t := n.t
 	b := anonymous(t, page, false)
@@ -308,8 +291,8 @@ func bothWait(f *gpudriver.File, n *hostNIC) {
 	t.ok(r.Close())
 }
 
-// removal returns a test that removes the GPU, in some mode of the NIC, while the NIC uses pages in the GPU and in RAM,
-// adds it again and lets look check the driver's requests.
+// removal returns a test that removes the GPU, in some mode of the NIC, while the NIC uses pages in the GPU
+// and in RAM, and adds it again.
 func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 	return inRegion(func(t *T, f *gpudriver.File, r *region, b []byte) {
 		toGPU(t, f, b[:4*page])
@@ -326,7 +309,6 @@ func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 		defer t.unmap(r.nic.control)
 		look(t, r)
 		t.ok(check(b, 20))
-		// The driver does not request anything of this region any more; closing it is no error.
 		t.ok(unmap(b))
 		r.mustRelease()
 		t.ok(r.Close())
@@ -342,14 +324,11 @@ func removalSilent(t *T, r *region) {
 	t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
 }
 
-// nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. After that the driver sends the
-// NIC no requests about further regions, and only counts them. When the NIC has freed the requests that were given up,
-// the driver sends requests again.
+// nicGone: the driver waits once for a NIC that answers nothing.
 func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 	b := anonymous(t, page, false)
 	defer t.unmap(b)
 	b[0] = 1
-	// taken opens a region, lets the NIC use its page, and makes Linux take the page back.
 	taken := func() (s gpudriver.RegionStats, lost uint64) {
 		r := n.openRegion(f, b)
 		r.fault(0, "R", true, false)
@@ -371,8 +350,8 @@ func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 		"when the NIC is there again: %+v, %d are lost", s, lost)
 }
 
-// unmap unmaps memory and reserves the addresses, because unmapping the rest of b later would unmap memory that another
-// thread has mapped there meanwhile.
+// unmap unmaps memory and reserves the addresses: another thread's memory there could be unmapped with the
+// rest of b later.
 func unmap(b []byte) error {
 	pos, size := uintptr(addressOf(b)), uintptr(len(b))
 	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, pos, size, 0); errno != 0 {

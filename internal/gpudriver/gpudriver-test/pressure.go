@@ -8,14 +8,12 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// compacting returns test with compaction beside it, which moves pages of all programs (mm/compaction.c).
+// compacting returns test with compaction beside it (mm/compaction.c).
 func compacting(test func(t *T)) func(t *T) {
 	compact := func() error { return os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0) }
 	return func(t *T) { t.beside(compact, func() { test(t) }) }
 }
 
-// shortOfRAM returns test; beside it the program allocates and touches most of the RAM that is available, again and
-// again.
 func shortOfRAM(test func(t *T)) func(t *T) {
 	return func(t *T) {
 		available, where := memavail.Available("/")

@@ -22,7 +22,6 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// privateCases test programs' pages in the GPU's memory.
 var privateCases = []testCase{
 	{"bad calls about a program's pages are refused", inMemory(piece, badMoves)},
 	{"pages move to the GPU, and come back as they are touched", byTouch},
@@ -41,13 +40,11 @@ var privateCases = []testCase{
 	{"the driver lets go of the GPU and takes it again meanwhile", rebound},
 }
 
-// Sizes of the tests; private-long has larger ones.
 var (
 	moveSize  = 4 << 20
 	moveTimes = 3
 )
 
-// anonymous maps private memory of whole pages: of 4 KiB, or huge pages. The caller may unmap it.
 func anonymous(t *T, size int, huge bool) []byte { return must(mapAnonymous(size, huge))(t) }
 
 func mapAnonymous(size int, huge bool) ([]byte, error) {
@@ -62,7 +59,6 @@ func mapAnonymous(size int, huge bool) ([]byte, error) {
 	return b, os.NewSyscallError("madvise", unix.Madvise(b, advice))
 }
 
-// fill writes numbers that depend on their position and on seed; check compares them.
 func fill(b []byte, seed uint64) {
 	for i := 0; i < len(b); i += 8 {
 		binary.NativeEndian.PutUint64(b[i:], (uint64(i)+seed)*0x9e3779b97f4a7c15)
@@ -78,7 +74,6 @@ func check(b []byte, seed uint64) error {
 	return nil
 }
 
-// with opens a GPU and maps memory of some size for do.
 func with(t *T, size int, do func(f *gpudriver.File, b []byte)) {
 	f := open(t)
 	defer f.Close()
@@ -87,13 +82,11 @@ func with(t *T, size int, do func(f *gpudriver.File, b []byte)) {
 	do(f, b)
 }
 
-// toGPU moves all pages of memory to the GPU.
 func toGPU(t *T, f *gpudriver.File, b []byte) {
 	n := must(f.ToGPU(b))(t)
 	t.require(n == uint64(len(b)/page), "%d pages of %d were moved", n, len(b)/page)
 }
 
-// inGPU counts pages in the GPU's memory; each must have its own location.
 func inGPU(t *T, f *gpudriver.File, b []byte) int {
 	seen := make(map[uint64]bool)
 	for _, p := range must(f.Where(b))(t) {
@@ -106,7 +99,6 @@ func inGPU(t *T, f *gpudriver.File, b []byte) int {
 	return len(seen)
 }
 
-// inMemory returns test with a GPU and memory of some size; 0: moveSize.
 func inMemory(size int, test func(t *T, f *gpudriver.File, b []byte)) func(t *T) {
 	return func(t *T) { with(t, cmp.Or(size, moveSize), func(f *gpudriver.File, b []byte) { test(t, f, b) }) }
 }
@@ -130,7 +122,6 @@ func badMoves(t *T, f *gpudriver.File, b []byte) {
 	t.refused("places of no page", where(pos+1, page, pos), unix.EINVAL)
 }
 
-// addressOf returns the address of memory.
 func addressOf(b []byte) uint64 { return uint64(reflect.ValueOf(b).Pointer()) }
 
 func words(list ...uint64) (b []byte) {
@@ -142,8 +133,7 @@ func words(list ...uint64) (b []byte) {
 
 func byTouch(t *T) { moveAndTouch(t, moveTimes, false) }
 
-// moveAndTouch moves memory to the GPU and touches it, several times, with small and with huge pages. some: pages may
-// stay in RAM, because the kernel is using them.
+// some: the kernel may keep pages in RAM.
 func moveAndTouch(t *T, times int, some bool) {
 	for _, huge := range []bool{false, true} {
 		t.step = fmt.Sprintf("huge pages %v", huge)
@@ -178,7 +168,6 @@ func moveAndTouch(t *T, times int, some bool) {
 func byRequest(t *T, f *gpudriver.File, b []byte) {
 	fill(b, 7)
 	toGPU(t, f, b)
-	// Pages in the GPU are not moved again.
 	n, err := f.ToGPU(b)
 	t.require(err == nil && n == 0, "moved again: %d pages, %v", n, err)
 	n, err = f.ToRAM(b[:len(b)/2])
@@ -210,7 +199,7 @@ func stays(t *T, f *gpudriver.File, _ []byte) {
 	defer t.unmap(locked)
 	fill(locked, 4)
 	t.ok(unix.Mlock(locked))
-	toGPU(t, f, locked) // mlock allows that pages move to other memory
+	toGPU(t, f, locked)
 	t.ok(check(locked, 4))
 }
 
@@ -240,7 +229,7 @@ func unmapped(t *T) {
 	left(0)
 }
 
-// forked: Go's runtime does not support fork, so the child calls nothing of it: it compares, writes and exits.
+// forked: Go's runtime does not support fork; the child compares, writes and exits without it.
 func forked(t *T, f *gpudriver.File, b []byte) {
 	for _, childFirst := range []bool{true, false} {
 		fill(b, 8)
@@ -251,8 +240,7 @@ func forked(t *T, f *gpudriver.File, b []byte) {
 	}
 }
 
-// fork makes a child compare memory that fill wrote with seed 8, and write over it. The parent checks it meanwhile,
-// unless the child is first.
+// The parent checks the memory meanwhile, unless the child is first.
 func fork(t *T, b []byte, childFirst bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -284,7 +272,6 @@ func fork(t *T, b []byte, childFirst bool) {
 	t.require(w.Exited() && w.ExitStatus() == 0 && err == nil, "the child: status %#x, %v", w, err)
 }
 
-// killed: this program is started again as hold, and killed with all its pages in the GPU.
 func killed(t *T) {
 	c := exec.Command("/proc/self/exe", "hold", t.gpu.Path, strconv.Itoa(moveSize))
 	out := must(c.StdoutPipe())(t)
@@ -294,13 +281,12 @@ func killed(t *T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	info := ask(t)
 	err = errors.Join(err, c.Process.Kill())
-	_ = c.Wait() // killed
+	_ = c.Wait()
 	t.require(err == nil, "%q: %w", line, err)
 	t.require(info.Private == uint64(moveSize/page), "%d pages are there", info.Private)
 	t.ok(wait("the pages are gone", func() bool { return ask(t).Private == 0 }))
 }
 
-// hold moves memory to a GPU and waits until it is killed.
 func hold(t *T, path, size string) {
 	n := must(strconv.Atoi(size))(t)
 	t.gpu.Path = path
@@ -309,12 +295,11 @@ func hold(t *T, path, size string) {
 		toGPU(t, f, b)
 		fmt.Println("ready")
 		for {
-			_ = unix.Pause() // it returns after any signal but SIGKILL
+			_ = unix.Pause()
 		}
 	})
 }
 
-// written: one thread counts up numbers in all pages while another moves the pages.
 func written(t *T) {
 	const size = 256 << 10
 	with(t, size, func(f *gpudriver.File, b []byte) {
@@ -349,7 +334,6 @@ func written(t *T) {
 	})
 }
 
-// evicted: removal of a GPU moves its pages to RAM.
 func evicted(t *T, f *gpudriver.File, b []byte) {
 	fill(b, 9)
 	toGPU(t, f, b)
@@ -365,7 +349,6 @@ const (
 	uffdMissing  = 1          // UFFDIO_REGISTER_MODE_MISSING
 )
 
-// userFault makes page faults in memory wait for this program, which does not serve them, until the caller closes fd.
 func userFault(t *T, b []byte) (fd int) {
 	r, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	t.require(errno == 0, "userfaultfd: %w", errno)
@@ -380,14 +363,15 @@ func userFault(t *T, b []byte) (fd int) {
 	return int(r)
 }
 
-// unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay removal.
+// unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay
+// removal.
 func unserved(t *T, f *gpudriver.File, b []byte) {
 	answer := b[page:]
 	fd := userFault(t, answer)
 	b[0] = 1
 	asked := make(chan error, 1)
 	go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
-	// When fd is readable, the thread that writes the answer has had its page fault, and waits.
+	// When fd is readable, the thread that writes the answer waits for its page fault.
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, int(patience.Milliseconds()))
 	t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)
@@ -399,7 +383,6 @@ func unserved(t *T, f *gpudriver.File, b []byte) {
 		err = errors.Join(err, fmt.Errorf("the call has ended: %v", e))
 	default:
 	}
-	// Once fd is closed, Linux serves the page fault, and the call ends.
 	t.ok(errors.Join(err, unix.Close(fd), <-asked, <-gone, bind(t.gpu, "bind")))
 }
 
@@ -410,7 +393,6 @@ func touchAndWrite(t *T) {
 
 func someByTouch(t *T) { moveAndTouch(t, moveTimes/4+1, true) }
 
-// rebound: the program moves pages all the time, while the GPU is removed and added.
 func rebound(t *T) {
 	b := anonymous(t, piece, false)
 	defer t.unmap(b)
@@ -419,7 +401,7 @@ func rebound(t *T) {
 	move := func() error {
 		list, err := gpudriver.List()
 		if err != nil || len(list) == 0 {
-			return nil // it is being removed
+			return nil
 		}
 		f, err := gpudriver.Open(list[0].Path)
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) {
@@ -446,8 +428,6 @@ func rebound(t *T) {
 	t.ok(check(b, 11))
 }
 
-// leave moves memory to the GPU, prints the location of each page, and ends: the bytes stay there until the memory is
-// allocated again.
 func leave(t *T, size string) {
 	t.gpu = only(t)
 	n := must(strconv.Atoi(size))(t)

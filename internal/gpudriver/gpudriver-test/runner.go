@@ -12,20 +12,19 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// testCase is a test of the driver. It must leave all memory of the GPU free.
+// A testCase must leave all memory of the GPU free.
 type testCase struct {
 	name string
 	run  func(t *T)
 }
 
-// T collects the errors of a running test. Its methods may only be called on the test's goroutine.
+// T collects the errors of a test. Its methods may only be called on the test's goroutine.
 type T struct {
-	gpu  gpudriver.GPU // the GPU under test
-	step string        // the step of the test, named in its errors; "": none
+	gpu  gpudriver.GPU
+	step string
 	errs []error
 }
 
-// run runs f and returns its errors.
 func run(f func(t *T)) error {
 	t := &T{}
 	done := make(chan struct{})
@@ -37,7 +36,6 @@ func run(f func(t *T)) error {
 	return errors.Join(t.errs...)
 }
 
-// note adds an error, if there is one; the test goes on.
 func (t *T) note(err error) {
 	if err != nil && t.step != "" {
 		err = fmt.Errorf("%s: %w", t.step, err)
@@ -47,7 +45,6 @@ func (t *T) note(err error) {
 	}
 }
 
-// ok ends the test if there is an error. Deferred functions run.
 func (t *T) ok(err error) {
 	if err != nil {
 		t.note(err)
@@ -55,21 +52,18 @@ func (t *T) ok(err error) {
 	}
 }
 
-// require ends the test with an error if holds is false.
 func (t *T) require(holds bool, format string, args ...any) {
 	if !holds {
 		t.ok(fmt.Errorf(format, args...))
 	}
 }
 
-// refused adds an error unless a call failed with errno want.
 func (t *T) refused(call string, got error, want unix.Errno) {
 	if !errors.Is(got, want) {
 		t.note(fmt.Errorf("%s: %v, and not %v", call, got, want))
 	}
 }
 
-// unmap unmaps memory, and adds the error, if there is one.
 func (t *T) unmap(b []byte) { t.note(unix.Munmap(b)) }
 
 // must returns a function that ends test t if the call failed, and else returns its value: f :=
@@ -81,11 +75,8 @@ func must[V any](v V, err error) func(t *T) V {
 	}
 }
 
-// errOf returns the error of a call that also returns a value.
 func errOf[V any](_ V, err error) error { return err }
 
-// beside runs do, and meanwhile calls again repeatedly on another goroutine, until do has returned
-// or again fails. It ends the test if there is an error.
 func (t *T) beside(again func() error, do func()) {
 	var end atomic.Bool
 	done := make(chan error, 1)
@@ -108,7 +99,6 @@ func (t *T) beside(again func() error, do func()) {
 	}
 }
 
-// wait polls until done returns true; after patience it returns an error that names what.
 func wait(what string, done func() bool) error {
 	for start := time.Now(); !done(); runtime.Gosched() {
 		if time.Since(start) > patience {

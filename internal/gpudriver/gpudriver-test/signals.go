@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// notInterrupted: the first call by which a program makes Linux watch its memory starts again after a signal, and does
-// not fail. A process makes one such call, so each call has its own process.
+// notInterrupted: the first call by which a process makes Linux watch its memory starts again after a signal.
+// Each call needs its own process.
 func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
 	for _, call := range []string{"region", "where"} {
 		out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput()
@@ -21,8 +21,8 @@ func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
 	}
 }
 
-// signalled makes the call in that process. During the call Linux locks all mappings of the process, more
-// than 8,000; meanwhile another thread sends it signals, at most 4,096.
+// signalled makes the call while another thread sends signals. Linux locks all mappings of the process, more
+// than 8,000.
 func signalled(t *T, call string) {
 	runtime.LockOSThread()
 	t.gpu = only(t)
@@ -40,7 +40,7 @@ func signalled(t *T, call string) {
 		}
 		var err error
 		for i := 0; i < 4096 && !done.Load() && err == nil; i++ {
-			err = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // for which the Go runtime has a handler
+			err = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG)
 		}
 		sent <- err
 	}()

@@ -11,14 +11,11 @@ import (
 	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
-// stressTime is the shortest time for which pages move while the NIC writes to them.
 const stressTime = time.Minute
 
-// requestPoll is the interval at which answerRequest looks for a request.
 const requestPoll = 50 * time.Microsecond
 
-// answerRequest answers a request of the NIC for pages of a region, if there is one, with the driver's answer. It may
-// run on another goroutine.
+// answerRequest may run on another goroutine.
 func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	if !n.control.Requested() {
 		time.Sleep(requestPoll)
@@ -42,8 +39,6 @@ func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	return err
 }
 
-// countUp makes the NIC count up a number in each page, and the program another one, while pages move to the GPU and
-// back. It returns the number of pages in which the NIC's number is wrong.
 func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 	const pages = 32
 	onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
@@ -72,7 +67,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 			before = must(r.Stats())(t)
 			x = n.do(testnic.Stop)
 		})
-		if n.control.Requested() { // a request that answerRequest has not seen before beside ended
+		if n.control.Requested() {
 			n.control.Respond(&testnic.Response{Failed: true})
 		}
 		for i := range pages {
@@ -102,7 +97,7 @@ func stress(t *T) {
 	t.require(wrong == 0, "%d pages have lost writes", wrong)
 }
 
-// loses returns a negative control of stress: with a faulty NIC numbers must be wrong.
+// loses is a negative control of stress: with a faulty NIC numbers must be wrong.
 func loses(mode uint64) func(t *T) {
 	return func(t *T) {
 		t.ok(wait("a write is lost", func() bool { return countUp(t, mode, time.Second/2) > 0 }))

@@ -1,7 +1,6 @@
-// Package testnic is the interface by which gpudriver-test, in a guest, commands a NIC that is a goroutine of a test on
-// the host (test/internal/gpulab): a page at offset 0 of the GPU's memory, which the program has allocated. The NIC
-// reads and writes memory at the locations that the driver returns, releases pages when the mailbox requests it, and
-// counts.
+// Package testnic is the interface by which gpudriver-test, in a guest, commands a NIC that is a goroutine of
+// a test on the host (test/internal/gpulab): a page at offset 0 of the GPU's memory, which the program has
+// allocated.
 //
 // Each side writes a part of the page, and then increments a word that the other side polls.
 package testnic
@@ -27,13 +26,13 @@ const (
 // Modes of the NIC.
 const (
 	Answers   = iota
-	Silent    // the NIC acknowledges no request; it frees requests that the driver gave up
-	Dead      // the NIC acknowledges no request, and frees none
-	Sabotages // the NIC acknowledges the release of pages in the GPU, and then writes to them once more
-	Believes  // the NIC uses the pages of an answer in the GPU, although a later request has revoked the answer
+	Silent    // no request is acknowledged; requests that the driver gave up are freed
+	Dead      // no request is acknowledged or freed
+	Sabotages // the release of pages in the GPU is acknowledged, and then they are written once more
+	Believes  // pages of an answer in the GPU are used, although a later request has revoked the answer
 )
 
-// Fields of a request in the log. Flags is 1 if the driver gave the request up.
+// Fields of a request in the log. Flags is 1 if the driver gave it up.
 const (
 	Region = iota
 	First
@@ -46,26 +45,26 @@ const (
 
 // Counts are the first results of Stop.
 const (
-	Written  = iota // writes to all pages
-	Requests        // requests for pages
-	Acks            // invalidations of the region that the NIC acknowledged
+	Written  = iota // to all pages
+	Requests        // for pages
+	Acks            // of invalidations of the region
 	Stale           // answers with pages that were invalidated meanwhile
 	Counts
 )
 
-// MaxPages is the maximum of pages in which the NIC counts up.
+// MaxPages bounds the pages in which the NIC counts up.
 const MaxPages = 64
 
-// MaxRequest is the maximum of pages that the NIC requests at a time.
+// MaxRequest bounds the pages of a request.
 const MaxRequest = 16
 
-// MaxLog is the maximum of requests in the log; there may have been more.
+// MaxLog bounds the requests in the log; there may have been more.
 const MaxLog = 32
 
-// The page has four parts, each with a word that is incremented when the part has changed.
+// The page's parts, each with a word that is incremented when the part has changed.
 const (
-	atCommand  = 0   // from the program: number, op, arguments
-	atResult   = 128 // from the NIC: number, status, results
+	atCommand  = 0   // number, op, arguments
+	atResult   = 128 // number, status, results
 	atRequest  = 2048
 	atResponse = 2560
 )
@@ -78,7 +77,7 @@ type Command struct {
 
 // Result is from the NIC.
 type Result struct {
-	Failed bool // the test on the host reports the reason
+	Failed bool // the test on the host has the reason
 	_      [3]byte
 	Words  [MaxLog*Fields + 1]uint64
 }
@@ -89,18 +88,17 @@ type Request struct {
 	First     uint64
 }
 
-// Response is the program's answer. The location of pages that are absent or read-only is 0.
+// Response is the program's answer.
 type Response struct {
 	Generation uint32
-	Failed     bool // the program has no pages for the NIC, for example because the region is closed
+	Failed     bool // there are no pages, for example because the region is closed
 	_          [3]byte
-	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind
+	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind; 0: absent or read-only
 }
 
 // Control is the page.
 type Control []byte
 
-// write writes a part of the page, and then increments its word.
 func (c Control) write(pos int, part any) {
 	if _, err := binary.Encode(c[pos+4:], binary.LittleEndian, part); err != nil {
 		panic(err) // all parts have a fixed size
@@ -110,17 +108,16 @@ func (c Control) write(pos int, part any) {
 
 func read[T any](c Control, pos int) (part T) {
 	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, &part); err != nil {
-		panic(err) // all parts have a fixed size
+		panic(err)
 	}
 	return part
 }
 
-// pending reports whether one side has sent a message without an answer.
 func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
-// Command gives the NIC a command. The caller has waited for the result of the previous command.
+// Command gives the NIC a command, after the result of the last one.
 func (c Control) Command(op uint32, args ...uint64) {
 	x := Command{Op: op}
 	copy(x.Args[:], args)
@@ -148,7 +145,7 @@ func (c Control) Result(x *Result) { c.write(atResult, x) }
 // GetResult reads the answer.
 func (c Control) GetResult() Result { return read[Result](c, atResult) }
 
-// Request asks the program for pages. The caller has waited for the response to the previous request.
+// Request asks the program for pages, after the response to the last request.
 func (c Control) Request(x Request) { c.write(atRequest, x) }
 
 // Requested reports whether there is a request without a response.
