@@ -37,8 +37,7 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier is the memory for notices to the driver, which answer no request. Several goroutines
-// send notices, so it has a lock and its own copier.
+// notifier is the memory for notices, which are frames to the driver that answer no request.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -46,7 +45,7 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the notice that a job has ended. The notice may be lost.
+// jobDone sends the driver the notice that a job has ended.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)
 	if s.Err != nil {
@@ -63,8 +62,7 @@ func (p *Port) notice(f func(frame []byte) []byte) {
 	p.putOwn(p.notify.copier, &p.notify.pkt)
 }
 
-// Digest calls gpumem.Engine.DigestIdle of the port's engine. Only the host calls it, never a
-// guest.
+// Digest calls gpumem.Engine.DigestIdle of the port's engine.
 func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent, hurry <-chan struct{}) ([32]byte, error) {
 	return p.engine.DigestIdle(ctx, gpu, extents, hurry)
 }
