@@ -3,15 +3,15 @@ package gve
 // linkSpeed is the default of Options.LinkSpeed, in Mbit/s.
 const linkSpeed = 100_000
 
-// reportLinkSpeed carries out REPORT_LINK_SPEED: it writes the speed to the address of a u64.
+// reportLinkSpeed carries out REPORT_LINK_SPEED: address of a u64.
 func (d *Device) reportLinkSpeed(b *body) error {
 	var out [8]byte
 	be.PutUint64(out[:], uint64(d.conf.LinkSpeed))
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink sets whether the link is up, which is the default. While the link is down, the device
-// receives no frames and drops frames to send. Any goroutine may call it.
+// SetLink sets whether the link is up, which is the default. While the link is down, the port takes no packets
+// from the wire and sends none. Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {
@@ -22,8 +22,7 @@ func (d *Device) SetLink(up bool) {
 	d.event()
 }
 
-// AskReset asks the driver to reset the device. The device also calls it when one of its queues has
-// stopped on an error. Any goroutine may call it.
+// AskReset asks the driver to reset the device. Any goroutine may call it.
 func (d *Device) AskReset() {
 	d.status.Or(statusReset)
 	d.event()
