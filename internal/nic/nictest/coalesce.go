@@ -18,7 +18,7 @@ import (
 // tcpStream makes the frames of a TCP flow, as a sender without TSO does.
 type tcpStream struct {
 	a, b    Guest
-	spec    Spec // describes the next frame
+	spec    Spec // of the next frame
 	source  uint16
 	id      uint16
 	fixedID bool // IPv4: DF, with equal identifications
@@ -34,7 +34,6 @@ func (s *tcpStream) frame(n int, flags uint8) Frame {
 	return f
 }
 
-// finish sets header fields that Make does not set.
 func (s *tcpStream) finish(f *Frame) {
 	be := binary.BigEndian
 	var h splitter.Headers
@@ -63,7 +62,6 @@ func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	return append(fs, s.frame(n, splitter.PSH))
 }
 
-// complete returns the frame's bytes with its checksum complete.
 func (f *Frame) complete(t testing.TB) []byte {
 	t.Helper()
 	b := f.Bytes()
@@ -104,8 +102,8 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that
-// cutting the received packets returns the original frames.
+// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that cutting these
+// gives the original frames.
 func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	frames, packets := b.Port().Coalesced()
@@ -152,9 +150,7 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// coalesces checks that frames of a flow in one batch reach a guest as one GSO packet, split once,
-// with its payload in one piece. Counters, flow counters and taps see the frames as they crossed
-// the wire.
+// coalesces checks that frames of a flow in one batch reach a guest as one GSO packet.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
@@ -251,11 +247,9 @@ func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadOf returns the number of received bytes of payload.
 func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// apart checks that each frame comes by itself, unchanged, if the driver accepts no GSO packets or
-// coalescing is off.
+// apart checks that each frame comes by itself if the driver accepts no GSO packets or coalescing is off.
 //
 // Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
@@ -278,8 +272,7 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// mergeShortage checks that, if there are too few buffers for a merge, its frames come one by one
-// into the posted buffers, and the other frames later, in order, when the driver posts more.
+// mergeShortage checks that, with too few buffers for a merge, its frames come one by one.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
@@ -317,8 +310,6 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 }
 
 // mergeModel sends random frames of several flows together; some end a merge or join none.
-// It checks that cutting the received packets returns the frames of each flow, in order, with
-// coalescing and without.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
@@ -355,7 +346,7 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 					mss = 0
 				case 6:
 					if len(fs) > 0 {
-						fs = append(fs, fs[rnd.IntN(len(fs))]) // a repeated frame
+						fs = append(fs, fs[rnd.IntN(len(fs))]) // repeated
 					}
 				}
 				f := s.frame(mss, flags)
@@ -380,16 +371,16 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tweak changes a field of a frame's header, so that the frame ends a merge.
+// tweak changes a header field, so that the frame ends a merge.
 func tweak(f *Frame, rnd *rand.Rand) {
 	var h splitter.Headers
 	_ = splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h)
 	ip, tcp := f.Header[h.L3Off:], f.Header[h.L4Off:]
 	switch rnd.IntN(4) {
 	case 0:
-		tcp[14]++ // window
+		tcp[14]++
 	case 1:
-		tcp[11]++ // acknowledgment
+		tcp[11]++
 	case 2:
 		ip[1] ^= 0x10 // TOS, or the flow label of IPv6
 	case 3:
@@ -405,8 +396,7 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	}
 }
 
-// mergeOrder checks that a frame of unknown flow, here a fragment, keeps its place among frames
-// that the NIC merges.
+// mergeOrder checks that a fragment keeps its place among frames that the NIC merges.
 //
 // Invariant: nic: No packet overtakes its flow.
 func mergeOrder(t *testing.T, lab Lab, _ Traits) {
@@ -449,8 +439,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// badSumAlone checks that a frame with a bad checksum joins no merge, and ends the open merge of
-// its flow. The receiver gets the frame as it was sent.
+// badSumAlone checks that a frame with a bad checksum joins no merge, and arrives as it was sent.
 //
 // Invariant: nic: Only frames with good checksums are merged.
 func badSumAlone(t *testing.T, lab Lab, _ Traits) {

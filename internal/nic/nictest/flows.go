@@ -86,8 +86,8 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks a queue's counts of the flow to TCP port 2000, after the NIC has merged all
-// frames of the flow to one packet. split: payload is in GPU memory, bounced if o has NoP2P.
+// countedMerged checks a queue's counts of the flow to TCP port 2000, whose frames the NIC has merged to one
+// packet. split: payload is in GPU memory.
 func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
 	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}
