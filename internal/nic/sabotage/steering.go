@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// next returns the number of the next queue, modulo the number of queues.
 func next(s *control.State, queue uint16) uint16 { return (queue + 1) % uint16(len(s.Splits)) }
 
 // turnKey makes the NIC compute RSS hashes with a key rotated by one byte.
@@ -20,8 +19,7 @@ func turnKey(f *nic.Sabotage) {
 	}
 }
 
-// shiftTable makes the NIC use an RSS table in which every second entry names the next queue, if
-// the table has several entries.
+// shiftTable makes every second entry of an RSS table with several entries name the next queue.
 func shiftTable(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		if s.RSS.Table = slices.Clone(s.RSS.Table); len(s.RSS.Table) > 1 {
@@ -33,7 +31,7 @@ func shiftTable(f *nic.Sabotage) {
 	}
 }
 
-// shiftRules makes the NIC send the frames of each flow rule to the next queue.
+// shiftRules makes the frames of a flow rule go to the next queue.
 func shiftRules(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		s.Rules = slices.Clone(s.Rules)
