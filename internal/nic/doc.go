@@ -26,8 +26,8 @@
 // and creates
 //
 //   - one Port of all its RxQueues, by NewPort, with the limits of its driver (wire.Limits);
-//   - for each TxQueue a Transmitter, by Port.NewTransmitter, and a Sender, by NewSender. The
-//     Sender is the queue's worker: it holds and retries frames for busy receivers, sleeps, and stops;
+//   - for each TxQueue a Transmitter, by Port.NewTransmitter, and a Sender, by NewSender, which is
+//     the queue's worker;
 //   - EventFDs, for the eventfds that a frontend passes to it; and a Monitor, by NewMonitor, which
 //     frees writers that block in one of these eventfds, and calls the device model (Monitored) for
 //     kicks of receive queues and for timed work.
@@ -35,38 +35,33 @@
 // # Faults
 //
 // A user can make a port drop an interrupt (LoseInterrupt), delay transmit completions (DelayCompletions), or
-// take no receive buffers for a time (Exhaust). Config.Sabotage gives a port other faults, which it has from its
-// creation on (package sabotage).
+// take no receive buffers for a time (Exhaust). Config.Sabotage gives a port other faults (package sabotage).
 //
 // # Fairness
 //
 // Ports that wait for buffers of a receive queue get about equal numbers of frames into it, however many queues
-// each port waits with, and whatever the length of the frames (RxBase). RxBase first wakes a Sender of the port
-// that has had fewest frames, and at most one Sender of a port at a time. A woken Sender has a turn, which ends
-// when it has tried to send. A Sender that is awake sends without a turn while there are buffers, and these
-// frames count for its port. When a port is more than 128 frames ahead of a port that has a turn, its frames
-// wait until that turn has ended (RxBase.Admit). A guest with two NICs has two shares. A polling thread
-// (Pollers) also serves ports in turn, by bytes.
+// each port waits with, and whatever the length of the frames (RxBase). RxBase gives a turn to a Sender of the
+// port that has had fewest frames, and at most one turn at a time to a port. A Sender that is awake sends
+// without a turn while there are buffers, and these frames count for its port. When a port is more than 128
+// frames ahead of a port that has a turn, its frames wait until that turn has ended (RxBase.Admit). A polling
+// thread (Pollers) also serves ports in turn, by bytes.
 //
 // A Sender holds a frame for a receiver without buffers in one of its Batch slots. When held frames fill all
 // slots, the Sender may drop the oldest held frames of the receiver that has most, and leave it one slot in
 // eight; the dropped frames count as DropSlowReceiver. It does so only if, in the last second, frames to that
 // receiver have waited for more than 50 ms, it took fewer than 5,000 frames and less than half of the frames
-// sent to it, and frames went to another receiver. (Sums over the last second decay exponentially, with a time
-// constant of 1 s. If a receiver takes no frame for Patience, the Sender drops its held frames in any case.
-// Patience counts time during which the Sender ran: the Sender looks at the clock once a step, a 16th of
-// Patience, and the time between two looks counts as two steps at most. So time in which the host has suspended
-// the Sender hardly counts.
+// sent to it, and frames went to another receiver. If a receiver takes no frame for Patience, the Sender drops
+// its held frames in any case. Patience counts time during which the Sender ran: the Sender looks at the clock
+// once a step, a 16th of Patience, and the time between two looks counts as two steps at most. So time in which
+// the host has suspended the Sender hardly counts.
 //
 // The number of frames sent to a receiver is the number taken from the ring for it, plus its share of the frames
 // that still wait in the ring, estimated from the mix of recent frames. While held frames fill all slots and the
 // driver's ring is full, the driver waits too and can send no faster than the receiver takes frames. For that
-// time the Sender counts the rate at which the ring filled. A ring that is not full shows that its driver does
-// not wait for the Sender.
+// time the Sender counts the rate at which the ring filled.
 //
-// Some delay remains. A Sender waits for a receiver that takes 5,000 frames a second or more; meanwhile the
-// frames to other receivers share the Sender's slots with the frames to this one. It takes some seconds until a
-// Sender finds a receiver slow that was fast before.
+// Some delay remains: while a Sender waits for a receiver that is not slow, frames to other receivers share the
+// Sender's slots with the frames to this one.
 //
 // # Receive coalescing
 //
@@ -81,8 +76,7 @@
 // one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the wire;
 // Coalesced counts merged frames.
 //
-// Cost: a queue has at most 8 open merges, each of at most 256 frames, 64 KiB and 128 memory segments. No packet
-// causes an allocation, apart from scratch memory of a queue that its first batches allocate.
+// Cost: a queue has at most 8 open merges, each of at most 256 frames, 64 KiB and 128 memory segments.
 //
 // # Merges that outlive their batch
 //
@@ -99,12 +93,9 @@
 //
 // A merge also ends when Hold has passed since its first frame was held, and before its queue stops (FlushRx).
 // If the queue lacks buffers then, the port puts the merge's frames one by one as far as buffers last, and the
-// other frames wait; the next frames of the flow are Busy meanwhile. When limits.Patience has passed since the
-// merge's time was up, the port drops its frames, and counts them as DropNoBuffer at queue and link.
+// other frames wait. When limits.Patience has passed since the merge's time was up, the port drops its frames,
+// and counts them as DropNoBuffer at queue and link.
 //
 // Cost: at most 64 merges and 1 MiB of payload for a queue, and one goroutine for a port, which sleeps while
 // nothing is held.
-//
-// The outbox of internal/wire/gateway, which is not a NIC, also uses a Sender, over a queue of netstack's
-// packets.
 package nic

@@ -33,7 +33,7 @@ func (e *EventFD) Write() {
 	e.inside.Add(-1)
 }
 
-// Fire signals the eventfd: it calls Enter and Write.
+// Fire calls Enter and Write.
 func (e *EventFD) Fire() {
 	e.Enter()
 	e.Write()
@@ -50,8 +50,7 @@ func (e *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full, which frees one blocked writer. Otherwise it does not read it, because
-// a read would lose a signal.
+// drain reads the eventfd if it is full, which frees one blocked writer; else a read would lose a signal.
 func (e *EventFD) drain() {
 	e.file.do(func(fd int) {
 		if isFull(fd) {
@@ -98,7 +97,7 @@ func (fds *EventFDs) New(fd int) *EventFD {
 	return e
 }
 
-// End ends an EventFD that its owner does not use any more; nil is allowed. If writers are inside, Free closes
+// End ends an EventFD, which its owner does not use any more; nil is allowed. If writers are inside, Free closes
 // the eventfd later.
 func (fds *EventFDs) End(e *EventFD) {
 	if e == nil {
@@ -129,14 +128,12 @@ func (fds *EventFDs) Park() bool {
 	return true
 }
 
-// busy reports whether writers are inside, or an ended EventFD has not been closed yet.
 func (fds *EventFDs) busy() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()
 	return len(fds.ended) > 0 || fds.anyOpen((*EventFD).Busy)
 }
 
-// anyStuck reports whether a writer is blocked in an EventFD that has not ended.
 func (fds *EventFDs) anyStuck() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()
@@ -168,7 +165,7 @@ func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
 // freeTime bounds one call of Free: the frontend may fill an eventfd again and again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees writers of ended EventFDs, and closes the EventFDs that have no writers left.
+// Free frees writers of ended EventFDs, and closes the ones without writers.
 func (fds *EventFDs) Free() {
 	fds.mu.Lock()
 	left := fds.ended

@@ -8,12 +8,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Parameters by which a Sender finds slow receivers, and the bound of the receivers that it keeps.
+// Parameters by which a Sender finds slow receivers.
 const (
-	// slowWait is how long frames to a receiver must have waited, in the last second, before it may be slow.
+	// slowWait is how long frames to a slow receiver must have waited in the last second.
 	slowWait = 50 * time.Millisecond
 	// judgeAgain is the interval after which the Sender judges a receiver again. It is longer than slowWait because
-	// the decaying sum of the wait is a bit less than the real time.
+	// the decaying sum of the wait is less than the real time.
 	judgeAgain = slowWait * 6 / 5
 	// slowRate is the rate, in frames a second, from which on a receiver is never slow.
 	slowRate = 5000
@@ -21,28 +21,27 @@ const (
 	slowKeeps = 8
 	// window is the time over which a Sender judges its receivers.
 	window = time.Second
-	// recent bounds the number of recent frames from which the Sender estimates the mix of the frames in the ring.
+	// recent bounds the number of frames from which the Sender estimates the mix of the frames in the ring.
 	recent = 1024
-	// The rate of a receiver's frames has risen if surge frames came within about surgeTime.
-	surge     = 32
-	surgeTime = 10 * time.Millisecond
-	// maxReceivers bounds the receivers in memory.
+	// A receiver's rate has risen if surge frames came within about surgeTime.
+	surge        = 32
+	surgeTime    = 10 * time.Millisecond
 	maxReceivers = 64
 )
 
-// receiver is a Sender's state for one receive queue: the frames sent to it and taken by it. Rates
-// are exponentially weighted sums with a time constant of 1 s.
+// receiver is a Sender's state for one receive queue. Rates are exponentially weighted sums with a time constant
+// of 1 s.
 type receiver struct {
 	queue             wire.Waitable
 	place             int // index in receivers.known
-	newSent, newTaken int // frames since updated: the Sender reads the clock only while it holds frames
+	newSent, newTaken int // frames since updated
 	held              int
 
 	updated     time.Time
 	sent, taken float64
-	waited      float64 // seconds during which the Sender held frames to it
-	stuck       float64 // part of waited: at the last look it had most held frames, and the driver's ring was full
-	stuckSent   float64 // part of sent: frames sent during stuck
+	waited      float64 // seconds during which frames to it were held
+	stuck       float64 // part of waited: it had most held frames, and the ring was full
+	stuckSent   float64 // frames sent during stuck
 
 	busy     bool
 	sticks   bool      // the time since updated counts as stuck
@@ -53,7 +52,7 @@ type receiver struct {
 	fill fill
 }
 
-// fill measures the rate at which frames to a receiver filled the ring of the Sender's driver.
+// fill measures the rate at which frames to a receiver filled the driver's ring.
 type fill struct {
 	since time.Time
 	came  int
@@ -63,7 +62,6 @@ type fill struct {
 	there  float64   // frames that had come at lastly
 }
 
-// receivers are the receivers of one Sender.
 type receivers struct {
 	known []*receiver
 	index map[wire.Waitable]*receiver
@@ -73,8 +71,7 @@ type receivers struct {
 	again bool // slow may find a slow receiver after judgeAgain
 }
 
-// find returns the state of a queue, which may be new. A Sender that sends to its receivers in turn finds each
-// one behind the previous one in known.
+// find returns the state of a queue, which may be new.
 func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
@@ -95,7 +92,7 @@ func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	return r
 }
 
-// add returns a slot for one more receiver: a new one, or the one updated longest ago without held frames.
+// add returns a slot for one more receiver, perhaps the one updated longest ago without held frames.
 func (rs *receivers) add() *receiver {
 	if len(rs.known) < maxReceivers {
 		if rs.index == nil {
@@ -186,7 +183,6 @@ func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	}
 }
 
-// pass updates a receiver's sums to now.
 func (r *receiver) pass(now time.Time) {
 	dt := now.Sub(r.updated).Seconds()
 	if dt <= 0 {
@@ -214,11 +210,11 @@ func (r *receiver) pass(now time.Time) {
 	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
-// mayBeSlow reports whether to call slow. all: the Sender holds all frames of its slots.
+// mayBeSlow reports whether to call slow. all: the Sender holds the frames of all its slots.
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
 // slow returns the receiver that has to give up frames, so that frames to others get slots; nil: none. backlog
-// is the number of frames in the ring; full means that the ring has no space for the driver.
+// is the number of frames in the ring; full: the ring has no space for the driver.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver
@@ -261,16 +257,15 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	return most
 }
 
-// offered returns how many frames came for a receiver in the last second, or would have come if it had taken
-// frames faster. share is the number of frames in the ring that go to it. While the ring was full the driver
-// waited: for that time offered uses the rate at which the ring was filled, at most twice slowRate.
+// offered estimates how many frames came for a receiver in the last second, or would have come if it had taken
+// frames faster. share is its number of frames in the ring. While the ring was full the driver waited: for that
+// time offered uses the rate at which the ring was filled.
 func (r *receiver) offered(share float64) float64 {
 	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 
-// note sets rate when the ring is full for the first time. share is the number of frames in the ring that go to
-// the receiver.
+// note sets rate when the ring is full for the first time. share is the receiver's number of frames in the ring.
 func (f *fill) note(share float64, full bool, now time.Time) {
 	there := float64(f.came) + share
 	if full && f.rate == 0 {
@@ -284,6 +279,5 @@ func (f *fill) note(share float64, full bool, now time.Time) {
 	}
 }
 
-// RingFull reports whether a ring with used of its size descriptors in use is as good as full: its driver may
-// have stopped sending for lack of free descriptors.
+// RingFull reports whether a ring with used of its size descriptors in use is as good as full for its driver.
 func RingFull(used, size int) bool { return 4*used >= 3*size }

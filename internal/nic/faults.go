@@ -16,7 +16,7 @@ const (
 	MaxExhaustion      = 10 * time.Second
 )
 
-// Bits of Port.trouble: reasons why batches need special treatment.
+// Bits of Port.trouble.
 const (
 	noCarrier = 1 << iota // the link is down
 	noBuffers
@@ -28,7 +28,7 @@ type faults struct {
 	delay    atomic.Int64 // of transmit completions, in nanoseconds
 	counters struct{ lost, late, refused atomic.Uint64 }
 
-	waiting atomic.Int32 // len(waiters)
+	waiting atomic.Int32
 	work    sync.WaitGroup
 	mu      sync.Mutex
 	waiters []wire.Waker // under mu: endExhaustion wakes them
@@ -36,11 +36,11 @@ type faults struct {
 	closed  bool
 }
 
-// FaultCounters count requested faults as they happened, with their keys in the JSON of vnic stat.
+// FaultCounters count requested faults as they happened.
 type FaultCounters struct {
 	LostInterrupts  uint64 `json:"lost_interrupts"`
 	LateCompletions uint64 `json:"late_completions"` // frames
-	Refused         uint64 `json:"refused"`          // frames refused by Exhaust, each retry included
+	Refused         uint64 `json:"refused"`          // by Exhaust, each retry included
 }
 
 // Faults reads the counters.
@@ -52,8 +52,8 @@ func (p *Port) Faults() FaultCounters {
 // LoseInterrupt makes the port drop the next interrupt of the driver, on whichever queue.
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
-// InterruptLost reports whether the device model must drop the interrupt that it is about to send. After a drop
-// the model sends the next interrupt even if the driver has not asked for one anew.
+// InterruptLost reports whether the device model must drop the interrupt that it is about to send. After that it
+// must send the next one even if the driver has not asked for it.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -94,9 +94,9 @@ func (p *Port) Exhaust(d time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(min(d, MaxExhaustion), func() {
 		defer f.work.Done()
-		f.mu.Lock() // until Exhaust has set timer
+		f.mu.Lock()
 		if f.timer != timer {
-			f.mu.Unlock() // Exhaust was called again
+			f.mu.Unlock()
 			return
 		}
 		f.timer = nil
@@ -106,7 +106,6 @@ func (p *Port) Exhaust(d time.Duration) {
 	f.mu.Unlock()
 }
 
-// stopTimer cancels the timer. The caller holds mu.
 func (f *faults) stopTimer() {
 	if f.timer != nil && f.timer.Stop() {
 		f.work.Done()
@@ -146,8 +145,8 @@ func (p *Port) set(what uint32, on bool) {
 
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
-// exhaustion is the Waitable for frames refused while noBuffers is set: the queue would not wake their senders
-// when the exhaustion ends.
+// exhaustion is the Waitable for refused frames: the queue would not wake their senders when the exhaustion
+// ends.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -200,10 +199,10 @@ type LateTxQueue interface {
 	DoneLate(token uint32) error
 }
 
-// maxLate bounds the delayed frames. Beyond it put completes the oldest ones early.
+// maxLate bounds the delayed frames; beyond it the oldest ones are completed early.
 const maxLate = 1 << 15
 
-// lateFrames are done frames that wait for their delayed completion, oldest first.
+// lateFrames are done frames whose completion is delayed, oldest first.
 type lateFrames struct {
 	q    LateTxQueue // nil: the queue cannot complete frames late
 	port *Port
@@ -216,9 +215,8 @@ type lateFrame struct {
 	token uint32
 }
 
-// end completes the frames, up to an error, and empties the list.
 func (l *lateFrames) end() {
-	_ = l.show(true) // the queue stops anyway
+	_ = l.show(true)
 	l.list, l.next = l.list[:0], 0
 }
 
@@ -244,7 +242,6 @@ func (l *lateFrames) put(fs []*TxFrame) error {
 	return nil
 }
 
-// give completes the oldest frame.
 func (l *lateFrames) give() error {
 	token := l.list[l.next].token
 	if l.next++; l.next == len(l.list) {
@@ -253,7 +250,7 @@ func (l *lateFrames) give() error {
 	return l.q.DoneLate(token)
 }
 
-// show completes the frames that are due, or all frames if all is set or the delay has ended.
+// show completes due frames, or all frames if all is set or the delay has ended.
 func (l *lateFrames) show(all bool) error {
 	all = all || !l.wanted()
 	for now := shape.Now(); l.some() && (all || l.list[l.next].due <= now); {

@@ -13,7 +13,6 @@ type flowCounter struct {
 	rx, tx direction
 }
 
-// direction is one direction of a flow counter's connection.
 type direction struct {
 	flow splitter.Flow
 
@@ -22,7 +21,7 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes; for TCP it also counts bytes that an earlier packet has carried.
+// count adds a packet of n payload bytes, and counts TCP bytes that an earlier packet has carried.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,7 +41,6 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 }
 
-// lose adds a dropped packet.
 func (d *direction) lose(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,14 +63,13 @@ func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 const maxRanges = 256
 
 // seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that is sent again
-// from a byte that comes late, after a loss or reordering before the flow counter. Numbers are compared by their
-// distance to edge, so they may wrap.
+// from a byte that comes late. Numbers are compared by their distance to edge, so they may wrap.
 type seen struct {
 	begun  bool
 	start  uint32
 	edge   uint32 // all numbers below count as passed
 	n      int
-	ranges [maxRanges]seqRange // numbers above edge that have passed: sorted, with gaps before and between them
+	ranges [maxRanges]seqRange // above edge: sorted, with gaps before and between them
 }
 
 type seqRange struct{ from, to uint32 }
@@ -85,7 +82,7 @@ func (s *seen) begin(start uint32) {
 	s.begun, s.start, s.edge, s.n = true, start, start, 0
 }
 
-// add adds [from, from+n) to the set and returns how many of these numbers were in it.
+// add adds [from, from+n) and returns how many of these numbers were in it.
 func (s *seen) add(from, n uint32) (again uint32) {
 	if n == 0 {
 		return 0

@@ -26,8 +26,7 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	}
 }
 
-// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as
-// well.
+// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as well.
 func dropFlow(a *flows.Acc, p *wire.Packet, r wire.DropReason) {
 	a.Drops[r]++
 	a.Lost += uint64(p.PayloadLen)

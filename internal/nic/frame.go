@@ -15,7 +15,6 @@ const MaxHeader = splitter.MaxHeader
 // MaxFrame is the longest frame, link header included, that a guest may send.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
-// firstLook is how many bytes of a frame ParseFrame reads at first.
 const firstLook = 128
 
 // ErrBadFrame is the error for a frame whose length or buffers are not possible.
@@ -81,7 +80,7 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 }
 
 // RelocatePayload finds the payload of p again after its memory may have moved: the same bytes of segs, which
-// are total bytes long. p keeps its headers, which have been checked.
+// are total bytes long. The headers stay.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxHeld bounds the open merges on a queue if merges outlive their batch.
+	// maxHeld bounds the open merges on a queue with Config.Hold.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload. When a merge needs more, the oldest merge
 	// ends.
@@ -33,10 +33,10 @@ const (
 type store struct {
 	free   []*held
 	chunks []dma.Segment
-	made   int         // chunks allocated
+	made   int
 	worker wire.Worker // for puts outside a sender's Deliver
 	cutter splitter.Segmenter
-	pkt    wire.Packet // result of frame
+	pkt    wire.Packet // of frame
 	hdr    [splitter.MaxHeader]byte
 	merged [splitter.MaxHeader]byte
 	meta   splitter.Meta
@@ -63,8 +63,8 @@ func newStore() *store {
 	return s
 }
 
-// keep copies the payload of the merges' frames of this batch to the port's memory: the senders own their frames
-// again when Deliver returns.
+// keep copies the payload of this batch's merged frames to the port's memory: the senders own their frames again
+// when Deliver returns.
 func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	now := int64(0)
 	for k := 0; k < m.n; {
@@ -81,7 +81,7 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 		}
 		if !m.store.room(g) {
 			if k > 0 && m.end(d, rq, batch, 0) {
-				k-- // the first merge is gone
+				k--
 			} else {
 				m.end(d, rq, batch, k)
 			}
@@ -103,7 +103,6 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// room reports whether the store has memory for a merge's frames of this batch.
 func (s *store) room(g *merge) bool {
 	n := int(g.Payload()+chunkBytes-1) / chunkBytes
 	if g.held != nil {
@@ -200,7 +199,7 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	return p
 }
 
-// release ends a merge with held frames: it puts them and the merge's frames of this batch into the queue as one
+// release ends a merge with held frames: it puts them and this batch's frames of the merge into the queue as one
 // packet, or else one by one. It returns false if held frames found no buffers: these stay held, and the batch's
 // frames become Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
@@ -260,7 +259,7 @@ func (m *merger) first(g *merge) *wire.Packet {
 	return &m.pkt
 }
 
-// late puts a held frame, which is Taken for its sender already, into the queue. false: there is no buffer.
+// late puts a held frame into the queue. false: there is no buffer.
 func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	rq.one(d, pkt, r)
 	switch pkt.Verdict.Kind {
@@ -272,7 +271,6 @@ func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	return true
 }
 
-// lose drops the held frames of a merge that found no buffers in time.
 func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	h := m.open[k].held
 	for m.store.cut(h); h.done < h.frames; h.done++ {
@@ -296,7 +294,7 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts a frame that was Taken for its sender, and is dropped now, at the link.
+// refuse counts a dropped frame, which was Taken for its sender, at the link.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
@@ -330,7 +328,7 @@ func (h *holder) close() {
 	<-h.done
 }
 
-// Wake implements wire.Waker: it makes the goroutine look for due merges now.
+// Wake implements wire.Waker: the goroutine looks for due merges now.
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:
@@ -369,8 +367,7 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake reports whether a packet may belong to a flow with an open merge on another queue: it could not be
-// split, or its flow is unknown.
+// mayOvertake reports whether a packet may belong to a flow with an open merge on another queue.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -425,7 +422,7 @@ func (rq *rxQueue) settle() {
 	}
 }
 
-// flushDue ends due merges of all queues, and returns when to call it again; MaxInt64: not before Wake.
+// flushDue ends due merges, and returns when to call it again; MaxInt64: not before Wake.
 func (p *Port) flushDue(now int64) (next int64) {
 	next = math.MaxInt64
 	for _, rq := range p.queues {
@@ -454,7 +451,7 @@ func (p *Port) flushSoon() {
 }
 
 // FlushRx tries to end the open merges of a receive queue. Frames that find no buffers stay held until there are
-// buffers, or until the port drops them.
+// buffers, or are dropped.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)

@@ -37,7 +37,7 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier is the memory for notices, which are frames to the driver that answer no request.
+// notifier is the memory for notices: frames to the driver that answer no request.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -45,7 +45,6 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the driver the notice that a job has ended.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)
 	if s.Err != nil {
@@ -54,7 +53,6 @@ func (p *Port) jobDone(s gpumem.Status) {
 	p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyJob(frame, p.conf.MAC, &c) })
 }
 
-// notice puts a frame made by f into receive queue 0.
 func (p *Port) notice(f func(frame []byte) []byte) {
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()

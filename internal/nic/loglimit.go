@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LogLimit logs at most one line a second, and adds to it how many lines it has suppressed since the previous
-// one. Any goroutine may use it.
+// LogLimit logs at most one line a second, with the number of lines suppressed before it. Any goroutine may use
+// it.
 type LogLimit struct {
 	mu   sync.Mutex
 	next time.Time

@@ -13,11 +13,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// stuckAfter is the interval at which the monitor looks for writers that block.
 const stuckAfter = limits.StuckWrite
 
-// Monitor is a goroutine that does a device's work outside its queues: it frees writers that block in the
-// frontend's eventfds, forwards kicks of receive queues, and calls the device when timed work is due.
+// Monitor is a goroutine for a device's work outside its queues: it frees writers that block in the frontend's
+// eventfds, forwards kicks of receive queues, and calls the device when timed work is due.
 type Monitor struct {
 	event
 	dev      Monitored
@@ -42,7 +41,7 @@ type Monitored interface {
 	TakeEventFDs()
 }
 
-const wakeTag = -1 // epoll data of the Monitor's own event
+const wakeTag = -1
 
 // NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
 func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) {
@@ -66,7 +65,7 @@ func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) 
 }
 
 // Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd. It is edge
-// triggered, because a signal that nobody consumes must not make the monitor spin.
+// triggered: a signal that nobody consumes must not make the monitor spin.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -117,8 +116,7 @@ func (m *Monitor) run() {
 	}
 }
 
-// look frees stuck writers when it is time, and returns when to look next; the zero Time: at the
-// next write.
+// look frees stuck writers when it is time, and returns when to look next; the zero Time: at the next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
 	case m.parked && !m.eventFDs.Parked(): // a write began

@@ -10,7 +10,7 @@ import (
 // Mover copies the bytes of frames into a receive queue's buffers, and records where the payload lies. Its user
 // holds the queue's lock.
 type Mover struct {
-	c         *dma.Copier // copier of the goroutine that uses the queue
+	c         *dma.Copier
 	port      *Port
 	payloadAt []dma.Segment
 	skip      uint64
@@ -25,7 +25,6 @@ type Mover struct {
 	bounce    []dma.Segment // bounceSize bytes, made when first needed
 }
 
-// bounceSize is the most bytes bounced in one step.
 const bounceSize = 64 << 10
 
 func (m *Mover) begin() {
@@ -65,7 +64,6 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	return short(err, k, n)
 }
 
-// behind counts host memory in segs by NUMA node, without the first skip bytes.
 func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	for i := range segs {
 		n := uint64(segs[i].Len)
@@ -102,7 +100,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err
 		}
-		// The NIC wrote host memory; the copy from there counts as bounced.
+		// The copy from host memory counts as bounced.
 		m.byMem.host += n
 		m.byMem.bounced += w.device + w.gpuFile
 		return sum, nil
@@ -164,10 +162,8 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint
 	return sum, nil
 }
 
-// errShortFrame means that a frame has fewer bytes than its sender announced.
 var errShortFrame = errors.New("frame shorter than described")
 
-// short returns err, or errShortFrame if got is less than want.
 func short(err error, got, want uint64) error {
 	if err == nil && got < want {
 		err = errShortFrame
@@ -175,8 +171,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault reports whether an error of a Mover is due to the frame's sender, whose memory is gone or too
-// short. Otherwise it is due to the receiver, which owns space.
+// SenderFault reports whether an error of a Mover is due to the frame's sender, and not to the receiver, which
+// owns space.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)

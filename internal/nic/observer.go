@@ -9,7 +9,7 @@ import (
 )
 
 // Observer gets notifications about changes that drivers make to a port. The methods must return at once and
-// call no method of the port, whose locks the caller may hold.
+// call no method of the port.
 type Observer interface {
 	// Changed gets the State before and after a change, and must not change them. A new Generation means a device
 	// reset, or another driver.
@@ -34,7 +34,6 @@ func (p *Port) changed(was, now *control.State) {
 	}
 }
 
-// queueSet is a set of receive queues, for any number of goroutines.
 type queueSet [MaxQueuePairs / 64]atomic.Uint64
 
 func (s *queueSet) add(queue int) (added bool) {
@@ -74,7 +73,7 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
 // Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of at most limit
-// buffers. The caller holds the queue's lock and is inside the epoch, so visit must return at once.
+// buffers, under the queue's lock and inside the epoch.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }
@@ -83,7 +82,7 @@ type Poster interface {
 const maxPosted = 4096
 
 // Posted calls visit with the segments of buffers posted at a receive queue. It holds the queue's lock
-// meanwhile, so it is only for inspection by people.
+// meanwhile.
 func (p *Port) Posted(queue int, visit func([]dma.Segment)) {
 	q, ok := p.queues[queue].wait.(Poster)
 	if !ok {

@@ -8,13 +8,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// patienceSteps is the number of Steps in a Patience's limit.
 const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers. The zero value is ready.
 //
-// A host may take the processors from all threads for a second, in which a receiver cannot post buffers. So a
-// waiting Sender looks at the clock once a Step, and the time between two looks counts as at most two Steps.
+// A host may take the processors from all threads for a second, in which a receiver cannot post buffers. So the
+// time between two looks at the clock, which a waiting Sender makes once a Step, counts as at most two Steps.
 type Patience struct {
 	Limit   time.Duration // 0: limits.Patience
 	stalled [4]stalled
@@ -34,7 +33,7 @@ func (p *Patience) limit() time.Duration {
 func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
 // Pass converts real time to the Sender's clock, and records the look. waited: the Sender has held frames since
-// the previous call. waited: frames have been held since the previous call.
+// the previous call.
 func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 	if late := now.Sub(p.looked) - 2*p.Step(); waited && late > 0 {
 		p.lost += late
@@ -57,8 +56,7 @@ type stalled struct {
 // Wake implements wire.Waker, on any goroutine.
 func (s *stalled) Wake() { s.posted.Store(true) }
 
-// ShouldWait reports whether a frame that has waited for a receiver from time since to time now may
-// go on waiting.
+// ShouldWait reports whether a frame that has waited for a receiver since a time may go on waiting.
 func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {
@@ -84,8 +82,8 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize starts a penalty for a receiver, during which frames to it do not wait. If s is not nil, it is the
-// receiver's entry, whose penalty has ended, and the new penalty is twice as long (at most limits.LastPenalty).
+// penalize starts a penalty for a receiver, during which frames to it do not wait. A penalty that follows one (s
+// is not nil) is twice as long, but at most limits.LastPenalty.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())

@@ -14,8 +14,8 @@ import (
 )
 
 // Pollers are threads that serve the transmit queues of several devices by polling their rings, as DPDK's
-// drivers do. Each queue belongs to one thread. A thread that has found nothing in its queues for pollIdle
-// sleeps with kicks enabled; a hot thread (NewPollers) never sleeps.
+// drivers do. Each queue belongs to one thread. A thread that has found nothing for pollIdle sleeps with kicks
+// enabled, unless it is hot.
 //
 // A thread serves ports in turn, however many queues each has, with a batch of the port's next queue that has
 // frames. A port whose batch had more than turnBytes skips turns until it has paid for the excess, unless no
@@ -87,7 +87,6 @@ func (p *Pollers) serve(s *Sender) {
 	least.Wake()
 }
 
-// poller is one thread.
 type poller struct {
 	event
 	hot     bool
@@ -97,7 +96,7 @@ type poller struct {
 
 	changed atomic.Bool
 	mu      sync.Mutex
-	added   []*Sender // Senders that the thread has not taken over yet
+	added   []*Sender
 
 	senders []*Sender
 	ports   []*polledPort // ports of senders
@@ -143,7 +142,6 @@ func (t *poller) take() {
 	t.added = t.added[:0]
 }
 
-// polledPort is a port with queues on a thread.
 type polledPort struct {
 	port    *Port
 	senders []*Sender
@@ -151,7 +149,7 @@ type polledPort struct {
 	credit  int // bytes that it may move; negative: excess of its last batch
 }
 
-// portOf returns the port of a Sender, new if necessary. A Sender without a NIC gets a polledPort of its own.
+// portOf returns the port of a Sender, new if necessary.
 func (t *poller) portOf(s *Sender) *polledPort {
 	for _, p := range t.ports {
 		if p.port != nil && p.port == s.port {
@@ -186,8 +184,7 @@ func (t *poller) turn() (busy bool) {
 	return busy || missed
 }
 
-// serve runs a round of the port's next queue that has work, and reports whether it moved frames. Held frames
-// count as work.
+// serve runs a round of the port's next queue that has work, and reports whether it moved frames.
 func (t *poller) serve(p *polledPort) (busy bool) {
 	for range len(p.senders) {
 		if p.next >= len(p.senders) {
@@ -222,7 +219,6 @@ func costOf(fs []*TxFrame) (bytes int) {
 	return bytes
 }
 
-// sleep sleeps until there may be work, or Wake is called.
 func (t *poller) sleep() {
 	t.Park()
 	defer t.Unpark()
@@ -270,7 +266,6 @@ func (t *poller) consumeAll() {
 	}
 }
 
-// fail makes the thread's Senders end with an error.
 func (t *poller) fail(err error) {
 	for _, s := range t.senders {
 		s.broken = err

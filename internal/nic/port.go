@@ -37,13 +37,13 @@ type Config struct {
 	QueuePairs   int
 	HeaderLimit  uint32 // longest header that can be split off, in bytes
 	MaxRSS       int    // entries of the largest RSS table; 0: control.MaxRSSTable
-	UnsplitQueue int    // receive queue for unsplittable frames of a split queue; -1: the split queue itself
-	QueueSplits  bool   // a queue's driver sets header split when it starts the queue (SplitQueue), not by a command
-	Hash         bool   // receive queues need the RSS hash of IP frames
+	UnsplitQueue int    // for unsplittable frames of a split queue; -1: the split queue itself
+	QueueSplits  bool   // the driver sets header split when it starts a queue (SplitQueue), not by a command
+	Hash         bool   // receive queues need the RSS hash
 	GPUs         []GPU
 	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; else nil
 	Shape        *Shape     // nil: unlimited
-	// Hold is how long a merge of frames may stay open after its batch, at most MaxHold; 0: not at all.
+	// Hold is how long a merge of frames may stay open after its batch, at most MaxHold.
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
 	Flows    int          // rows in the account of flows, at most flows.MaxRows; 0: no account
@@ -56,24 +56,24 @@ type Config struct {
 type GPU struct {
 	*gpumem.GPU
 	Info control.GPUInfo // as the guest sees it; the port sets ID, Size and P2P
-	Path pcie.Path       // from this NIC
+	Path pcie.Path
 }
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads these fields for each batch, so they lie together, in few cache lines.
+	// Deliver reads these fields for each batch: they lie together, in few cache lines.
 	space    *dma.Space
 	steering atomic.Pointer[steering] // stored under mu
 	limits   *atomic.Pointer[wire.Limits]
 	queues   []*rxQueue
 	link     atomic.Pointer[wire.Link]
 	trouble  atomic.Uint32 // bits such as noCarrier
-	separate atomic.Bool   // no frames are merged
+	separate atomic.Bool
 	flows    *flows.Table
 	hold     *holder // nil: merges end with their batch
 
 	conf   Config
-	memory *dma.Space // guest memory by physical address, as in commands
+	memory *dma.Space // by physical address
 	sw     *wire.Switch
 
 	dispatcher *control.Dispatcher
@@ -107,7 +107,7 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model, which keeps limits up to date with the limits of its driver.
+// NewPort makes the port of a device model, which keeps limits up to date.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -174,7 +174,7 @@ func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	return nil
 }
 
-// Close detaches the port and ends its jobs. The device model must have stopped the port's queues.
+// Close detaches the port and ends its jobs. The port's queues must be stopped.
 func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
@@ -203,14 +203,14 @@ func (p *Port) Reset() {
 	p.Restarted()
 }
 
-// Restarted tells the other ports of the switch that this port's guest has restarted, and lost its connections.
+// Restarted tells the other ports of the switch that this port's guest has lost its connections.
 func (p *Port) Restarted() {
 	if link := p.link.Load(); link != nil {
 		link.Restarted()
 	}
 }
 
-// DriverChanged drops the state that the previous driver's commands set up, when another driver has taken over
+// DriverChanged drops the state that the previous driver's commands set up: another driver has taken over
 // without a device reset.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
@@ -232,13 +232,13 @@ func (p *Port) clear() {
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := p.compile(s, new(steering)) // no rules, and a table of receive queues: no error
+	now, _ := p.compile(s, new(steering))
 	if old := p.steering.Swap(now); old != nil {
 		p.changed(old.state, s)
 	}
 }
 
-// state returns the State, which the caller must not change.
+// state returns the State, which must not be changed.
 func (p *Port) state() *control.State { return p.steering.Load().state }
 
 // Name implements wire.Port.
@@ -272,7 +272,7 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link returns the port's link to the switch; nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that receive queue 0 did not take.
+// LostReplies counts answers and notices that receive queue 0 did not take.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueuePairs returns the port's number of queue pairs.
@@ -316,15 +316,14 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
-// Reduced returns how many bytes the port's engine has added in Reduce jobs.
+// Reduced returns how many bytes the engine has added in Reduce jobs.
 func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
 
-// Copied returns how many bytes its engine has copied between a GPU and guest memory on a NUMA node, by
-// direction; node -1: the node is unknown.
+// Copied returns how many bytes the engine has copied between a GPU and guest memory on a NUMA node; -1: the
+// node is unknown.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 
-// SetCoalescing sets whether frames of one flow may reach the guest as one GSO packet, if the driver accepts
-// such packets. The default is on.
+// SetCoalescing sets whether frames of one flow may reach the guest as one GSO packet, which is the default.
 func (p *Port) SetCoalescing(on bool) {
 	p.separate.Store(!on)
 	if !on {

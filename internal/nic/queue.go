@@ -5,7 +5,7 @@ import (
 )
 
 // RxQueue is a receive queue, as a device model passes it to its Port. Put and Flush are called between Lock and
-// Unlock, inside the epoch of the port's address space. Under the lock a queue must not wait, log or call out.
+// Unlock, inside the epoch. Under the lock a queue must not wait, log or call out.
 type RxQueue interface {
 	wire.Waitable
 	Lock()
@@ -23,8 +23,8 @@ type RxQueue interface {
 }
 
 // Returner is an RxQueue whose driver cannot take buffers back itself. Return returns up to n posted buffers to
-// the driver, unused, and reports how many they were. It is called under the lock, inside the epoch, and Flush
-// follows. The cost of a buffer must not depend on how the driver laid it out.
+// the driver, unused. It is called under the lock, inside the epoch, and Flush follows. The cost of a buffer
+// must not depend on how the driver laid it out.
 type Returner interface {
 	Return(n int) (returned int)
 }
@@ -32,15 +32,14 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split makes the queue write the first HeaderLen bytes of the frame to a header buffer and the other bytes to
-	// payload buffers. Otherwise the frame is contiguous.
+	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise the
+	// frame is contiguous.
 	Split bool
-	// HeaderLen is the number of bytes for the header buffer: len(Header), or the whole length of a frame without
-	// payload worth splitting.
+	// HeaderLen is len(Header), or the length of a frame without payload worth splitting.
 	HeaderLen uint32
 	Unsplit   bool // the queue is split, but the frame cannot be
-	// Merged: the Port made this GSO packet of several frames, and puts them one by one if the queue does not take
-	// it. So the queue must not count a refusal, remember it, or return buffers for it.
+	// Merged: the Port made this GSO packet of several frames, and puts them one by one after a refusal, which the
+	// queue must not count or remember.
 	Merged bool
 	Hashed bool   // Hash is valid
 	Hash   uint32 // of the 4-tuple, or of the addresses
@@ -51,13 +50,13 @@ type Result uint8
 
 // Results of Put.
 const (
-	PutTaken    Result = iota
-	PutNoBuffer        // not enough buffers posted
-	PutDisabled        // receive is not enabled, or not started
-	PutStopped         // stopped by an error of the driver or its memory
-	PutTooBig          // longer than the queue's buffers could ever hold
-	PutUnsplit         // the frame is to be split, but the buffers do not allow it
-	PutFault           // the sender's memory went away, or a receive buffer cannot be used
+	PutTaken Result = iota
+	PutNoBuffer
+	PutDisabled // receive is not enabled, or not started
+	PutStopped  // stopped by an error of the driver or its memory
+	PutTooBig   // longer than the queue's buffers could ever hold
+	PutUnsplit  // the frame is to be split, but the buffers do not allow it
+	PutFault    // the sender's memory went away, or a receive buffer cannot be used
 )
 
 var reasons = [...]wire.DropReason{
@@ -68,8 +67,8 @@ var reasons = [...]wire.DropReason{
 	PutFault:    wire.DropFault,
 }
 
-// verdict fills in v, the verdict of queue q. It sets the fields one by one: a copy of a Verdict just written by
-// narrow stores would stall on store forwarding.
+// verdict fills in v. It sets the fields one by one: a copy of a Verdict just written by narrow stores would
+// stall on store forwarding.
 func (r Result) verdict(v *wire.Verdict, q wire.Waitable) {
 	v.Until = 0
 	v.Reason = wire.DropNone

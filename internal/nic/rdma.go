@@ -21,11 +21,11 @@ import (
 const roceBatch = 32
 
 // roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of that queue's
-// Sender. begin makes the Engine and the Sender at the first command. begin makes the Engine and the Sender.
+// Sender.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
-	way    atomic.Pointer[shape.Route] // route of the last packet received
+	way    atomic.Pointer[shape.Route] // of the last packet received
 	rests  atomic.Bool                 // the NIC receives and sends no RDMA packet
 
 	mu     sync.Mutex // guards begin and close
@@ -37,7 +37,7 @@ type roce struct {
 	byMem  bytesByMem
 }
 
-// begin returns the Engine, which the first call makes.
+// begin returns the Engine; the first call makes it, and the Sender.
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -131,7 +131,6 @@ func (r *roce) close() {
 	}
 }
 
-// deliver passes a batch's packets for the Engine to it, and the rest to receive queues.
 func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	e := r.engine.Load()
 	begin := 0
@@ -218,7 +217,7 @@ func (r *roce) Send(batch []*wire.Packet) {
 	}
 }
 
-// Dropped implements Outlet. The Engine retransmits lost packets by itself.
+// Dropped implements Outlet.
 func (r *roce) Dropped(p *wire.Packet, why wire.DropReason) {
 	if link := r.port.link.Load(); link != nil {
 		link.GaveUp(r.worker, p, why)

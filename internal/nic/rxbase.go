@@ -9,17 +9,15 @@ import (
 )
 
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the senders that wait
-// for buffers, and the error that stopped the queue. Init comes before all other methods.
+// for buffers, and the error that stopped the queue. Init comes before other methods.
 //
 // Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for each
 // turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
-// a time, which ends with the waiter's Disarm. RxBase wakes a waiter without a port whenever the driver posts
+// a time, which ends with the waiter's Disarm. A waiter without a port is woken whenever the driver posts
 // buffers.
 //
 // A sender that is awake sends without a turn. But while another port has a turn, a port that is more than
 // mostLead frames ahead of it gets no turn, and Admit refuses its frames unless it has a turn already.
-//
-// Shares are equal in frames, not in bytes: ports compete for buffers.
 //
 // Unlock wakes senders and reports an error after it has released the lock.
 type RxBase struct {
@@ -27,30 +25,29 @@ type RxBase struct {
 	waiting atomic.Int32 // waiting senders, one inside Arm included
 
 	mu       sync.Mutex
-	ports    []portTurns  // under mu, as the fields below
-	served   int          // greatest portTurns.took so far
-	portless []wire.Waker // waiters without a port
-	posts    uint64       // calls of WakeNext
+	ports    []portTurns // under mu, as the fields below
+	served   int
+	portless []wire.Waker // without a port
+	posts    uint64       // of WakeNext
 	woken    []wire.Waker
 	err      error
-	failed   bool // Unlock has to report err
+	failed   bool
 }
 
 const (
 	turnBuffers = 32  // buffers for one turn
 	mostLead    = 128 // frames that a port may be ahead of a port with a turn
-	mostLag     = 256 // most credit in frames that a port keeps when it waits again
+	mostLag     = 256 // most credit in frames when a port waits again
 	keepTurns   = 64  // calls of WakeNext until a port without waiters is forgotten
 )
 
-// portTurns is RxBase's record of a sending port.
 type portTurns struct {
 	serial  uint32 // wire.Link.Serial
 	waiters []waiter
 	turn    wire.Waker // woken, and not disarmed since; nil: none
 	before  int        // took at the start of the turn
-	vain    wire.Waker // the waker whose turn sent nothing: it returns to the front of waiters
-	took    int        // frames that the queue took, plus a start value from served
+	vain    wire.Waker // the waker whose turn sent nothing
+	took    int        // frames taken, plus a start value from served
 	posts   uint64     // RxBase.posts when the port last began to wait
 }
 
@@ -60,7 +57,7 @@ type waiter struct {
 }
 
 // PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon as its sender
-// has no more frames to send now: the port's other wakers wait for that.
+// has no more frames to send now.
 type PortWaker interface {
 	wire.Waker
 	// PortSerial is the wire.Link.Serial of the port; 0: no port. It must not change while the waker waits or has a
@@ -74,10 +71,9 @@ type RxModel interface {
 	// returns false if there are already more buffers than the last frame found, or if the queue does not run. It
 	// is called under the lock.
 	AwaitBuffers() bool
-	// Buffers is the approximate number of buffers, even if too few for the last frame. It is called under the
-	// lock.
+	// Buffers is the approximate number of buffers, under the lock.
 	Buffers() int
-	// Stopped reports the error of a Fail. Unlock calls it without the lock. It must not wait.
+	// Stopped reports the error of a Fail, without the lock. It must not wait.
 	Stopped(err error)
 }
 
@@ -173,8 +169,8 @@ func (b *RxBase) disarm(w wire.Waker) {
 	}
 }
 
-// goOn gives other waiters a turn after a turn has ended, if buffers are left. If these were too few for the
-// last frame, they may be enough for a waiter that has not looked since the last post.
+// goOn gives other waiters a turn if buffers are left. If these were too few for the last frame, they may be
+// enough for a waiter that has not looked since the last post.
 func (b *RxBase) goOn() {
 	for i := range b.ports {
 		if len(b.ports[i].waiters) > 0 {
@@ -187,7 +183,7 @@ func (b *RxBase) goOn() {
 }
 
 // giveTurns gives turns to ports without one, as many as the buffers allow. Without all, only waiters that have
-// not looked for buffers since the last WakeNext may get one.
+// not looked since the last WakeNext may get one.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -221,13 +217,12 @@ func (b *RxBase) next(all bool) (least *portTurns, index int) {
 			}
 		}
 	}
-	if least != nil && b.leads(least) { // the other candidates lead too: they have had as many frames or more
+	if least != nil && b.leads(least) { // the other candidates have had as many frames or more
 		return nil, 0
 	}
 	return least, index
 }
 
-// leads reports whether p is too far ahead of a port that has a turn.
 func (b *RxBase) leads(p *portTurns) bool {
 	for i := range b.ports {
 		if o := &b.ports[i]; o.turn != nil && o.behind(p) {
@@ -237,10 +232,9 @@ func (b *RxBase) leads(p *portTurns) bool {
 	return false
 }
 
-// behind reports whether o has had more than mostLead frames more than p.
 func (p *portTurns) behind(o *portTurns) bool { return o != p && o.took-p.took > mostLead }
 
-// Admit reports whether the Port may put frames of a sending port (PortSerial) now. The caller holds the lock.
+// Admit reports whether the Port may put frames of a sending port now. The caller holds the lock.
 func (b *RxBase) Admit(serial uint32) bool {
 	if len(b.ports) == 0 {
 		return true
@@ -258,10 +252,10 @@ func (b *RxBase) Admit(serial uint32) bool {
 		return true
 	case !behind || p.turn != nil:
 		return true
-	case !b.model.AwaitBuffers(): // the driver's kick may be on its way
+	case !b.model.AwaitBuffers(): // the kick may be on its way
 		b.giveTurns(true)
 	}
-	p = b.find(serial) // AwaitBuffers may call WakeNext, which may have moved p
+	p = b.find(serial) // AwaitBuffers may have moved p
 	return p == nil || !b.leads(p)
 }
 
@@ -280,7 +274,6 @@ func (b *RxBase) Delivered(batch []*wire.Packet) {
 	}
 }
 
-// serialOf returns the PortSerial of a waiter; 0: no port.
 func serialOf(w wire.Waker) uint32 {
 	if p, ok := w.(PortWaker); ok {
 		return p.PortSerial()
@@ -288,7 +281,6 @@ func serialOf(w wire.Waker) uint32 {
 	return 0
 }
 
-// find returns a port; nil: none.
 func (b *RxBase) find(serial uint32) *portTurns {
 	for i := range b.ports {
 		if b.ports[i].serial == serial {
@@ -313,8 +305,8 @@ func (b *RxBase) add(serial uint32) *portTurns {
 
 func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 
-// Waiting reports whether senders wait, and needs no lock. A caller that has made buffers visible before the
-// call misses no sender.
+// Waiting reports whether senders wait, and needs no lock. A caller that has made buffers visible before misses
+// no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
 // WakeNext makes Unlock wake ports whose turn is next, and the waiters without a port. It is called under the
@@ -333,7 +325,6 @@ func (b *RxBase) WakeNext() {
 	b.giveTurns(true)
 }
 
-// forget removes the ports from index n on.
 func (b *RxBase) forget(n int) {
 	for i := n; i < len(b.ports); i++ {
 		p := &b.ports[i]

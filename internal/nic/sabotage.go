@@ -5,21 +5,20 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC, which shows that tests detect it (package sabotage). Nil or zero
-// fields change nothing.
+// Sabotage is a deliberate fault of a NIC (package sabotage). Nil or zero fields change nothing.
 type Sabotage struct {
 	Name  string
-	Every uint32 // the fault hits one of Every occasions; 0: each
-	Seed  uint64 // which one of Every occasions
+	Every uint32 // one hit in Every occasions; 0: in each
+	Seed  uint64 // selects the occasion
 
-	Rx       func(RxQueue) RxQueue             // wraps receive queues
-	Tx       func(TxQueue) TxQueue             // wraps Senders' transmit queues
-	Out      func(Outlet) Outlet               // wraps Senders' outlets
-	Steering func(control.State) control.State // changes a copy of the State to compile, but not the copy's slices
-	Ring     RingFault                         // fault of the receive rings
+	Rx       func(RxQueue) RxQueue
+	Tx       func(TxQueue) TxQueue
+	Out      func(Outlet) Outlet
+	Steering func(control.State) control.State // changes a copy of the State, but not the copy's slices
+	Ring     RingFault
 }
 
-// RingFault is a fault of the marks that a device model writes to its rings.
+// RingFault is a fault of the marks in a device model's rings.
 type RingFault uint8
 
 // Ring faults.
@@ -98,7 +97,7 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 // valid until the next call or frame.
 func (m *Mover) Placed(off, n uint32) []dma.Segment { return m.placed(off, n) }
 
-// Copier returns the copier that moves the bytes, during a Put.
+// Copier returns the copier, during a Put.
 func (m *Mover) Copier() *dma.Copier { return m.c }
 
 // Space returns the receiver's address space.

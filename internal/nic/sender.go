@@ -16,24 +16,23 @@ type TxFrame struct {
 	// Slot is the frame's number in its Sender, from 0 to Batch-1.
 	Slot int
 
-	since time.Time // of a held frame: since when its receiver has taken no held frame
+	since time.Time // since when the receiver has taken no held frame
 }
 
 // TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's worker calls
 // the methods; Gather, Reload and Done inside the epoch of SenderOptions.Space. None of them may wait.
 type TxQueue interface {
-	// Gather takes at most len(free) new frames from the ring, and describes the frames to send in free[:filled],
-	// in their order (ParseFrame, Meta, Prepare). taken also counts malformed frames, which the queue disposes of
-	// itself. After an error the Sender sends the filled frames and then stops the queue.
+	// Gather takes at most len(free) new frames from the ring, and describes the frames to send in free[:filled]
+	// (ParseFrame, Meta, Prepare). taken also counts malformed frames, which the queue disposes of itself. After an
+	// error the Sender sends the filled frames and then stops the queue.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again before a retry (RelocatePayload). moved: the address space has
-	// changed, so translations are void. ok is false if the frame's memory is gone: then the Sender drops the
-	// frame. An error stops the queue.
+	// Reload finds the payload of a held frame again before a retry (RelocatePayload). moved: translations are
+	// void. ok is false if the frame's memory is gone: then the Sender drops the frame. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
 	// Done returns frames to the driver. An error stops the queue.
 	Done(fs []*TxFrame) error
 	// Abandon disposes of a held frame when the queue stops; the newest comes first. It returns true if the frame
-	// is back in the ring for the next start; otherwise the Sender drops the frame.
+	// is back in the ring; otherwise the Sender drops the frame.
 	Abandon(f *TxFrame) (kept bool)
 	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
 	// it.
@@ -42,16 +41,16 @@ type TxQueue interface {
 	Call()
 	// Pending reports whether Gather would find a frame or an error. It must be cheap.
 	Pending() bool
-	// Backlog is the approximate number of frames that Gather would find. full: they and the frames in flight take
-	// nearly all of the ring, so the driver may be waiting.
+	// Backlog is the approximate number of frames that Gather would find. full: the driver may be waiting for space
+	// in the ring.
 	Backlog() (frames int, full bool)
-	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. DisableKick undoes
-	// EnableKick. DisableKick undoes it.
+	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more: there are frames
+	// already. DisableKick undoes it.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle lets the queue free memory that the held frames do not need, because the next frame may be far away.
+	// Idle lets the queue free memory that the held frames do not need.
 	Idle(held []*TxFrame)
-	// Stopped reports the error that has ended the worker, in the worker's last call.
+	// Stopped reports the error that has ended the worker.
 	Stopped(err error)
 }
 
@@ -65,7 +64,7 @@ type Outlet interface {
 
 // SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // address space of ring and frames; nil: this process
+	Space    *dma.Space    // of ring and frames; nil: this process
 	Batch    int           // most frames in flight, held ones included
 	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
 	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
@@ -74,8 +73,7 @@ type SenderOptions struct {
 }
 
 // Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames to the
-// driver, and holds frames that meet a busy receiver. It sends these again later, before new frames and in
-// order.
+// driver, and holds frames that meet a busy receiver, to send them again later, in order.
 //
 // One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of steps that
 // depend on no stack or thread, so one thread can serve several Senders (Pollers).
@@ -91,33 +89,33 @@ type Sender struct {
 
 	// Used by the worker.
 	cores      int
-	kick       int        // the driver's eventfd; -1: the driver calls Wake
-	frames     []*TxFrame // frames[:held] are in flight; the others are free
+	kick       int        // -1: the driver calls Wake
+	frames     []*TxFrame // frames[:held] are in flight
 	held       int
 	size       batchSize
 	batch      []*wire.Packet // the packets of frames, in the same order
-	disposed   []*TxFrame     // scratch of settle and reload
+	disposed   []*TxFrame
 	late       lateFrames
-	generation uint64          // Generation of the space for which the held frames' segments are valid
+	generation uint64          // of the space, for the held frames' segments
 	armed      []wire.Waitable // receivers that will wake the Sender
 	patience   Patience
-	clock      func() time.Time // for the times of held frames
+	clock      func() time.Time
 	receivers  receivers
 	kicked     bool  // the worker may read the ring: the first kick has come, or is not required
 	started    bool  // the worker has disabled kicks
 	asked      bool  // prepare has enabled kicks
-	looks      int   // looks of a poller for the first kick
+	looks      int   // of a poller for the first kick
 	moved      int   // costOf of the frames done since a poller's last look
-	broken     error // error of the poller
+	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
-// SenderStats are the counters of frames that met a busy receiver.
+// SenderStats count frames that met a busy receiver.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
-	GaveUp  uint64 // frames dropped after waiting, or when the queue stopped
+	GaveUp  uint64 // dropped after waiting, or when the queue stopped
 	Slow    uint64 // part of GaveUp: dropped for a slow receiver
-	PutBack uint64 // frames that went back to the driver when the queue stopped
+	PutBack uint64 // went back to the driver when the queue stopped
 }
 
 // NewSender makes a stopped Sender of a queue. Close frees it.
@@ -169,7 +167,6 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	})
 }
 
-// end is the worker's last step; err is nil after Stop.
 func (s *Sender) end(err error) {
 	s.disarm()
 	s.patience.Reset()
@@ -245,7 +242,6 @@ func (s *Sender) step() (n int, ended bool, err error) {
 	return n, false, nil
 }
 
-// turn is a step run by a poller; ended: the poller has to close done.
 func (s *Sender) turn() (n int, ended bool) {
 	if !s.kicked {
 		s.kicked = s.looks%firstKicks == 0 && s.sleep.kicks.Consume(s.kick)
@@ -285,7 +281,6 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch of SenderOptions.Space.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -313,7 +308,6 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	return n, err
 }
 
-// reload finds the memory of held frames again, and drops frames whose memory is gone.
 func (s *Sender) reload(moved bool) (err error) {
 	gone := s.disposed[:0]
 	kept := 0
@@ -359,7 +353,7 @@ func (s *Sender) settle(old int) error {
 	kept := 0
 	for i, f := range all {
 		if v := &f.Packet.Verdict; v.Kind == wire.Busy && v.Until != 0 {
-			f.since = now // it waits for a link
+			f.since = now
 			s.keep(kept, i)
 			kept++
 			continue
@@ -392,7 +386,6 @@ func (s *Sender) settle(old int) error {
 	return s.giveBack(done)
 }
 
-// giveBack returns frames to the driver, perhaps later (DelayCompletions).
 func (s *Sender) giveBack(fs []*TxFrame) error {
 	if s.o.Pollers != nil {
 		s.moved += costOf(fs)
@@ -408,8 +401,7 @@ func (s *Sender) keep(k, i int) {
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release ends the work on the queue: it puts held frames back into the ring or drops them, and completes
-// delayed frames.
+// Release puts held frames back into the ring or drops them, and completes delayed frames.
 func (s *Sender) Release() {
 	if s.late.some() {
 		s.late.end()
@@ -429,7 +421,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim frees the long segment lists of frames that are not held.
+// trim frees long segment lists of frames that are not held.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])

@@ -24,8 +24,8 @@ func (s *Sender) Wait() error {
 }
 
 // prepare asks receivers and the driver to wake the Sender. false: there is work already. The caller has to call
-// resume in both cases. The receivers stay armed until the end of the Sender's next step, because the port's
-// turn at a receiver (RxBase) lasts that long.
+// resume in both cases. Receivers stay armed until the end of the Sender's next step, because the port's turn
+// (RxBase) lasts that long.
 func (s *Sender) prepare() bool {
 	s.disarm() // a poller may have called prepare since the last step
 	s.trim()
@@ -65,8 +65,7 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake the Sender when they have buffers. false: one of them has buffers
-// already. false: a receiver has buffers already.
+// arm makes the receivers of held frames wake the Sender. false: one of them has buffers already.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
@@ -85,7 +84,6 @@ func (s *Sender) arm() bool {
 	return true
 }
 
-// disarm cancels arm, and ends the turns that receivers gave the Sender.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)
@@ -105,7 +103,6 @@ func (s *Sender) timeLeft() time.Duration {
 	return left
 }
 
-// watch returns the Patience for the sleep; nil: no frame is held.
 func (s *Sender) watch() *Patience {
 	if s.held == 0 {
 		return nil
@@ -120,7 +117,7 @@ func (s *Sender) heldLeft() time.Duration {
 	}
 	limit := s.patience.limit()
 	left := limit
-	link := int64(math.MaxInt64) // when the first link is free; one read of the clock for all frames
+	link := int64(math.MaxInt64) // when the first link is free
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
 		if until := f.Packet.Verdict.Until; until != 0 {

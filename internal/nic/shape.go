@@ -60,8 +60,7 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 }
 
 // gate lets packets of a batch into links, in their order. A packet that finds its links in use reserves them
-// for a later time; up to turn bytes of a batch may have a reservation. So queues that share a link use it in
-// turn.
+// for a later time; up to turn bytes of a batch may have a reservation.
 type gate struct {
 	shape *Shape
 	now   int64 // 0: not read yet
@@ -100,13 +99,12 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	return false
 }
 
-// leaves reports whether a packet may leave now over its sender's links; otherwise it is Busy.
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
 	return g.passes(p, &p.Leaves, g.shape.Tx.route(w, !direct), use(p, w.buffers), false)
 }
 
-// arrives reports whether a packet may come in now over its receiver's links; otherwise it is Busy. Its buffers
-// are not known yet, so these are the links of the queue's previous packet.
+// arrives reports whether a packet may come in now. Its buffers are not known yet, so it takes the links of the
+// queue's previous packet.
 func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	if rq.way == nil {
 		rq.way = d.gate.shape.Rx.Host
@@ -118,7 +116,6 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	return d.gate.passes(p, p.Progress.Arrives(), rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
-// took records the route and the number of buffers of the packet just taken.
 func (rq *rxQueue) took(s *Shape) {
 	w := &rq.mover.byMem
 	rq.way, rq.pieces = s.Rx.route(w, w.bounced > 0), w.buffers

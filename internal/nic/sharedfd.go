@@ -33,8 +33,7 @@ func (s *sharedFD) do(f func(fd int)) {
 	}
 }
 
-// signal writes the eventfd once. It ignores errors: a full counter is a signal already, and other errors hurt
-// only the peer.
+// signal writes the eventfd once. It ignores errors: a full counter is a signal already.
 func (s *sharedFD) signal() {
 	if !s.enter() {
 		return
@@ -72,7 +71,7 @@ func (s *sharedFD) close() {
 	}
 }
 
-// EventReader reads eventfds that a frontend shares with us, without an allocation for each read.
+// EventReader reads eventfds without an allocation for each read.
 type EventReader struct {
 	b   [8]byte
 	iov [1][]byte
@@ -89,10 +88,10 @@ func (r *EventReader) Consume(fd int) bool {
 	return err == nil && n == len(r.b)
 }
 
-// event is an eventfd of this process, by which goroutines wake its owner, a goroutine that sleeps.
+// event is an eventfd by which goroutines wake its owner, a goroutine that sleeps.
 //
 // The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine that has work
-// for the sleeper makes the work visible first, and then calls Wake. So no work is overlooked.
+// for the sleeper makes the work visible first, and then calls Wake.
 type event struct {
 	file   sharedFD
 	parked atomic.Bool
@@ -108,8 +107,7 @@ func (e *event) open() error {
 	return nil
 }
 
-// Wake implements wire.Waker. It makes a system call only between Park and Unpark, and may be called after
-// Close.
+// Wake implements wire.Waker. It may be called after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {
 		e.file.signal()

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// steering decides how a port treats packets: a State, and the tables compiled from it. It is immutable, except
-// for the counts of flow counters.
+// steering is a State, and the tables compiled from it. It is immutable, except for the counts of flow counters.
 type steering struct {
 	state        *control.State
 	rules        *splitter.Rules
@@ -20,8 +19,7 @@ type steering struct {
 	flowCounters []*flowCounter
 }
 
-// compile makes the steering of a State. Tables of unchanged rules and RSS and remaining flow counters come from
-// old, the previous steering.
+// compile makes the steering of a State. What has not changed comes from old, the previous steering.
 func compile(s *control.State, old *steering) (*steering, error) {
 	rules, err := compileRules(s.Rules, old)
 	if err != nil {
@@ -54,8 +52,8 @@ func (s *steering) counter(id uint32) *flowCounter {
 	return nil
 }
 
-// compileRules makes the table of a list of rules. If the list is the old one, with at most one rule appended,
-// it compiles at most that rule.
+// compileRules makes the table of a list of rules. If the list is the old one, with at most one more rule, it
+// compiles at most that rule.
 func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
 	if old.state != nil {
 		n := len(old.state.Rules)
@@ -96,7 +94,6 @@ func rule(r *control.FlowRule) splitter.Rule {
 	return s
 }
 
-// route is where a packet goes.
 type route struct {
 	home    int // queue of its flow
 	q       int // queue that gets the packet
@@ -141,7 +138,6 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	p.split(s, pkt, r)
 }
 
-// split completes a route that has home and hash.
 func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.q, r.split, r.unsplit, r.hlen = r.home, false, false, 0
@@ -185,8 +181,7 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	return 0, false
 }
 
-// change carries out a command: f changes a copy of the State, which becomes the port's State. On an error the
-// State stays.
+// change makes a copy of the State, changed by f, the port's State. On an error the State stays.
 func (p *Port) change(f func(s *control.State) error) error {
 	defer p.flushHeld() // flows may now move to other queues, and must not overtake their held frames
 	p.mu.Lock()
@@ -219,12 +214,11 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// defaultTableLen is the length of the default table.
 const defaultTableLen = 128
 
-// defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive queues in use,
-// as drivers that send no commands on the control channel expect. A driver that sends commands binds queues, so
-// for it the table has only queue 0, unless it sets header split by queue (QueueSplits). The caller holds mu.
+// defaultRSS is the table that applies until a driver sets RSS: it spreads flows over the receive queues in use.
+// But a driver that sends commands binds queues, so for it the table has only queue 0, unless QueueSplits is
+// set. The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
 		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
@@ -249,8 +243,7 @@ func (p *Port) applyDefaultRSS() {
 	p.flushSoon() // not flushHeld: the caller holds mu, and must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use, of which the default RSS table is made. A table that a driver
-// has set stays.
+// SetDefaultRSS sets the receive queues in use, of which the default RSS table is made.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,29 +11,28 @@ import (
 )
 
 // Transmitter is the port's part of one transmit queue. It belongs to one goroutine, started by dma.Go, which is
-// inside the epoch of the port's address space during Send.
+// inside the epoch during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
 	delta  delta
 
-	// uncounted is held from the delivery of a batch until it is counted. Readers of counters take it, so that they
-	// find every packet counted that a receiver has read.
+	// uncounted is held from the delivery of a batch until it is counted: readers of counters, which take it, find
+	// every packet counted that a receiver has read.
 	uncounted sync.Mutex
 	out       Counters
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // memory for the GPU payload of one batch, made when first needed
+	bounce []dma.Segment // for the GPU payload of one batch
 	marks  []mark
 	run    []*wire.Packet // without control frames
-	host   []dma.Segment  // segments of bounce that replace GPU payload
+	host   []dma.Segment  // of bounce
 	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet
 }
 
-// mark records where a packet's payload lies before the port may move it.
 type mark struct {
 	header uint32
 	skip   bool // a control frame, or it waits for a link
@@ -52,8 +51,8 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send carries out the control frames of a batch, delivers the other packets to the wire, and counts them. It
-// sets every Verdict. The packets are prepared, or they are retries (RelocatePayload), in their old order.
+// Send carries out the control frames of a batch, delivers the other packets, and counts them. It sets every
+// Verdict. The packets are prepared, or they are retries (RelocatePayload), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -99,7 +98,6 @@ func (t *Transmitter) flush() {
 	}
 }
 
-// settle waits until t has counted the packets that it has delivered.
 func (t *Transmitter) settle() {
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
