@@ -35,7 +35,7 @@ const pollIdle = time.Millisecond
 const firstKicks = 64
 
 const (
-	turnBytes = 64 << 10 // a port's bytes a turn on average, if other ports have frames
+	turnBytes = 64 << 10 // most bytes of a port's turn on average, if other ports have frames
 	frameCost = 2 << 10  // least bytes that a frame counts
 )
 

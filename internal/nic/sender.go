@@ -110,7 +110,7 @@ type Sender struct {
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
-// SenderStats count frames that met a busy receiver.
+// SenderStats are counters about busy receivers.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
 	GaveUp  uint64 // dropped after waiting, or when the queue stopped

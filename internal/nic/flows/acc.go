@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// accs is the number of accumulators of a Shard.
 const accs = 8
 
 // Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its Shard.
@@ -15,10 +14,10 @@ type Acc struct {
 	flow  splitter.Flow
 	flags uint8
 	begun bool
-	first uint32 // sequence number of the first byte of payload
-	top   uint32 // sequence number behind the highest byte
+	first uint32 // of the first byte of payload
+	top   uint32 // behind the highest byte
 	bytes uint32 // bytes not counted in Again
-	Rule  uint32 // the flow rule that steers the flow; 0: none. The Shard's owner sets it
+	Rule  uint32 // that steers the flow; 0: none. The Shard's owner sets it
 	Peer
 	Counts
 }
@@ -47,8 +46,8 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	return a
 }
 
-// Acked records the acknowledgment number and the unscaled window of a TCP packet, unless the Acc has a later
-// acknowledgment.
+// Acked records the acknowledgment number and the unscaled window of a TCP packet, unless a later acknowledgment
+// is known.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}
@@ -79,14 +78,14 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed prevents a peer from choosing flows that all have the same place in an index. A guest chooses the key of
-// the RSS hash, so that hash would not do.
+// seed prevents a peer from choosing flows with the same place in an index. A guest chooses the key of the RSS
+// hash.
 var seed = maphash.MakeSeed()
 
-// hashOf returns a flow's hash for the index, a variable for tests.
+// hashOf is a variable for tests.
 var hashOf = func(f *splitter.Flow) uint64 { return maphash.Comparable(seed, *f) }
 
-// Flush adds the accumulated counts to the rows of the flows. Only the Shard's owner may call it.
+// Flush adds the accumulated counts to the rows. Only the Shard's owner may call it.
 func (s *Shard) Flush() {
 	if s.n == 0 {
 		return
@@ -102,10 +101,9 @@ func (s *Shard) Flush() {
 	s.n = 0
 }
 
-// take adds a batch's counts to the flow's row.
 func (r *row) take(a *Acc, now int64) {
 	r.last = now
-	if a.flags&splitter.SYN != 0 { // perhaps a new connection on the same ports
+	if a.flags&splitter.SYN != 0 { // perhaps a new connection
 		r.begun, r.Known = false, false
 	}
 	if a.Known && (!r.Known || int32(a.Ack-r.Ack) >= 0) {

@@ -8,13 +8,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// DefaultRows is the default number of rows of a table.
+// DefaultRows is the default of a table's rows.
 const DefaultRows = 1024
 
 // MaxRows bounds the rows of a table.
 const MaxRows = 1 << 15
 
-// blockRows is the number of rows in a block.
 const blockRows = 8
 
 // NumReasons bounds the number of drop reasons (wire.NumDropReasons).
@@ -23,13 +22,13 @@ const NumReasons = 22
 // Counts are the counters of a flow in one direction.
 type Counts struct {
 	Packets  uint64 // without dropped ones; losses of the sender's link count
-	Segments uint64 // the same packets, cut to wire size
+	Segments uint64 // cut to wire size
 	Header   uint64 // bytes
 	Device   uint64 // payload bytes in GPU memory
 	GPUFile  uint64 // payload bytes in GPU memory by way of a file
 	Host     uint64 // payload bytes in host memory
 	Bounced  uint64 // part of Host: payload bytes from or for a GPU
-	Again    uint64 // TCP payload bytes below the highest sequence number so far: sent again, or overtaken
+	Again    uint64 // TCP payload bytes below the highest sequence number so far
 	Lost     uint64 // payload bytes of dropped packets
 	Drops    [NumReasons]uint32
 }
@@ -62,7 +61,7 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
-// Peer has the latest acknowledgment in a TCP flow, which describes the other direction of the connection.
+// Peer has the latest acknowledgment in a TCP flow: it describes the other direction of the connection.
 type Peer struct {
 	Known  bool
 	Window uint16 // unscaled
@@ -73,9 +72,9 @@ type Peer struct {
 type Row struct {
 	Flow  splitter.Flow // zero: frames that are not IP
 	Flags uint8         // TCP flags seen
-	Rule  uint32        // the flow rule of its latest packet that had one; 0: none
+	Rule  uint32        // of its latest packet that had one; 0: none
 	Begun bool
-	Top   uint32 // sequence number behind the highest byte of payload
+	Top   uint32 // behind the highest byte of payload
 	Peer
 	First time.Time // since the flow got its row
 	Last  time.Time
@@ -84,7 +83,7 @@ type Row struct {
 
 // Others are the summed counters of flows that have lost their rows.
 type Others struct {
-	Flows uint64 // number of times that a flow lost its row
+	Flows uint64 // times that a flow lost its row
 	Counts
 }
 
@@ -94,7 +93,7 @@ type row struct {
 	begun bool
 	flags uint8
 	rule  uint32
-	top   uint32 // sequence number behind the highest byte of payload
+	top   uint32 // behind the highest byte of payload
 	Peer
 	hash        uint64
 	first, last int64 // Unix time in nanoseconds
@@ -104,12 +103,12 @@ type row struct {
 // Table has the rows of a port.
 type Table struct {
 	rows   []row
-	blocks atomic.Int64 // blocks taken by shards
+	blocks atomic.Int64
 	shards []*Shard
 	now    func() int64
 }
 
-// New makes a table with at least n rows, but at most MaxRows, and at least one block for each of its shards.
+// New makes a table with at least min(n, MaxRows) rows, and at least one block for each of its shards.
 func New(n, shards int) *Table {
 	blocks := max((min(n, MaxRows)+blockRows-1)/blockRows, shards)
 	t := &Table{rows: make([]row, blocks*blockRows), now: func() int64 { return time.Now().UnixNano() }}
@@ -120,7 +119,7 @@ func New(n, shards int) *Table {
 	for range shards {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
-	for i, s := range t.shards { // no other shard can take the first block
+	for i, s := range t.shards { // no other shard can take it
 		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))
@@ -133,7 +132,6 @@ func (t *Table) Rows() int { return len(t.rows) }
 // Shard returns shard i.
 func (t *Table) Shard(i int) *Shard { return t.shards[i] }
 
-// block takes a free block; false: there is none.
 func (t *Table) block() (uint16, bool) {
 	most := int64(len(t.rows) / blockRows)
 	for {
@@ -147,8 +145,8 @@ func (t *Table) block() (uint16, bool) {
 	}
 }
 
-// Shard is one queue's part of a table, in one direction. Its owner counts packets (At, Flush); any goroutine
-// may call Read.
+// Shard is one queue's part of a table in one direction. Its owner counts packets (At, Flush); any goroutine may
+// call Read.
 type Shard struct {
 	table *Table
 
@@ -164,7 +162,7 @@ type Shard struct {
 	blocks []uint16
 	used   int
 	hand   int
-	lost   int // number of blocks that other shards have taken
+	lost   int // blocks that other shards have taken
 	rest   Others
 }
 
@@ -191,7 +189,7 @@ func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	return r
 }
 
-// free returns the index of a row for a new flow, whose old flow it may evict.
+// free returns the index of a row for a new flow, which may evict another flow.
 func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
@@ -213,8 +211,8 @@ func (s *Shard) add(block uint16) {
 	s.held.Store(int32(len(s.blocks)))
 }
 
-// take takes a block from the shard that has most blocks, if this shard has less than its equal part. It may
-// fail because the other shard's lock is held.
+// take takes a block from the shard that has most, if this shard has less than its equal part. It may fail: the
+// other shard's lock may be held.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {
@@ -226,7 +224,7 @@ func (s *Shard) take() (uint16, bool) {
 			most = o
 		}
 	}
-	// The owner holds its shard's lock here, so it must not wait for another one's: two owners could deadlock.
+	// The owner holds its shard's lock, so it must not wait for another one's: two owners could deadlock.
 	if int(most.held.Load()) <= part || !most.mu.TryLock() {
 		return 0, false
 	}
@@ -234,7 +232,7 @@ func (s *Shard) take() (uint16, bool) {
 	return most.give(part)
 }
 
-// give removes the least used block from the shard and returns it, if the shard has more than part blocks. The
+// give removes the least used block from the shard and returns it, unless the shard has at most part blocks. The
 // caller holds mu.
 func (s *Shard) give(part int) (uint16, bool) {
 	if len(s.blocks) <= part {
@@ -269,7 +267,7 @@ func (s *Shard) give(part int) (uint16, bool) {
 	return block, true
 }
 
-// evict takes the row from the least used flow in one block of the shard, in the next block the next time.
+// evict takes the row from the least used flow in one block of the shard.
 func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
@@ -284,14 +282,12 @@ func (s *Shard) evict() uint16 {
 	return least
 }
 
-// forget adds a row's counts to rest, and removes the row from the index.
 func (s *Shard) forget(slot uint16) {
 	s.unlink(slot)
 	s.rest.Flows++
 	s.rest.add(&s.table.rows[slot].Counts)
 }
 
-// uses returns the number of packets of the flow.
 func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
 
 // unlink removes a row from the index (open addressing), and moves entries behind it to places where find will
@@ -312,8 +308,8 @@ func (s *Shard) unlink(slot uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows to to, in any order. It returns the result and the sum over flows that have lost
-// their rows.
+// Read appends the shard's rows to to, in any order. It also returns the sum over flows that have lost their
+// rows.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {
@@ -327,7 +323,7 @@ type reading struct {
 	rows  []Row
 	begin int // of the shard's first row
 	block int // of the block to read next
-	lost  int // Shard.lost when the first block was read
+	lost  int // Shard.lost at the first block
 	rest  Others
 }
 

@@ -33,10 +33,10 @@ const (
 	bodyLen              = 56
 )
 
-// body is the part of a command that follows opcode and status.
+// body follows opcode and status.
 type body [bodyLen]byte
 
-// decode reads a struct of fixed size from the beginning of b, which must be long enough.
+// decode reads a struct from the beginning of b, which must be long enough.
 func decode[T any](b []byte) (v T) {
 	_, _ = binary.Decode(b, be, &v)
 	return v
@@ -44,12 +44,12 @@ func decode[T any](b []byte) (v T) {
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// The device carries out commands inside the register write that rings the doorbell (gve_adminq_kick_and_wait).
+// Commands are carried out inside the register write that rings the doorbell (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
 	base    uint64
 	slots   uint32 // a power of two
-	done    uint32 // commands done since the queue started, free running
+	done    uint32 // since the queue started, free running
 }
 
 // run starts the admin queue at the address in the registers.
@@ -70,8 +70,8 @@ func (d *Device) run() {
 	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
-// writeDoorbell carries out the commands posted since the last write; count is the number of commands that the
-// driver has posted since the queue started, free running.
+// writeDoorbell carries out the commands posted since the last write; count is the driver's count of commands
+// since the queue started, free running.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -91,14 +91,13 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue stops the queue until a reset, or until the driver starts it again.
+// stopAdminQueue stops the queue until a reset or a new start.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in a slot and writes its status to the slot. The error means that it cannot
-// read or write the slot.
+// command carries out the command in a slot. The error means that it cannot read or write the slot.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {
@@ -115,7 +114,6 @@ func (d *Device) command(slot uint64) error {
 	return d.mem.write(slot+slotStatus, out[:])
 }
 
-// commands are the commands, with the specification's names.
 var commands = map[uint32]struct {
 	name string
 	run  func(*Device, *body) error
@@ -152,8 +150,7 @@ func commandName(op uint32) string {
 	return fmt.Sprintf("%#x", op)
 }
 
-// extended carries out a command that is too long for a slot: inner opcode u32, its length u32, its
-// address u64.
+// extended carries out a command that is too long for a slot: inner opcode u32, length u32, address u64.
 func (d *Device) extended(b *body) error {
 	op, n, addr := be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 	if op != opConfigureFlowRule {
@@ -169,7 +166,6 @@ func (d *Device) extended(b *body) error {
 	return d.configureFlowRule(&inner)
 }
 
-// invalid makes an INVALID_ARGUMENT error.
 func invalid(format string, args ...any) error {
 	return errors.Join(fmt.Errorf(format, args...), statusInvalidArgument)
 }

@@ -49,8 +49,7 @@ const (
 	capDQORDA     = 1 << 3 // gve_driver_capability_dqo_rda
 )
 
-// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64. It logs what the driver tells
-// about itself.
+// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64.
 func (d *Device) verifyDriver(b *body) error {
 	n, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	if n != driverInfoLen {
@@ -70,7 +69,6 @@ func (d *Device) verifyDriver(b *body) error {
 	return nil
 }
 
-// text returns a zero-terminated string.
 func text(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]

@@ -24,10 +24,10 @@ import (
 type Options struct {
 	Port   nic.Config // New sets QueuePairs, and the fields from HeaderLimit to Hash
 	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
-	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues, up to 16.
+	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues.
 	MaxQueues int
-	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and MaxTxRing the longest
-	// that it may choose: powers of two from 64 to 4096; 0: a default.
+	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and MaxTxRing the longest:
+	// powers of two from 64 to 4096; 0: a default.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
 	LinkSpeed                            uint32 // in Mbit/s; 0: 100,000
 	// Express makes the device a PCI Express endpoint with this link; zero: the device is on a root bus.
@@ -61,8 +61,7 @@ const (
 	vectorsPerQueue = 2 // and one more for management
 )
 
-// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the control
-// goroutine.
+// Device is one NIC, a vfiouser.Device. One goroutine, the control goroutine, serves one frontend at a time.
 type Device struct {
 	log     *slog.Logger
 	conf    Options
@@ -80,7 +79,7 @@ type Device struct {
 	status     atomic.Uint32
 	management atomic.Int32 // -1: none
 	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
-	failures   atomic.Uint64 // queues that stopped on an error
+	failures   atomic.Uint64
 
 	// Used by the control goroutine.
 	config *pci.Config
@@ -88,15 +87,14 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // receive queues last reported to the port; 0: all have ended
+	rxUsed int // reported to the port; 0: all have ended
 	flows  flowTable
-	used   bool // a driver has started since the last reset
+	used   bool // since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)
 
-// New makes a device for the guest whose memory is in space. It moves no frames until Port().Attach, until a
-// vfiouser.Server serves it, and until a driver has started.
+// New makes a device for the guest whose memory is in space.
 func New(o Options, space *dma.Space) (*Device, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -216,7 +214,7 @@ func (d *Device) close() {
 	}
 }
 
-// setLimits updates the driver's limits: it accepts GSO packets only while all its receive queues do.
+// setLimits updates the driver's limits: GSO packets are accepted only while all its receive queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -235,7 +233,8 @@ func (d *Device) setLimits() {
 	d.limits.Store(&l)
 }
 
-// failed handles a queue that has stopped on an error: the driver would not notice a silent receive queue.
+// failed asks the driver for a reset after a queue has stopped on an error: the driver would not notice a silent
+// receive queue.
 func (d *Device) failed(tx bool, id int, err error) {
 	d.failures.Add(1)
 	dir := "rx"
@@ -247,8 +246,8 @@ func (d *Device) failed(tx bool, id int, err error) {
 	d.AskReset()
 }
 
-// reset is device reset: it ends DMA for the driver, and clears what the driver has set up by registers, by the
-// admin queue and by the control channel. The PCI configuration space and the eventfds stay.
+// reset is device reset: it ends DMA for the driver, and clears what the driver has set up. The PCI
+// configuration space and the eventfds stay.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
@@ -278,7 +277,7 @@ func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
 	case registersBAR:
 		d.readRegs(off, b)
 	case msixBAR, doorbellsBAR:
-		clear(b) // the frontend keeps the vector table itself, and doorbells are write-only
+		clear(b) // the frontend keeps the vector table, and doorbells are write-only
 	case vfiouser.RegionConfig:
 		return d.config.Read(off, b)
 	default:
@@ -343,8 +342,7 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device. The device translates the addresses of buffers and admin queue at
-// each use.
+// MemoryChanged implements vfiouser.Device: addresses are translated at each use.
 func (d *Device) MemoryChanged() {}
 
 // Disconnected implements vfiouser.Device.

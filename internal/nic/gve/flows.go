@@ -14,9 +14,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port has the rules; this file keeps the location
-// that the driver has given each rule. Rules of the control channel get the lowest free locations (ethtool
-// chooses the highest).
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. This file keeps the location that the driver has given
+// each rule of the port. Rules of the control channel get the lowest free locations (ethtool chooses the
+// highest).
 
 const (
 	flowSpecLen    = 40                  // struct gve_flow_spec
@@ -27,7 +27,6 @@ const (
 	queryHeadLen   = 16              // struct gve_query_flow_rules_descriptor
 )
 
-// Operations of CONFIGURE_FLOW_RULE and of QUERY_FLOW_RULES.
 const (
 	flowAdd   = 0 // GVE_FLOW_RULE_CFG_ADD
 	flowDel   = 1 // GVE_FLOW_RULE_CFG_DEL
@@ -49,7 +48,6 @@ var flowKinds = [...]control.FlowRule{
 
 const maxFlowLoc = nic.MaxRules
 
-// flowSpec is the key or the mask of a rule.
 type flowSpec struct {
 	Src, Dst [16]byte // offset 0, 16: IPv4 in the first four bytes
 	Ports    [4]byte  // 32: source and destination; for AH and ESP the SPI
@@ -57,14 +55,12 @@ type flowSpec struct {
 	_        [3]byte
 }
 
-// flowRule is a rule in the driver's form.
 type flowRule struct {
 	Kind      uint16   // offset 0
 	Queue     uint16   // 2
 	Key, Mask flowSpec // 4, 44
 }
 
-// flowCommand is CONFIGURE_FLOW_RULE.
 type flowCommand struct {
 	Op   uint16 // offset 0
 	_    [2]byte
@@ -72,7 +68,7 @@ type flowCommand struct {
 	Loc  uint32   // 88
 }
 
-// exact reports whether a rule compares the field with this mask, which must be all ones (compare) or all zeros.
+// exact returns true for a mask of ones (compare the field), false for one of zeros, and an error for others.
 func exact(mask []byte) (bool, error) {
 	switch {
 	case bytes.Count(mask, []byte{0}) == len(mask):
@@ -108,7 +104,7 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 	return c, err
 }
 
-// flowField is a field of a rule in the driver's form and in the port's.
+// flowField is a field of a rule in the driver's and in the port's form.
 type flowField struct {
 	key, mask []byte
 	addr      *netip.Addr
@@ -164,7 +160,6 @@ func (r *flowRule) fields(c *control.FlowRule) []flowField {
 		flowField{key: key[2:], mask: mask[2:], port: &c.DstPort})
 }
 
-// set converts a rule of the port to the driver's form.
 func (r *flowRule) set(c *control.FlowRule) {
 	*r = flowRule{Queue: c.Queue}
 	r.Kind = uint16(slices.IndexFunc(flowKinds[:], func(k control.FlowRule) bool {
@@ -187,8 +182,7 @@ type located struct {
 
 func (t *flowTable) clear() { t.locations = nil }
 
-// list returns the rules sorted by location. It drops locations of deleted rules, and gives new rules a
-// location.
+// list returns the rules by location. It drops locations of deleted rules, and gives new rules a location.
 func (t *flowTable) list(rules []control.FlowRule) []located {
 	locations := make(map[uint32]uint32, len(rules))
 	used := make(map[uint32]bool, len(rules))
@@ -265,7 +259,7 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 }
 
 // queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64, address u64.
-// The reply is {rules, maximum, returned, length}, u32 each, then as many rules, or locations, as fit.
+// The reply is {rules, maximum, returned, length}, u32 each, and as many rules, or locations, as fit.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {

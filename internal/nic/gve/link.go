@@ -10,8 +10,7 @@ func (d *Device) reportLinkSpeed(b *body) error {
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink sets whether the link is up, which is the default. While the link is down, the port takes no packets
-// from the wire and sends none. Any goroutine may call it.
+// SetLink sets whether the link is up, which is the default. Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {
@@ -28,5 +27,5 @@ func (d *Device) AskReset() {
 	d.event()
 }
 
-// event makes the driver read the device status, by the management interrupt.
+// event makes the driver read the device status.
 func (d *Device) event() { d.vectors.fire(int(d.management.Load())) }

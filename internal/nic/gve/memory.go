@@ -18,7 +18,7 @@ var (
 // pages at most, and regions are whole pages (package vfiouser).
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory reads and writes guest memory for one goroutine. It translates addresses anew for each copy.
+// memory reads and writes guest memory for one goroutine. Addresses are translated for each copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier

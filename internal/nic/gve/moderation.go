@@ -8,10 +8,9 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Interrupt moderation: the driver writes an interval to the doorbell of a queue's vector
-// (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`), the least time between two interrupts of the vector. The
-// moderator raises an interrupt that is due earlier when the interval is over. A vector with interval 0 does not
-// read the clock.
+// Interrupt moderation: the driver writes an interval to a vector's doorbell (gve_set_itr_coalesce_usecs_dqo;
+// `ethtool -C`), the least time between two interrupts of the vector. A vector with interval 0 does not read the
+// clock.
 
 // Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*).
 const (
@@ -36,7 +35,7 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when it looks next; never: not before wait wakes it
+	next    atomic.Int64 // never: not before wait wakes it
 	closing atomic.Bool
 	done    chan struct{}
 }
@@ -56,7 +55,7 @@ func (vs *vectors) moderate() (*moderator, error) {
 	return m, nil
 }
 
-// setWait sets the function to call with the time of a delayed interrupt; nil: interrupts are not delayed.
+// setWait sets the function to call with the time of a delayed interrupt; nil: no delays.
 func (vs *vectors) setWait(wait func(until int64)) {
 	for i := range vs.v {
 		v := &vs.v[i]
@@ -87,7 +86,7 @@ func (m *moderator) run() {
 			d = time.Duration(max(0, next-m.vectors.now()))
 		}
 		if _, err := m.sleeper.Sleep(-1, d); err != nil {
-			m.vectors.setWait(nil) // it cannot sleep: from here on no interrupt is delayed
+			m.vectors.setWait(nil) // from here on no interrupt is delayed
 			return
 		}
 	}
@@ -101,7 +100,7 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises due interrupts, and returns when the next delayed one is due.
+// raiseDue raises due interrupts, and returns when the next one is due.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
@@ -113,8 +112,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	return next
 }
 
-// raiseDue raises the vector's delayed interrupt if it is due. It returns when a delayed interrupt will be due;
-// 0: none is delayed.
+// raiseDue raises the vector's delayed interrupt if it is due, or returns when it will be due; 0: none is
+// delayed.
 func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
 	due = v.until

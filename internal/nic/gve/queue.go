@@ -12,14 +12,13 @@ import (
 type shared struct {
 	space    *dma.Space
 	notify   *vectors
-	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	// failed is called when a queue has stopped on an error, on any goroutine, without locks of the queue. It must
-	// not wait.
+	patience time.Duration // of a frame, for a busy receiver; 0: limits.Patience
+	// failed is called when a queue has stopped on an error, without locks of the queue. It must not wait.
 	failed func(tx bool, id int, err error)
-	// clock returns the time of received batches in nanoseconds; nil: no timestamps.
+	// clock returns the time in nanoseconds; nil: no timestamps.
 	clock func() int64
-	// device is called on the control goroutine when the driver posts a receive queue's first buffers; running: the
-	// first one lies in GPU memory.
+	// device is called when the driver posts a receive queue's first buffers; running: the first one lies in GPU
+	// memory.
 	device func(queue int, running bool)
 }
 
@@ -34,9 +33,9 @@ type ringParams struct {
 
 type rxParams struct {
 	ringParams
-	bufSize    int  // bytes of a packet buffer
-	headerSize int  // bytes of a header buffer; 0: no header split
-	rsc        bool // the driver accepts GSO packets
+	bufSize    int // bytes of a packet buffer
+	headerSize int // bytes of a header buffer; 0: no header split
+	rsc        bool
 }
 
 // Errors that stop a queue.

@@ -10,7 +10,7 @@ const (
 	regMaxRx         = 0x0c
 	regPFN           = 0x10 // address of the admin queue, in pages of 4 KiB
 	regDoorbell      = 0x14 // of the admin queue
-	regEvents        = 0x18 // number of commands done
+	regEvents        = 0x18
 	regDriverVersion = 0x1f // one byte, written repeatedly
 	regBaseHi        = 0x20
 	regBaseLo        = 0x24
@@ -31,10 +31,9 @@ const (
 	driverReset = 1 << 1 // GVE_DRIVER_STATUS_RESET_MASK
 )
 
-// maxVersion bounds the driver version that the device keeps, in bytes.
 const maxVersion = 64
 
-// registers are the registers that keep the written value.
+// registers keep the written values.
 type registers struct {
 	driverStatus   uint32
 	pfn            uint32
@@ -77,7 +76,7 @@ var writable = [...]struct {
 	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
 }
 
-// writeRegs handles a write to BAR0. It writes a register only if the write covers all of the register.
+// writeRegs handles a write to BAR0. Registers that it covers in part stay.
 func (d *Device) writeRegs(off uint64, b []byte) {
 	for i := range writable {
 		r := &writable[i]
@@ -108,8 +107,8 @@ func (d *Device) driverResets() {
 }
 
 // writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_release) waits until the
-// register reads 0 when it releases the admin queue. iPXE (drivers/net/gve.c) writes 0 to reset the device
-// (gve_reset), and takes a register that reads 0 as a reset by the host (gve_admin_wait, gve_watchdog).
+// register reads 0. iPXE (drivers/net/gve.c) writes 0 to reset the device (gve_reset), and takes a register that
+// reads 0 as a reset by the host (gve_admin_wait, gve_watchdog).
 func (d *Device) writePFN(v uint32) {
 	if v == 0 {
 		d.driverResets()
@@ -117,7 +116,7 @@ func (d *Device) writePFN(v uint32) {
 	d.regs.pfn = v
 }
 
-// writeVersion receives one byte of the driver version, which ends with a newline.
+// writeVersion receives one byte of the driver version, up to a newline.
 func (d *Device) writeVersion(v uint32) {
 	if c := byte(v); c != '\n' {
 		if len(d.regs.version) < maxVersion {

@@ -7,9 +7,9 @@ import (
 
 // Doorbells are words of BAR2: little endian, 32 bits. The device reports a doorbell's index in words.
 const (
-	irqDoorbells = 0x000 // of notification block
-	txDoorbells  = 0x400 // of transmit queue
-	rxDoorbells  = 0x800 // of receive queue
+	irqDoorbells = 0x000 // notification blocks
+	txDoorbells  = 0x400 // transmit queues
+	rxDoorbells  = 0x800 // receive queues
 )
 
 const (
@@ -33,7 +33,6 @@ type queueState struct {
 	buf  int
 }
 
-// configureCommand is CONFIGURE_DEVICE_RESOURCES.
 type configureCommand struct {
 	_      [8]byte // event counters, which DQO does not use
 	IRQs   uint64  // offset 8: address for doorbell indices
@@ -79,7 +78,6 @@ func (d *Device) writeIndex(addr uint64, index uint32) error {
 	return d.mem.write(addr, w[:])
 }
 
-// deconfigure carries out DECONFIGURE_DEVICE_RESOURCES.
 func (d *Device) deconfigure() error {
 	if d.res.blocks == 0 {
 		return fmt.Errorf("no resources are configured: %w", statusFailedPrecondition)
@@ -88,7 +86,7 @@ func (d *Device) deconfigure() error {
 	return nil
 }
 
-// release ends all queues and frees all resources: DMA for the driver has ended.
+// release ends all queues and frees all resources.
 func (d *Device) release() {
 	for i := range d.tx {
 		d.endTx(i)
@@ -102,7 +100,6 @@ func (d *Device) release() {
 	d.res.blocks, d.res.base = 0, 0
 }
 
-// txCommand is CREATE_TX_QUEUE.
 type txCommand struct {
 	ID        uint32 // offset 0
 	_         [4]byte
@@ -153,7 +150,7 @@ func (d *Device) createTx(b *body) error {
 	return nil
 }
 
-// offerDoorbell writes the index of a queue's doorbell to the driver's struct gve_queue_resources.
+// offerDoorbell writes a doorbell's index to the driver's struct gve_queue_resources.
 func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	if err := d.mem.has(addr, resourcesLen); err != nil {
 		return err
@@ -161,7 +158,6 @@ func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	return d.writeIndex(addr, index)
 }
 
-// rxCommand is CREATE_RX_QUEUE.
 type rxCommand struct {
 	ID        uint32 // offset 0
 	_         [8]byte
@@ -206,7 +202,6 @@ func (d *Device) createRx(b *body) error {
 func (d *Device) destroyTx(b *body) error { return d.destroy("transmit", d.res.tx, b, d.endTx) }
 func (d *Device) destroyRx(b *body) error { return d.destroy("receive", d.res.rx, b, d.endRx) }
 
-// destroy ends the queue that the driver names in b.
 func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)) error {
 	id := be.Uint32(b[:])
 	if id >= uint32(len(qs)) || !qs[id].live {
@@ -216,7 +211,7 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged updates what depends on which receive queues exist, after queue id has started or ended.
+// rxChanged updates what depends on which receive queues exist.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)

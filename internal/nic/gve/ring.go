@@ -7,10 +7,9 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ringLimit bounds the length of a ring.
 const ringLimit = 1 << 15
 
-// errBadRing means that the parameters or the memory of a ring are invalid.
+// errBadRing is about the parameters or the memory of a ring.
 var errBadRing = errors.New("bad ring")
 
 // ringPage is the size of the pieces of a ring that lies in several regions: an IOMMU maps no smaller pages.
@@ -19,7 +18,7 @@ const ringPage = 4096
 type ring struct {
 	iova, size uint64
 	mask       uint32 // entries - 1
-	entry      uint32 // bytes
+	entry      uint32
 	pages      [][]byte
 	shift      uint // log2 of the pages' length
 	pins       []*dma.Pin
@@ -57,8 +56,8 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	return err
 }
 
-// entryAt returns entry i, modulo the ring. An entry does not cross a page boundary, because its address is a
-// multiple of its length.
+// entryAt returns entry i, modulo the ring. An entry crosses no page boundary: its address is a multiple of its
+// length.
 func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
@@ -69,14 +68,13 @@ func (r *ring) entryAt(i uint32) []byte {
 // 1.
 func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
 
-// overlaps reports whether the ring has bytes in [iova, iova+n).
 func (r *ring) overlaps(iova, n uint64) bool {
 	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
 }
 
 type rings struct{ in, out ring } // descriptors or buffers; completions
 
-// pin pins the memory of both rings, with descriptors of descLen bytes and completions of complLen bytes.
+// pin pins the memory of both rings, with entries of descLen and of complLen bytes.
 func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
 	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

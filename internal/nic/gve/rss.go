@@ -16,7 +16,7 @@ const (
 )
 
 // hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. Those for IPv6 with extension
-// headers (3, 5, 8) are accepted but not reported: the hash never covers extension headers.
+// headers (3, 5, 8) are accepted but not reported.
 var hashTypes = [...]struct {
 	gve uint16
 	rss uint32
@@ -112,7 +112,7 @@ func (d *Device) queryRSS(b *body) error {
 	return d.mem.write(addr, out[:])
 }
 
-// setDefaultRSS tells the port which receive queues exist: the driver expects that all take part in RSS
+// setDefaultRSS tells the port which receive queues exist: by default all take part in RSS
 // (gve_init_rss_config). A queue that ends while others go on (a restart) keeps its share.
 func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)

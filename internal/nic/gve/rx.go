@@ -12,38 +12,36 @@ import (
 // maxRxBufs bounds the buffers of a frame: MAX_SKB_FRAGS.
 const maxRxBufs = 17
 
-// maxOwn is the length of the longest Header of a packet: frames of the control channel are all header.
+// maxOwn is the length of the longest Header: frames of the control channel are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
 // maxRSC returns the longest GSO packet for buffers of bufSize bytes (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
-// rxQueue is a receive queue: a ring in which the driver posts buffers, and one in which they come back in the
-// same order.
+// rxQueue is a receive queue: a ring of buffers, and a ring in which they come back in the same order.
 //
 // The control goroutine calls start, stop, doorbell and unmapping. RxBase's lock guards the fields below RxBase,
 // except seen and count; the control goroutine may read without it the fields that start and stop set.
 type rxQueue struct {
 	*shared
 	id     int
-	tail   atomic.Uint32 // from the doorbell: index of the buffer posted next
+	tail   atomic.Uint32 // index of the buffer posted next
 	vector atomic.Int32  // MSI-X vector
 
 	nic.RxBase
 	p       rxParams
 	on      bool
-	seen    bool // doorbell has looked at the first buffer. Used by the control goroutine
+	seen    bool // for doorbell: the first buffer has been looked at
 	rings        // buffers and completions
 	head    uint32
-	shown   uint32   // completions published since the start; head counts used buffers
-	words   []uint32 // words that publish completions, by index in the ring
+	shown   uint32   // completions published; head counts used buffers
+	words   []uint32 // by index in the ring
 	short   uint32   // buffers when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
-	time    int64        // time of this batch; 0: not read yet
+	time    int64        // of this batch; 0: not read yet
 	scratch [maxOwn]byte // headers
-	// Since New.
-	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
 var (
@@ -57,7 +55,7 @@ func newRxQueue(s *shared, id int) *rxQueue {
 	return q
 }
 
-// start starts the queue with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings.
 func (q *rxQueue) start(p rxParams) (err error) {
 	q.stop()
 	switch {
@@ -99,8 +97,8 @@ func (q *rxQueue) shut() {
 	q.WakeAll()
 }
 
-// doorbell records that the driver has posted buffers up to index tail, modulo the ring's length. Linux writes
-// an index (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
+// doorbell sets tail, modulo the ring's length. Linux writes an index (gve_rx_write_doorbell_dqo), iPXE a
+// counter (drivers/net/gve.c, gve_refill_rx).
 func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
 		return
@@ -120,8 +118,7 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. It stands for all
-// buffers: a driver binds whole queues to GPU memory, and restarts a queue when it binds it.
+// firstInGPU reports whether the first buffer lies in GPU memory. The others are taken to lie where it does.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -176,8 +173,7 @@ func (q *rxQueue) Flush() (call bool) {
 	return true
 }
 
-// publish shows completions to the driver: a completion becomes valid by the generation bit, which flips with
-// each lap.
+// publish shows completions to the driver: they become valid by the generation bit, which flips with each lap.
 func (q *rxQueue) publish() (err error) {
 	defer dma.Recover(&err)
 	for ; q.shown != q.head; q.shown++ {
@@ -195,13 +191,12 @@ func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel. The device gets each doorbell, so it asks for no notification.
+// AwaitBuffers implements nic.RxModel: the device gets each doorbell.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.
 func (q *rxQueue) Buffers() int { return int(q.avail()) }
 
-// fail stops the queue until the driver sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.on {
 		q.Fail(err)

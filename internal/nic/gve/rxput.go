@@ -19,8 +19,8 @@ type placement struct {
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). The headers of a split frame go to the header buffer of its
-// first buffer. A frame that cannot be split lies whole in the packet buffers, with the overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). A frame that cannot be split lies whole in the packet
+// buffers, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -77,8 +77,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that the queue did not take, unless it is a merged one, whose frames the port puts one by
-// one.
+// lost counts a frame that the queue did not take, unless it is merged.
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
@@ -96,7 +95,7 @@ func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	return nil
 }
 
-// locate finds the memory for a frame. If ok is false, the device cannot use buffer number bad.
+// locate finds the memory for a frame. If ok is false, buffer number bad cannot be used.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	place := &q.frame
 	var err error
@@ -131,7 +130,7 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	return 0, true
 }
 
-// refuse drops the frame, and returns the buffers up to number bad, which the device cannot use, marked as bad.
+// refuse drops the frame, and returns the buffers up to number bad, marked as bad.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -142,9 +141,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the memory that locate found, and determines the checksum fields of c. The ring format has no
-// partial checksums on receive, so write completes them; it verifies checksums of TCP and UDP that are not known
-// to be good.
+// write fills the memory that locate found, and the checksum fields of c. It completes partial checksums, and
+// verifies those of TCP and UDP that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -183,7 +181,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	return m.Header(q.frame.header, hdr)
 }
 
-// complete stages the completions of a frame's buffers, with the fields of c.
+// complete stages the completions of a frame's buffers.
 func (q *rxQueue) complete(c *rxCompl) (err error) {
 	defer dma.Recover(&err)
 	place := &q.frame

@@ -37,8 +37,7 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 	return res
 }
 
-// end sets the end-of-packet bit of completion i, which is not published yet. It ignores an error: Flush will
-// find that too.
+// end sets the end-of-packet bit of completion i, which is not published yet.
 func (q *earlyEnd) end(i uint32) {
 	var err error
 	defer dma.Recover(&err)

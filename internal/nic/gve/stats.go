@@ -20,21 +20,20 @@ const (
 	freshStats = 500 * time.Millisecond
 )
 
-// statsReport is the memory in which the driver expects counters: written_count u64, and {name u32, queue u32,
-// value u64} for each. The device writes the last ones, four for each existing receive queue
-// (gve_get_ethtool_stats).
+// statsReport is the memory for counters: written_count u64, and {name u32, queue u32, value u64} for each. The
+// device writes the last ones, four for each receive queue (gve_get_ethtool_stats).
 type statsReport struct {
 	dev *Device
 	mem *memory
 
-	mu     sync.Mutex // guards the fields below; write holds it, so that no write follows detach
+	mu     sync.Mutex // write holds it, so that no write follows detach
 	addr   uint64
 	count  int // room for counters; 0: no report
 	period time.Duration
 	due    time.Time
 	queues []int  // existing receive queues
 	was    int    // counters in the last report
-	sum    uint64 // sum of the last report; a counter only rises
+	sum    uint64 // a counter only rises
 }
 
 // reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. Length 0 ends reports.
@@ -62,7 +61,7 @@ func (s *statsReport) attach(addr uint64, count int, period time.Duration) {
 	s.addr, s.count, s.period, s.due, s.was = addr, count, period, time.Now(), 0
 }
 
-// detach ends reports: after it returns, the device writes none.
+// detach ends reports: after it returns, none is written.
 func (s *statsReport) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +79,7 @@ func (s *statsReport) live(id int, on bool) {
 }
 
 // write writes the report if it is due, or if counters have changed, and returns when to call it again; the zero
-// Time: the driver wants no report.
+// Time: no report is wanted.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,14 +99,12 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 	return next
 }
 
-// counters returns a queue's counters in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
 	count := &s.dev.rx[queue].count
 	return [statsPerQueue]uint64{rx.Drops, count.noBuffer.get(), count.tooBig.get(), count.badCsum.get()}
 }
 
-// changed reports whether counters have changed since the last report. The caller holds mu.
 func (s *statsReport) changed() bool {
 	var sum uint64
 	for _, q := range s.queues {

@@ -6,21 +6,19 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Timestamps of received frames: option NIC_TIMESTAMP, REPORT_NIC_TIMESTAMP, and the low half of a time in each
-// completion. They are off by default: the driver asks for the time every 250 ms even if nobody uses timestamps
-// (gve_ptp_do_aux_work), and does not tell the device whether somebody does (gve_set_ts_config).
+// Timestamps of received frames are off by default: the driver asks for the time every 250 ms even if nobody
+// uses timestamps (gve_ptp_do_aux_work), and does not tell the device whether somebody does (gve_set_ts_config).
 
 const nicTimeLen = 40 // struct gve_nic_ts_report: the time, and 32 bytes of zeros
 
 // started is the difference between the time of day and shape.Now at the start.
 var started = time.Now().UnixNano() - shape.Now()
 
-// nicTime is the clock of all NICs of this process, in nanoseconds: the time of day when the process started,
-// plus monotonic time since. It never jumps.
+// nicTime is the clock of the process's NICs in nanoseconds: the time of day at the start, plus monotonic time
+// since.
 func nicTime() int64 { return started + shape.Now() }
 
-// reportTime carries out REPORT_NIC_TIMESTAMP: length u64, address u64. The driver completes the low halves of
-// times in completions with it.
+// reportTime carries out REPORT_NIC_TIMESTAMP: length u64, address u64.
 func (d *Device) reportTime(b *body) error {
 	if d.common.clock == nil {
 		return statusUnimplemented // the option is not offered

@@ -13,9 +13,8 @@ const txBatch = 32
 
 // txQueue is a transmit queue. While it is started, its Sender's worker owns the fields, except where marked.
 //
-// The driver owns a descriptor again when the device has read it (descriptor completion), and a packet's buffers
-// when the packet is finished (packet completion). So held packets use no descriptors, and cannot be put back
-// into the ring.
+// The driver owns a descriptor again when the device has read it, and a packet's buffers when the packet is
+// finished. So held packets use no descriptors, and cannot be put back into the ring.
 //
 // The control goroutine calls start, stop, doorbell, unmapping and close.
 type txQueue struct {
@@ -23,16 +22,16 @@ type txQueue struct {
 	id     int
 	sender *nic.Sender
 	t      *nic.Transmitter
-	tail   atomic.Uint32 // from the doorbell: index of the descriptor posted next
+	tail   atomic.Uint32 // index of the descriptor posted next
 
 	block int // MSI-X vector; set, like the rings, before the worker starts
 	rings
-	head   uint32 // descriptors read since the start
-	compl  uint32 // completions written since the start
-	partly uint32 // tail at which the packet at head was incomplete; noTail: it may be complete
+	head   uint32 // since the start
+	compl  uint32 // since the start
+	partly uint32 // tail at which the packet at head was incomplete; else noTail
 	fired  uint32 // compl at the last interrupt
 
-	slots []txSlot // made at the first start: most queues of a NIC are never used
+	slots []txSlot // made at the first start: most queues are never used
 	count struct{ bad, unmapped counter }
 }
 
@@ -41,10 +40,9 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// noTail is a value that tail never has.
+// noTail is no value of tail.
 const noTail = ^uint32(0)
 
-// newTxQueue makes a stopped queue of port p.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
 	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
@@ -53,7 +51,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	return q, err
 }
 
-// start starts the queue with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings.
 func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
@@ -68,15 +66,13 @@ func (q *txQueue) start(p ringParams) error {
 	return nil
 }
 
-// stop stops the queue: it sends or drops the packets read from the ring, and then touches neither rings nor
-// buffers.
+// stop stops the queue: it sends or drops the packets read from the ring.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.rings.close()
 }
 
-// doorbell records that the driver has posted descriptors up to index tail, modulo the ring's length (see
-// rxQueue.doorbell).
+// doorbell sets tail (see rxQueue.doorbell).
 func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
 		return
@@ -148,7 +144,7 @@ func (q *txQueue) Pending() bool {
 	return tail != q.head&q.in.mask && tail != q.partly
 }
 
-// Backlog implements nic.TxQueue: a frame has at least one descriptor.
+// Backlog implements nic.TxQueue.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = int((q.tail.Load() - q.head) & q.in.mask)
 	return frames, nic.RingFull(len(q.slots)+frames, int(q.in.mask)+1)

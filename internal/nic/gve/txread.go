@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS), maxTSOBufs those of
-	// a packet with one.
+	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS).
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
@@ -87,7 +86,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.count.bad.add(1)
 			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
-		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file (dma.FaultError) stops the queue
+		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file stops the queue
 			return filled, taken, e
 		default: // unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)
@@ -98,8 +97,8 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read reads the descriptors of one packet, of which at most posted are in the ring, and returns their number;
-// 0: the packet is incomplete.
+// read reads the descriptors of one packet, at most posted, and returns their number; 0: the packet is
+// incomplete.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false
@@ -156,7 +155,6 @@ func (s *txSlot) translate(space *dma.Space) (err error) {
 	return nil
 }
 
-// describe makes the packet f of the buffers of slot s.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if err := s.translate(q.space); err != nil {
 		return err
@@ -182,8 +180,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes p a GSO packet, as its TSO descriptor specifies. Its checksum field has the pseudo-header's sum
-// without the length (gve_prep_tso), which cut replaces by the sum with the whole length.
+// cut makes p a GSO packet. Its checksum field has the pseudo-header's sum without the length (gve_prep_tso),
+// which cut replaces by the sum with the whole length.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

@@ -8,9 +8,8 @@ import (
 )
 
 // vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it, and its doorbell
-// re-arms it. If an interrupt is due while the vector is masked, the device raises it when the driver re-arms
-// the vector, after which the driver does not look for work again (gve_napi_poll_dqo). Any goroutine may fire
-// and arm them.
+// re-arms it. The driver does not look for work again after that (gve_napi_poll_dqo), so an interrupt that was
+// due meanwhile is raised then. Any goroutine may fire and arm them.
 type vectors struct {
 	nic.EventFDs
 	v   []vector
@@ -19,22 +18,22 @@ type vectors struct {
 
 // vector is one MSI-X vector. Its lock is a leaf: its holder takes no other lock and makes no system call.
 type vector struct {
-	port    *nic.Port // nil: no interrupt is lost (LoseInterrupt)
+	port    *nic.Port // nil: no interrupt is lost
 	mu      sync.Mutex
 	eventFD *nic.EventFD // under mu; nil: none
 	armed   bool         // under mu
 	always  bool         // under mu: never masked (management)
 	due     bool         // under mu: an interrupt is latched
 
-	// Moderation, under mu; times of now.
+	// Moderation, under mu; times by now.
 	now      func() int64
-	wait     func(until int64) // notifies the moderator; nil: interrupts are not delayed
+	wait     func(until int64) // notifies the moderator; nil: no delays
 	interval int64             // least time between two interrupts; 0: none
 	last     int64             // last interrupt, while interval is set
 	until    int64             // when a delayed interrupt is due; 0: none
 }
 
-// init makes n vectors; now returns the time in nanoseconds, never 0, like shape.Now.
+// init makes n vectors; now returns the time in nanoseconds, never 0.
 func (vs *vectors) init(n int, now func() int64) {
 	vs.v, vs.now = make([]vector, n), now
 	for i := range vs.v {
@@ -42,7 +41,7 @@ func (vs *vectors) init(n int, now func() int64) {
 	}
 }
 
-// losesFor makes the vectors of queues drop an interrupt when the port requests it (LoseInterrupt).
+// losesFor makes the vectors of queues drop interrupts when the port requests it (LoseInterrupt).
 func (vs *vectors) losesFor(p *nic.Port) {
 	for i := range vs.v {
 		vs.v[i].port = p
@@ -57,7 +56,7 @@ func (vs *vectors) get(i int) *vector {
 	return &vs.v[i]
 }
 
-// fire raises vector i, or latches the interrupt if it cannot be raised now.
+// fire raises vector i, or latches the interrupt.
 func (vs *vectors) fire(i int) {
 	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
@@ -84,7 +83,7 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls to, which changes the vector's state, and then raises the interrupt if it is due.
+// change calls to, which changes the vector's state, and raises the interrupt if it is due.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
@@ -116,8 +115,7 @@ func (v *vector) change(to func()) {
 	e.Write()
 }
 
-// setFD sets the eventfd of vector i, which the vector owns; -1: none. A latched interrupt fires if the vector
-// is armed.
+// setFD sets the eventfd of vector i, which the vector owns; -1: none.
 func (vs *vectors) setFD(i, fd int) {
 	v := vs.get(i)
 	if v == nil {

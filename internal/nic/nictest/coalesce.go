@@ -15,17 +15,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// tcpStream makes the frames of a TCP flow, as a sender without TSO does.
+// tcpStream makes the frames of a TCP flow.
 type tcpStream struct {
 	a, b    Guest
-	spec    Spec // of the next frame
+	spec    Spec
 	source  uint16
 	id      uint16
 	fixedID bool // IPv4: DF, with equal identifications
 	whole   bool // checksums are complete, not partial
 }
 
-// frame makes the next frame, with n bytes of payload.
 func (s *tcpStream) frame(n int, flags uint8) Frame {
 	s.spec.Payload, s.spec.Flags = n, flags|splitter.ACK
 	f := Make(s.b.MAC(), s.a.MAC(), s.spec)
@@ -71,7 +70,7 @@ func (f *Frame) complete(t testing.TB) []byte {
 	return b
 }
 
-// cut returns the frames from which the received packet was merged, with complete checksums.
+// cut returns the frames from which the received packet was merged.
 func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	t.Helper()
 	if f.GSO == splitter.GSONone {
@@ -150,8 +149,6 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// coalesces checks that frames of a flow in one batch reach a guest as one GSO packet.
-//
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
@@ -249,8 +246,6 @@ func mergeLong(t *testing.T, lab Lab, _ Traits) {
 
 func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// apart checks that each frame comes by itself if the driver accepts no GSO packets or coalescing is off.
-//
 // Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 10, 1448
@@ -272,8 +267,6 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// mergeShortage checks that, with too few buffers for a merge, its frames come one by one.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
@@ -309,7 +302,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops", c.Rx.Drops, 0)
 }
 
-// mergeModel sends random frames of several flows together; some end a merge or join none.
+// mergeModel sends random frames of several flows; some end a merge or join none.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
@@ -371,7 +364,6 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tweak changes a header field, so that the frame ends a merge.
 func tweak(f *Frame, rnd *rand.Rand) {
 	var h splitter.Headers
 	_ = splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h)
@@ -396,15 +388,13 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	}
 }
 
-// mergeOrder checks that a fragment keeps its place among frames that the NIC merges.
-//
 // Invariant: nic: No packet overtakes its flow.
 func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 9, 1000
 	a, b := lab(t, Options{})
 	s := tcpStream{a: a, b: b, source: 1000}
 	fs := s.frames(n*mss, mss)
-	f := &fs[3] // this frame begins no merge, and ends open merges
+	f := &fs[3] // it begins no merge, and ends open merges
 	f.Header[splitter.EthLen+6] |= 0x20
 	var h splitter.Headers
 	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
@@ -439,8 +429,6 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// badSumAlone checks that a frame with a bad checksum joins no merge, and arrives as it was sent.
-//
 // Invariant: nic: Only frames with good checksums are merged.
 func badSumAlone(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 9, 1000

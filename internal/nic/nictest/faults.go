@@ -8,8 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exhausted checks that frames to a NIC that takes no receive buffers for a while wait, in order.
-//
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
@@ -42,20 +40,18 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 		next++
 	}
 	b.Post(0, 1)
-	b.Port().Exhaust(time.Hour)        // the port limits the time to MaxExhaustion
-	b.Port().Exhaust(time.Millisecond) // ends by itself
+	b.Port().Exhaust(time.Hour) // the port limits the time to MaxExhaustion
+	b.Port().Exhaust(time.Millisecond)
 	arrives(t, a, b, 0, fs[0])
 	rx, _ := b.Port().QueueCounters(0)
 	testkit.Equal(t, "drops", rx.Drops, 0)
-	b.Port().Exhaust(nic.MaxExhaustion) // ends when the NIC is closed
+	b.Port().Exhaust(nic.MaxExhaustion)
 }
 
 func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// late checks that with delayed completions frames arrive before their completions.
-//
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.
 func late(t *testing.T, lab Lab, _ Traits) {

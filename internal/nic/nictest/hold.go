@@ -28,8 +28,8 @@ type steps struct{ now atomic.Int64 }
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which time ends no merge until the test advances the clock. A default RSS table could
-// change with the queues in use, and end open merges, so holding sets tables of queue 0 alone.
+// holding makes a lab in which time ends no merge until the test advances the clock. A change of the default RSS
+// table would end open merges, so it sets tables.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -39,7 +39,7 @@ func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	for _, g := range []Guest{a, b} {
 		rss, err := g.Port().RSS()
 		must(t, err)
-		rss.Table = []uint16{0, 0} // the table {0} is the default table, and would count as unset
+		rss.Table = []uint16{0, 0} // {0} would count as the default table
 		must(t, g.Port().SetRSS(rss))
 	}
 	return a, b, clock
@@ -51,8 +51,7 @@ func oneByOne(a Guest, fs []Frame) {
 	}
 }
 
-// givesAgain receives packets until cutting them has returned the frames, in the order of each flow, and returns
-// the packets.
+// givesAgain receives packets until cutting them has returned the frames, and returns the packets.
 func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	flowOf := func(b []byte) splitter.Flow {
@@ -84,7 +83,7 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds checks that frames of a flow that come in separate batches reach the guest as one GSO packet.
+// holds sends the frames in separate batches.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
@@ -191,8 +190,6 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 	})
 }
 
-// holdTime checks that a merge ends when its time is up, counted from its first frame, and not before.
-//
 // Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
 // then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
 func holdTime(t *testing.T, lab Lab, _ Traits) {
@@ -224,8 +221,7 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "packets while nothing is merged", len(givesAgain(t, b, 0, fs)), 3)
 }
 
-// holdFlows checks that a queue merges 64 flows at a time, and that the 65th ends the oldest merge. 64 flows of
-// long frames just fill the queue's memory for held payload.
+// The 65th flow ends the oldest merge. 64 flows of long frames just fill the queue's memory for held payload.
 //
 // Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
 // then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
@@ -233,7 +229,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // twice as many as virtio needs, because gve's are smaller
+		b.Post(0, 2*flows) // gve's are smaller
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
@@ -246,7 +242,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, first[:32]...)
 		oneByOne(a, first[32:])
 		got := givesAgain(t, b, 0, first[:1])
-		oneByOne(a, second) // each in a batch of its own: a sender's batch has room for 32 frames
+		oneByOne(a, second) // a sender's batch has room for 32 frames
 		got = append(got, givesAgain(t, b, 0, append(slices.Clone(first[1:]), second...))...)
 		for i, f := range got {
 			want, port := 2*mss, 1500+i-1
@@ -262,9 +258,6 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdStop checks that held frames reach their queue before it stops, before its split changes, and before rules
-// change.
-//
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1000, 5
@@ -326,9 +319,6 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdShortage checks that held frames that find no buffers wait, and that the next frames of their flow wait
-// with their sender.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
@@ -360,8 +350,6 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdLost checks that the port drops and counts held frames that find no buffers for long.
-//
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdLost(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 3, 1000
@@ -394,7 +382,7 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdPieces checks that a queue that never has enough buffers for a whole merge gets it frame by frame.
+// The queue never has enough buffers for a whole merge.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdPieces(t *testing.T, lab Lab, _ Traits) {
@@ -426,8 +414,6 @@ func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	return f
 }
 
-// holdOrder checks that a fragment, or a frame that cannot be split, does not overtake held frames of its flow.
-//
 // Invariant: nic: No packet overtakes its flow.
 func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	const mss = 1000
@@ -469,7 +455,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// holdWaits checks that a frame does not join a merge past a frame of its flow that waits for buffers.
+// A frame must not join a merge past a frame of its flow that waits for buffers.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdWaits(t *testing.T, lab Lab, _ Traits) {
@@ -549,7 +535,6 @@ func holdModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// anyFrame makes the next frame of a flow; most continue it, some do not.
 func anyFrame(s *tcpStream, rnd *rand.Rand) Frame {
 	mss, flags := 1000, uint8(0)
 	switch rnd.IntN(40) {

@@ -26,7 +26,6 @@ type segment struct {
 	badTCP bool
 }
 
-// frame makes the frame, with a complete checksum unless it is a fragment.
 func (s segment) frame(a, b Guest) Frame {
 	be := binary.BigEndian
 	spec := Spec{V6: s.v6, Opts: len(s.opts), Payload: s.n, Seq: uint32(s.seq), Flags: s.flags | splitter.ACK, Port: 8000}
@@ -81,7 +80,7 @@ func (s segment) frame(a, b Guest) Frame {
 	return f
 }
 
-// groCase is a case of the kernel's test: segments, and the payload length of each packet that the test expects.
+// groCase is a case of the kernel's test: segments, and the payload length of each expected packet.
 type groCase struct {
 	send []segment
 	want []int
@@ -177,13 +176,12 @@ func groCases() map[string]groCase {
 	}
 }
 
-// kernelsMerges checks that the frames of the kernel's test of hardware GRO arrive as that test expects, also
-// with each frame in a batch of its own. A frame with FIN ends the case.
+// The frames come together, or each in a batch of its own. A frame with FIN ends the case.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
-		a, b, _ := holding(t, lab, Options{}) // each case uses up much guest memory
+		a, b, _ := holding(t, lab, Options{}) // a case uses up much guest memory
 		for _, v6 := range []bool{false, true} {
 			if c.ip == 4 && v6 || c.ip == 6 && !v6 {
 				continue

@@ -1,9 +1,8 @@
-// Package nictest is the test suite that each device model of a NIC passes. It tests header split, steering,
-// segmentation, checksums, counters and the control channel as a guest sees them, with two guests on one switch
-// (Lab).
+// Package nictest is the test suite that each device model of a NIC passes. It tests a NIC as a guest sees it,
+// with two guests on one switch (Lab).
 //
-// The package also has what the tests of all device models need: a guest's memory and its GPU (Memory), three
-// guests on a switch (World), and equal frames without allocations, for benchmarks (Stream).
+// The package also has a guest's memory and its GPU (Memory), three guests on a switch (World), and equal frames
+// without allocations, for benchmarks (Stream).
 package nictest
 
 import (

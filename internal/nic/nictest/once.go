@@ -18,8 +18,7 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// once checks that a frame's payload is copied once, and besides only its headers. Without peer to peer there
-// are two bounces more.
+// Without peer to peer there are two bounces more.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {

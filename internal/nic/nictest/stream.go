@@ -10,23 +10,23 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Stream is a stream of equal frames from one guest to another. Its methods allocate nothing.
+// Stream is a stream of equal frames from one guest to another. Its methods do not allocate.
 type Stream interface {
 	Ports() []*nic.Port
-	Room() int                    // frames for which the transmit ring has room
-	Add(n int)                    // to the transmit ring
+	Room() int
+	Add(n int)
 	Show()                        // shows the NIC the added frames
 	Done(wait bool) (frames int)  // takes completed frames back; wait: at least one
 	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again
 	EndWorker()                   // the transmit queue's ring stays
-	Round() (frames int, e error) // of the ended worker
+	Round() (frames int, e error) // runs a round of the ended worker
 	Copy() (dst, src []byte)      // memory of receiver and sender, as long as the payload
 }
 
 // StreamBatch is how many frames Round moves.
 const StreamBatch = 32
 
-// Round moves a batch of a stream, and posts the buffers again.
+// Round moves a batch of a stream.
 func Round(l Stream) {
 	l.Add(StreamBatch)
 	l.Show()
@@ -38,8 +38,8 @@ func Round(l Stream) {
 	}
 }
 
-// BenchmarkPath measures frames from guest to guest over two devices, with the guests' work at both rings. The
-// reference is a copy of the same bytes.
+// BenchmarkPath measures frames from guest to guest, with the guests' work at both rings. The reference is a
+// copy of the same bytes.
 func BenchmarkPath(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)) * StreamBatch)
@@ -52,8 +52,7 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream is BenchmarkPath with a full transmit ring. The result is the worker's time for a frame,
-// unless the test's drivers are slower.
+// BenchmarkStream is BenchmarkPath with a full transmit ring.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
@@ -75,8 +74,7 @@ func BenchmarkStream(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), b.N)
 }
 
-// BenchmarkWorker measures the processor time of a transmit queue's worker for a frame. The benchmark's thread
-// runs the worker's rounds.
+// BenchmarkWorker measures the processor time of a transmit queue's worker.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -111,7 +109,6 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// report compares the time of frames with the time of copies of their payload.
 func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

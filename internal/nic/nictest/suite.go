@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Run runs the suite with guests of a device model: guest makes guest i of a lab with these options.
+// Run runs the suite; guest makes guest i of a lab.
 func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
 	lab := func(t testing.TB, o Options) (a, b Guest) {
 		testkit.CheckFDs(t)
@@ -114,8 +114,6 @@ func same(t testing.TB, got, want *Frame) {
 	}
 }
 
-// The lengths are critical ones.
-//
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
 // to other buffers; split or not, its bytes stay as they were sent.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
@@ -299,7 +297,7 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet, and checks their checksums and bytes. It passes each to check,
+// Segments receives the segments of a GSO packet, checks their checksums and bytes, and passes each to check,
 // with the offset of its payload.
 func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
@@ -391,7 +389,6 @@ func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// hello is the request InfoHello.
 func hello(g Guest) Frame {
 	f := control.Frame{Dst: wire.ControlMAC, Src: g.MAC()}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
@@ -446,7 +443,6 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 	a.Send(0, ask)
 	check()
-	// A long answer arrives whole.
 	for i := range 40 {
 		_, err := a.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: uint16(100 + i), Queue: 1})
 		must(t, err)
@@ -462,8 +458,6 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// In no case does completing a partial checksum make a control frame, or a frame of another flow.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -471,7 +465,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	// With a complete checksum this would be a control frame: 02:76:6e:69:63:01, 88b5.
+	// With a complete checksum this would be a control frame.
 	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})

@@ -77,7 +77,6 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, place wire.Placem
 	w.came = append(w.came, a)
 }
 
-// take returns the received packets and the verdicts of the sent ones, and clears the log.
 func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,8 +85,6 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap checks that a link's tap gets the place of each frame while the frame lies there, and its verdict.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func tap(t *testing.T, lab Lab, _ Traits) {
@@ -148,8 +145,6 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tapBounced checks that the tap sees bounced payload in GPU memory.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {

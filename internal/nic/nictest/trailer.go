@@ -8,8 +8,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// trailer checks that bytes after the IP packet arrive with their frame, except for the padding of a runt.
-//
 // Invariant: nic: A frame arrives with the length that was sent, except for the padding of a runt.
 func trailer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -64,7 +62,7 @@ func trailer(t *testing.T, lab Lab, _ Traits) {
 		got := b.Receive(q)
 		testkit.Equal(t, c.name+": length", len(got.Bytes()), len(want)+c.left)
 	}
-	// The NIC may merge the frames before and after the frame with a trailer, but not that one.
+	// The frame with a trailer must not be merged.
 	s := tcpStream{a: a, b: b, source: 1000, spec: Spec{Port: 2001}}
 	fs := s.frames(9*1000, 1000)
 	whole := fs[4].complete(t)

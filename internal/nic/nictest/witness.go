@@ -2,7 +2,7 @@ package nictest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Witness is a port that takes no packets, and records the links for which the switch calls PortRestarted.
+// Witness is a port that records the links for which the switch calls PortRestarted.
 type Witness struct {
 	Restarts chan *wire.Link // with enough capacity
 }

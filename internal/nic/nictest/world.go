@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory is a guest's memory: RAM, which a test allocates from its start on, and perhaps the memory of a GPU.
-// Its methods fail the test in TB; a fuzz target may replace TB.
+// Memory is a guest's memory: RAM, allocated from its start on, and perhaps the memory of a GPU. Its methods
+// fail the test in TB; a fuzz target may replace TB.
 type Memory struct {
 	testing.TB
 	FD      int // of RAM
@@ -26,7 +26,7 @@ type Memory struct {
 	Base    uint64 // guest-physical address of RAM
 	Next    uint64 // offset of free RAM
 	GPU     *gpumem.GPU
-	GPUMem  []byte // mapped at GPUBase
+	GPUMem  []byte // at GPUBase
 	gpuNext uint64
 }
 
@@ -35,8 +35,7 @@ const (
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes, in a file with behind bytes more, which the guest does not share with the
-// NIC.
+// NewMemory makes RAM of size bytes, in a file with behind bytes more.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}
@@ -59,7 +58,7 @@ func (m *Memory) OK(err error) {
 	testkit.OK(m, err)
 }
 
-// AddGPU makes the guest's GPU; p2p: the NIC reaches it peer to peer.
+// AddGPU makes the guest's GPU.
 func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 	m.Helper()
 	var err error
@@ -124,14 +123,14 @@ func EventFD(t testing.TB) int {
 	return fd
 }
 
-// Driver is the part of a guest's driver that sends frames and depends on the device model.
+// Driver is the part of a guest's driver that depends on the device model.
 type Driver interface {
 	Add(queue int, f *Frame, gpu bool) // its payload in RAM or in the GPU's second half
 	Show(queue int)                    // shows the NIC the added frames
 	Sent(queue int)                    // waits until the NIC has completed the frames
 }
 
-// Sender is the other part: it sends frames through a Driver.
+// Sender sends frames through a Driver.
 type Sender struct{ Driver }
 
 // Queue implements Guest.
@@ -165,15 +164,14 @@ func Introduce(t testing.TB, g Guest, gpu int) {
 	Hello(g)
 }
 
-// Hello sends a frame from which the switch learns a guest's MAC address.
+// Hello sends a frame from which the switch learns a guest's address.
 func Hello(g Guest) {
 	f := Make(Everyone, g.MAC(), Spec{}) // receivers without buffers drop it
 	f.Partial = false
 	g.Send(0, f)
 }
 
-// Deliver delivers a frame with n bytes of payload, for TCP port 2000, to a guest's port, and returns its
-// verdict.
+// Deliver delivers a frame with n bytes of payload, for TCP port 2000, to a guest's port.
 func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	t.Helper()
 	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
@@ -182,8 +180,7 @@ func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	return pkt.Verdict
 }
 
-// DeliverFlow delivers a batch of count consecutive frames of a flow to a guest's port, and returns their
-// verdicts.
+// DeliverFlow delivers a batch of count consecutive frames of a flow to a guest's port.
 func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
 	t.Helper()
 	var batch []*wire.Packet
@@ -238,7 +235,7 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives receives a frame on queue q, and checks its bytes; the NIC may have completed the checksum.
+// Arrives receives a frame on queue q, and checks its bytes; the checksum may have been completed.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)

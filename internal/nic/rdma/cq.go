@@ -17,10 +17,10 @@ type cq struct {
 	ring     []control.WC
 	first, n int
 	reserved int  // slots of posted work requests and of completions
-	armed    bool // the next completion makes a notice to the driver: at first, and after a poll has left the queue empty
+	armed    bool // the next completion makes a notice to the driver
 }
 
-// reserve reserves n slots for posted work requests; false: too few are free.
+// reserve reserves n slots; false: too few are free.
 func (c *cq) reserve(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,6 @@ func (c *cq) reserve(n int) bool {
 	return true
 }
 
-// release frees n slots of work requests that get no completion.
 func (c *cq) release(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

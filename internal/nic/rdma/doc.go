@@ -3,9 +3,8 @@
 // chapters 9 to 11, and annex A17 for RoCEv2). It supports WRITE, WRITE with immediate data, READ, SEND and SEND
 // with immediate data.
 //
-// A port has an Engine. The port passes packets from the wire to Receive, on the sender's goroutine. A worker,
-// which Config.Wake wakes, takes the packets to send one by one (Next). Receive and Next do not wait. Commands
-// set everything up: an Engine implements the interface control.RDMA.
+// The port passes packets from the wire to Receive, on the sender's goroutine. A worker takes the packets to
+// send one by one (Next). Receive and Next do not wait. Commands set everything up (control.RDMA).
 //
 // # Loss
 //
@@ -17,14 +16,11 @@
 //
 // For each packet that moves payload, the Engine checks the protection domain, range and access of its key; at
 // the first packet of a WRITE it checks the range of the whole message. A new request that fails this check
-// writes nothing, and puts its queue pairs into the error state. DelMR waits until no goroutine uses the memory
-// any more. 22 bits of a key are random, so that a peer cannot guess other keys.
+// writes nothing, and puts its queue pairs into the error state. 22 bits of a key are random, so that a peer
+// cannot guess other keys.
 //
 // # Bounds
 //
-// A port has at most MaxQPs queue pairs, MaxMRs memory regions with at most MaxRanges ranges in all, MaxCQs
-// completion queues, and MaxPlaces slots for work requests and completions. A posted work request reserves its
-// slot in the completion queue, so the completion queue never overflows. A packet costs a look-up, a copy of at
-// most 4096 bytes and their CRC, under the lock of its queue pair. A packet causes no allocation, except one
-// that waits for a page (parkedBytes). The Engine counts invalid packets, and logs none.
+// A posted work request reserves its slot in the completion queue, so that never overflows. A packet causes no
+// allocation, except one that waits for a page (parkedBytes).
 package rdma

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of a port's tables, and of its queue pairs and their messages.
+// Bounds of a port's tables, queue pairs and messages.
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
@@ -31,7 +31,7 @@ const (
 	MaxLength = 1 << 30 // bytes of a message
 	Window    = 128     // packets without an answer at which no more requests are sent
 	readPiece = Window / 4
-	burst     = 16 // packets of a queue pair in one turn
+	burst     = 16 // of a queue pair in one turn
 )
 
 // Config connects an Engine to its port.
@@ -49,8 +49,7 @@ type Config struct {
 	Direct func(segs []dma.Segment) bool
 	// Wake wakes the worker, which then calls Next. It must not wait.
 	Wake func()
-	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request for pages. The
-	// worker calls them.
+	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request for pages.
 	Tell func(cq uint32)
 	Ask  func(r control.PageRequest)
 	// Random is the source of keys and of the first queue pair's number; it must not fail. nil:
@@ -62,7 +61,7 @@ type Config struct {
 type Engine struct {
 	c      Config
 	start  time.Time
-	users  epoch.Epoch // goroutines that use objects which commands may delete
+	users  epoch.Epoch // users of objects which commands may delete
 	active atomic.Int32
 
 	mu     sync.Mutex // held by commands that make or delete objects
@@ -77,7 +76,7 @@ type Engine struct {
 	paging paging
 
 	runMu sync.Mutex // a leaf lock
-	run   []*qp      // queue pairs with something to send, in their order
+	run   []*qp      // with something to send
 	tells []uint32   // completion queues for Tell
 	timer *time.Timer
 	due   int64 // when timer fires; 0: not set; negative: the Engine is closed
@@ -93,12 +92,12 @@ type Engine struct {
 	count struct {
 		icrc, unknown, malformed atomic.Uint64
 	}
-	ended struct { // counters of deleted queue pairs; under mu
+	ended struct { // of deleted queue pairs; under mu
 		out, in control.RDMACounts
 	}
 }
 
-// New makes an Engine whose worker has at most frames frames in flight.
+// New makes an Engine with at most frames frames in flight.
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
@@ -175,7 +174,7 @@ func (e *Engine) RDMALimits() (control.RDMALimits, error) {
 		Regions: maxPaged, Requests: maxRequests}, nil
 }
 
-// maxMTU returns the largest path MTU that fits the link's frames; 0: none does.
+// maxMTU returns the largest path MTU that fits the link's frames; 0: none.
 func (e *Engine) maxMTU() uint16 {
 	const most = 40 + 8 + maxExt + icrcLen
 	for mtu := uint16(4096); mtu >= 256; mtu /= 2 {
@@ -242,7 +241,6 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 // now returns the time in nanoseconds since New, plus 1.
 func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
 
-// schedule puts a queue pair into the worker's run queue.
 func (e *Engine) schedule(q *qp) {
 	if q.queued.Swap(true) {
 		return
@@ -260,7 +258,6 @@ func (e *Engine) tell(id uint32) {
 	e.c.Wake()
 }
 
-// wakeAt makes the timer fire at due or earlier.
 func (e *Engine) wakeAt(due int64) {
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
@@ -270,7 +267,7 @@ func (e *Engine) wakeAt(due int64) {
 	}
 }
 
-// tick schedules the queue pairs that are due, and does paging's timed work.
+// tick schedules due queue pairs, and does paging's timed work.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {
@@ -300,5 +297,4 @@ func (e *Engine) tick() {
 	}
 }
 
-// tickStep is the shortest interval of the timer that tick sets.
 const tickStep = 200 * time.Microsecond

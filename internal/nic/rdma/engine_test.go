@@ -34,7 +34,7 @@ type end struct {
 	rings int
 	mtu   uint16
 	pages []control.PageRequest // sent to the driver
-	file  *dma.File             // of mem
+	file  *dma.File             // the file of mem
 	noP2P bool
 	box   fakeBox
 }
@@ -197,7 +197,7 @@ func (p *pair) run() {
 		if !p.waits() {
 			return
 		}
-		time.Sleep(time.Millisecond) // of the bubble
+		time.Sleep(time.Millisecond) // in the bubble
 		synctest.Wait()
 	}
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))

@@ -17,7 +17,7 @@ type box struct {
 	m     Mailbox
 	lost  uint32        // Mailbox.Lost at the last look
 	ended bool          // the driver has removed the mailbox
-	more  chan struct{} // there is a region
+	more  chan struct{} // signals that there is a region
 	stop  chan struct{}
 	done  chan struct{}
 	idle  int
@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes the mailboxes. The regions must be deleted.
+// reset closes the mailboxes; the regions must be deleted.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -86,7 +86,6 @@ func (b *box) wake() {
 	}
 }
 
-// run polls the mailbox while there are regions on demand.
 func (b *box) run() {
 	defer close(b.done)
 	defer b.m.Close()
@@ -128,8 +127,7 @@ func (b *box) look() {
 	b.e.users.Wait()
 }
 
-// take carries out an invalidation: it forgets the pages, and acknowledges when no goroutine uses them any more.
-// If the driver has given up, take only frees the slot then.
+// take carries out an invalidation. It waits until no goroutine uses the pages before it acknowledges.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
@@ -145,7 +143,7 @@ func (b *box) take(v mailbox.Request) {
 	case late > 0:
 		b.sleep(late)
 	}
-	b.m.Done(v.Slot) // too late: Poll will find that the driver has given up
+	b.m.Done(v.Slot) // too late: Poll will find that
 }
 
 func (b *box) sleep(d time.Duration) {
@@ -157,9 +155,8 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. It ends the region if
-// the driver has given up, or has removed or closed the region. Requests for the pages stay: an answer from
-// before the invalidation is refused by its generation.
+// forget forgets the pages of an invalidation; stale: it keeps pages in the GPU. It may end the region. Requests
+// for the pages stay: an answer from before the invalidation is refused by its generation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -192,7 +189,6 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	}
 }
 
-// forgetPiece is how many pages forget handles under one hold of the lock.
 const forgetPiece = 4096
 
 // forget forgets pages. The caller holds mu.
@@ -223,7 +219,6 @@ func (p *paged) end(quarantined bool) {
 	}
 }
 
-// endAll ends the regions of a GPU.
 func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -262,5 +257,5 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
 // KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them out, as a
-// broken NIC does. Pages in RAM are excepted, because any process may own such a page afterwards.
+// broken NIC does. Pages in RAM are excepted: any process may own such a page afterwards.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -33,7 +33,7 @@ const (
 	opAck           = 0x11
 	numOps          = 0x12 // operation codes below are supported
 	atomicAck       = 0x12
-	allOps          = 0x20 // operation codes of reliable connections: their upper three bits are 0
+	allOps          = 0x20 // their upper three bits are 0
 )
 
 // shape describes the packets of an operation code.
@@ -154,7 +154,7 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from the start of b; false: it is incomplete or not supported.
+// parse reads a header from the start of b; false: incomplete or not supported.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
@@ -193,7 +193,6 @@ func (h *header) parse(b []byte) bool {
 	return true
 }
 
-// length returns the length of the encoded header.
 func (h *header) length() uint32 {
 	s, n := &shapes[h.op], uint32(bthLen)
 	if s.reth {
@@ -208,12 +207,11 @@ func (h *header) length() uint32 {
 	return n
 }
 
-// scratch has room for the headers that an ICRC covers.
 type scratch [8 + 40 + 8 + maxExt]byte
 
-// invariant begins the invariant CRC of a packet (A17.3.3): Ethernet's CRC-32 over 8 bytes of ones in place of a
-// local route header, the IP and UDP headers and the BTH, with ones in place of fields that routers change, and
-// all bytes after the BTH. frame has the packet's headers up to the UDP header, ext those after it.
+// invariant begins the invariant CRC of a packet (A17.3.3): CRC-32 over 8 bytes of ones, the IP and UDP headers
+// and the BTH, with ones in place of fields that routers change, and all bytes after the BTH. frame has the
+// packet's headers up to the UDP header, ext those after it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)

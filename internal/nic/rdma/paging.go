@@ -26,7 +26,7 @@ const (
 	pollIdle    = 200 * time.Microsecond // poll interval after 100 polls without one
 )
 
-// Mailbox is the memory in which a GPU's driver posts invalidations: see package internal/mailbox.
+// Mailbox is the memory in which a GPU's driver posts invalidations (package internal/mailbox).
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool
@@ -36,8 +36,8 @@ type Mailbox interface {
 	Close()
 }
 
-// paging is an Engine's state of pages on demand. Its lock guards the regions' entries, the requests and the
-// waiters; the holder takes no other lock than the engine's runMu.
+// paging is an Engine's state of pages on demand. Its lock guards entries, requests and waiters; the holder
+// takes no other lock than the engine's runMu.
 type paging struct {
 	e     *Engine
 	count atomic.Int32 // regions
@@ -47,7 +47,7 @@ type paging struct {
 	requests []*request // without an answer
 	lastID   uint32
 	toAsk    []control.PageRequest // for the worker to send
-	starved  []*qp                 // queue pairs that wait because there were maxRequests requests
+	starved  []*qp                 // wait because there were maxRequests requests
 	pages    int
 	boxes    map[uint16]*box
 
@@ -141,8 +141,8 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll removes and returns the queue pairs that wait for pages of a region, or to send a request. The caller
-// holds mu, and passes them to resume after releasing it.
+// wakeAll removes and returns waiting queue pairs. The caller holds mu, and passes them to resume after
+// releasing it.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil
@@ -171,7 +171,7 @@ func (q *qp) resume() {
 }
 
 // places appends the segments of [off, off+n) of a region; ahead bytes from off on will soon be needed. The
-// segments are valid until the caller leaves the engine's users. awaited: the queue pair will be resumed.
+// segments are valid until the caller leaves the engine's users.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -179,7 +179,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	if got := p.look(q, off, n, ahead, a); got != found {
 		return dst, got
 	}
-	var inVRAM, inHost uint64 // counted only when all pages are there, so that a repeated look-up does not count twice
+	var inVRAM, inHost uint64 // a repeated look-up must not count twice
 	for pos, end := p.off+off, p.off+off+n; pos < end; {
 		in := pos % pageSize
 		k := min(pageSize-in, end-pos)
@@ -229,8 +229,8 @@ func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	return found
 }
 
-// usable reports whether a page's entry allows the access. A page in a GPU that the NIC does not reach is not
-// usable: its owner has to move it to RAM.
+// usable reports whether a page's entry allows the access. A page in a GPU that the NIC does not reach has to
+// move to RAM.
 func (p *paged) usable(e *Engine, t *entry, a dma.Access) bool {
 	switch {
 	case t.state == absent || a == dma.Write && !t.writable:
@@ -285,7 +285,6 @@ func (p *paged) wait(q *qp) {
 	}
 }
 
-// askAll sends the requests to the driver.
 func (g *paging) askAll() {
 	if g.count.Load() == 0 {
 		return
@@ -308,7 +307,7 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// tick repeats requests, and ends those that have timed out. It returns the time of its next call.
+// tick repeats requests, and ends those that have timed out. It returns when to call it again.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {
@@ -340,7 +339,6 @@ func (g *paging) tick(t int64) (next int64) {
 	return next
 }
 
-// answer ends a request: it calls f for the entries of its pages.
 func (p *paged) answer(r *request, f func(e *entry)) {
 	for i := range uint64(r.Count) {
 		e := &p.entries[r.First+i]
@@ -361,13 +359,13 @@ func (e *Engine) PageRequests() (rs []control.PageRequest, err error) {
 	return rs, nil
 }
 
-// Entries of answers, in the driver's format (guest-images/vnicgpu/vnicgpu.h).
+// In the driver's format (guest-images/vnicgpu/vnicgpu.h).
 const (
 	answerKind     = 3
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
-	answerErrno    = 16 // shift of the errno in an entry without a page
+	answerErrno    = 16 // of the errno in an entry without a page
 )
 
 // AnswerPages implements control.RDMA.
@@ -406,7 +404,6 @@ func (e *Engine) AnswerPages(a control.PageAnswer) error {
 	return nil
 }
 
-// learn applies one entry of an answer to a page.
 func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 	addr := v &^ (pageSize - 1)
 	switch {

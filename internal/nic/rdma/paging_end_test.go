@@ -97,7 +97,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				begin := time.Now()
 				c.end(p, box, o, key)
-				time.Sleep(10 * pollIdle) // of the bubble: lets the mailbox be polled
+				time.Sleep(10 * pollIdle) // in the bubble: lets the mailbox be polled
 				for i := range pages {
 					copy(o.bytes(i), bytes.Repeat([]byte{poisoned}, onePage))
 				}

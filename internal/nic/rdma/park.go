@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// parkedPool is the memory for packets that wait for a page.
 type parkedPool struct {
 	mu    sync.Mutex // a leaf lock
 	taken int        // bytes
@@ -15,7 +14,7 @@ type parkedPool struct {
 
 const parkedBytes = 256 << 10
 
-// get returns memory for a packet's payload; nil: none is left.
+// get returns memory for a packet's payload; nil: none.
 func (p *parkedPool) get(n uint32) *dma.Region {
 	n = max(n, 64)
 	p.mu.Lock()
@@ -33,8 +32,8 @@ func (p *parkedPool) put(r *dma.Region) {
 	p.taken -= int(r.Size())
 }
 
-// parkedPackets are a queue pair's packets that wait for a page. Their numbers are consecutive, from the
-// expected number on.
+// parkedPackets are a queue pair's packets that wait for a page, with consecutive numbers from the expected one
+// on.
 type parkedPackets struct {
 	list    []parkedPacket
 	waiting bool   // the first one waits for a page
@@ -49,13 +48,12 @@ type parkedPacket struct {
 	mem *dma.Region
 }
 
-// park keeps a packet, whose payload is n bytes of q.src, until its page is there. Without memory for it, the
-// peer gets an RNR NAK, which is how NICs answer a page fault.
+// park keeps a packet, whose payload is n bytes of q.src, until its page is there, or sends an RNR NAK.
 func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true
 	if p.resumed {
-		return // the packet is parked already
+		return
 	}
 	if q.keep(c, h, n) {
 		return
@@ -84,8 +82,7 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 	return true
 }
 
-// parkMore handles a packet that comes while others are parked; d is its distance from the expected one. A
-// packet that cannot be parked behind them counts as lost: the peer will be asked for it.
+// parkMore handles a packet that comes while others are parked; d is its distance from the expected one.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {

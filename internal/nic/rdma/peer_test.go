@@ -242,6 +242,6 @@ func fill(n int) []byte {
 }
 
 func (v *victim) later() {
-	time.Sleep(time.Millisecond) // of the bubble
+	time.Sleep(time.Millisecond) // in the bubble
 	synctest.Wait()
 }

@@ -13,9 +13,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, including the copy of
-// the payload. The holder takes only the locks of completion queues, of paging, of parked packets' memory and of
-// the engine's run queue, and does not wait.
+// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, and then takes only the
+// locks of completion queues, of paging, of parked packets' memory and of the engine's run queue.
 type qp struct {
 	e    *Engine
 	n    uint32
@@ -24,7 +23,7 @@ type qp struct {
 	recv *cq
 
 	queued atomic.Bool  // it is in the run queue
-	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
+	due    atomic.Int64 // for tick; 0: never. Written under mu
 
 	mu    sync.Mutex // guards the fields below
 	dead  bool
@@ -33,7 +32,7 @@ type qp struct {
 	path  control.QPPath
 	mtu   uint32
 	frame []byte        // Ethernet, IP and UDP headers
-	from  splitter.Flow // of the peer's packets; any source port
+	from  splitter.Flow // of the peer; any source port
 
 	req       requester
 	resp      responder
@@ -47,13 +46,13 @@ type qp struct {
 
 	head   scratch // for the ICRC of received packets
 	crc    crcOf
-	landed struct { // where the payload of the packet in Receive went
+	landed struct { // of the packet in Receive
 		gpu     int
 		bounced bool
 	}
 	src    []dma.Segment // scratch
 	dst    []dma.Segment
-	bounce *dma.Region // for a packet's payload, made when first needed
+	bounce *dma.Region // made when first needed
 }
 
 type recvWQE struct {
@@ -94,7 +93,6 @@ func (e *Engine) AddQP(o control.QP) (uint32, error) {
 	return q.n, nil
 }
 
-// qpOf finds a queue pair; nil: none.
 func (e *Engine) qpOf(n uint32) *qp {
 	if q := e.qps.place(n).Load(); q != nil && q.n == n {
 		return q
@@ -102,7 +100,6 @@ func (e *Engine) qpOf(n uint32) *qp {
 	return nil
 }
 
-// with calls f with a queue pair, under its lock.
 func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -112,7 +109,7 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead { // DelQP has deleted it: slots reserved now would never be freed
+	if q.dead { // slots reserved now would never be freed
 		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
 	}
 	return f(q)
@@ -197,7 +194,7 @@ func (q *qp) connect(p control.QPPath) {
 	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // twice the READs, and an ACK between any two
 }
 
-// makeFrame makes the common headers of a queue pair's packets, without lengths and checksum.
+// makeFrame makes the common headers of a queue pair's packets.
 func (q *qp) makeFrame() {
 	p := &q.path
 	var b []byte
@@ -214,7 +211,7 @@ func (q *qp) makeFrame() {
 	b = append(b, p.Remote.AsSlice()...)
 	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP (A17.9.2)
 	b = binary.BigEndian.AppendUint16(b, Port)
-	b = append(b, 0, 0, 0, 0) // no UDP checksum
+	b = append(b, 0, 0, 0, 0)
 	q.frame = b
 }
 
@@ -263,7 +260,6 @@ func (e *Engine) PostRecv(p control.Post) error {
 	})
 }
 
-// takeRecv completes the oldest posted receive.
 func (q *qp) takeRecv(w control.WC) {
 	r := &q.recvs[q.firstRecv]
 	w.ID, w.QPN, w.Op = r.id, q.n, control.WRRecv
@@ -283,7 +279,7 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// fail puts the queue pair into the error state, and flushes its posted work requests.
+// fail puts the queue pair into the error state, and flushes its work requests.
 func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return

@@ -19,11 +19,11 @@ const (
 // region is a memory region (MR). It does not change once it is in the table and whole is set.
 type region struct {
 	control.MR
-	whole  atomic.Bool // the driver has sent all ranges
-	memory *dma.Region // registered buffer: memory of its GPU
+	whole  atomic.Bool // all ranges are known
+	memory *dma.Region // of a registered buffer's GPU
 	base   uint64      // of the MR's first byte in memory
 	ranges []piece     // guest memory
-	pages  *paged      // region on demand
+	pages  *paged
 }
 
 type piece struct {
@@ -32,7 +32,6 @@ type piece struct {
 	n    uint64
 }
 
-// outcome is the result of looking for memory.
 type outcome uint8
 
 const (
@@ -57,8 +56,7 @@ func newSlots[T any](bits uint) *slots[T] {
 	return &slots[T]{bits: bits, slots: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
-// free returns a number of at most limit bits for a new entry; 0: the table is full. It takes the indices in
-// turn.
+// free returns a number of at most limit bits for a new entry; 0: the table is full.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.slots {
 		i := s.next
@@ -75,7 +73,7 @@ func (s *slots[T]) free(limit uint) uint32 {
 	return 0
 }
 
-// setTag sets the tag of the next numbers, of at most limit bits, from a random number.
+// setTag sets the tag of the next numbers from a random number.
 func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
 func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.slots[number&(1<<s.bits-1)] }
@@ -109,8 +107,8 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will soon be needed. The caller is
-// inside the epoch of the port's address space.
+// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will soon be needed. It is called
+// inside the epoch.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
@@ -130,7 +128,7 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 // maxPieces bounds the segments of a scatter/gather element, or of a page on demand.
 const maxPieces = 32
 
-// places appends the segments of [off, off+n) of a region, which must be long enough.
+// places appends the segments of [off, off+n) of a region.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
 	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
@@ -212,7 +210,6 @@ func (e *Engine) addBuffer(r *region) error {
 	return nil
 }
 
-// addRanges adds ranges of guest memory, without a check that there is memory.
 func (e *Engine) addRanges(r *region, ranges []control.MRRange) error {
 	have := uint64(0)
 	if n := len(r.ranges); n > 0 {

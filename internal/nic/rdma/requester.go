@@ -8,24 +8,24 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// requester is the half of a queue pair that sends requests (9.7). Packets from una up to next are sent and have
-// no answer. After a loss next goes back to una, and then up to top again.
+// requester is the half of a queue pair that sends requests (9.7). Packets from una up to next have no answer.
+// After a loss next goes back to una, and then up to top again.
 type requester struct {
 	wqes        []wqe // ring
 	head, n     int
-	cur         int    // index, among the posted work requests, of the one whose packet is next
+	cur         int    // index of the posted work request whose packet is next
 	pkt         uint32 // index of the next packet in it
 	next        uint32 // of the next packet
 	una         uint32 // of the oldest packet without an answer
 	top         uint32 // after the newest packet ever sent
-	reads       int    // requested READ pieces without a complete answer
+	reads       int    // READ pieces without a complete answer
 	retries     uint8  // left after timeouts
 	rnrs        uint8  // left after RNR NAKs
-	recovering  bool   // goBack has run, and no answer has come since
+	recovering  bool   // no answer has come since goBack
 	waiting     bool   // the next request waits for a page of its own memory
-	again       bool   // an answer to a READ was dropped because a page is missing
-	rnrUntil    int64  // when to send again after an RNR NAK; 0: now
-	answerUntil int64  // when the oldest answer times out; 0: none is missing
+	again       bool   // an answer to a READ was dropped: a page is missing
+	rnrUntil    int64  // when to send again after an RNR NAK; 0: no delay
+	answerUntil int64  // timeout of the oldest answer; 0: none is missing
 }
 
 type wqe struct {
@@ -44,7 +44,6 @@ type wqe struct {
 	got    uint32 // packets of a READ's answer
 }
 
-// posted returns posted work request i.
 func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
 
 // PostSend implements control.RDMA.
@@ -175,7 +174,7 @@ func (q *qp) setDue() {
 	}
 }
 
-// emitRead requests a piece of a READ, and returns the number of packets in the answer; 0: not now.
+// emitRead requests a piece of a READ, and returns how many packets its answer has; 0: not now.
 func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	r := &q.req
 	if r.reads >= int(q.path.Reads) {
@@ -184,7 +183,6 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces at each try: the peer remembers them
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
-	// There must be memory for the answer.
 	if got := q.probe(w, off, size); got != found {
 		q.stuck(got)
 		return 0
@@ -196,7 +194,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// probe checks that there is memory for the answer to a READ of [off, off+size), and requests missing pages.
+// probe checks for the memory of an answer to a READ of [off, off+size), and requests missing pages.
 func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
@@ -224,7 +222,7 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	return found
 }
 
-// emitData makes a packet of a WRITE or a SEND; 0: not now.
+// emitData makes a packet of a WRITE or a SEND; 0: it made none.
 func (q *qp) emitData(f frame, w *wqe) uint32 {
 	r := &q.req
 	off := r.pkt * q.mtu
@@ -272,8 +270,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck handles a work request whose memory on this end is missing: it waits for a page, or fails once earlier
-// ones are done.
+// stuck handles a work request without memory on this end: it waits for a page, or fails once earlier ones are
+// done.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -286,7 +284,6 @@ func (q *qp) stuck(o outcome) {
 	q.endHead(o.status())
 }
 
-// status returns the completion status for missing memory on this end.
 func (o outcome) status() control.WCStatus {
 	if o == notToGet {
 		return control.WCPagesUnavailable
@@ -294,7 +291,6 @@ func (o outcome) status() control.WCStatus {
 	return control.WCLocalProtection
 }
 
-// endHead fails the oldest work request, and with it the queue pair.
 func (q *qp) endHead(s control.WCStatus) {
 	if q.req.n > 0 {
 		q.finish(control.WC{Status: s})
@@ -343,7 +339,6 @@ func (q *qp) seek(psn uint32) {
 	r.cur, r.pkt = r.n, 0
 }
 
-// goBack starts to send again from the oldest packet without an answer.
 func (q *qp) goBack() {
 	q.seek(q.req.una)
 	q.req.reads, q.req.recovering = 0, true
@@ -381,7 +376,7 @@ func (q *qp) advance(psn uint32) (whole bool) {
 	return whole
 }
 
-// progress restarts retries and timers, after the oldest packet has got its answer.
+// progress restarts retries and timers.
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
@@ -396,7 +391,6 @@ func (q *qp) progress() {
 	q.e.schedule(q)
 }
 
-// sentBefore reports whether packet psn has been sent and has no answer.
 func (r *requester) sentBefore(psn uint32) bool {
 	return distance(r.una, psn) >= 0 && distance(psn, r.top) > 0
 }
@@ -460,7 +454,6 @@ func (q *qp) refusedBy(s control.WCStatus) {
 	q.endHead(s)
 }
 
-// overdue handles a timeout of the oldest packet's answer, or the end of an RNR delay.
 func (q *qp) overdue(t int64) {
 	r := &q.req
 	if r.rnrUntil != 0 && t >= r.rnrUntil {
@@ -481,7 +474,7 @@ func (q *qp) overdue(t int64) {
 	q.setDue()
 }
 
-// readAnswer processes a packet of the answer to a READ (9.7.5.1.4), whose payload is n bytes of q.src.
+// readAnswer processes a packet of a READ's answer (9.7.5.1.4), whose payload is n bytes of q.src.
 func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	r := &q.req
 	if shapes[h.op].aeth && h.syndrome&synKind != 0 || !r.sentBefore(h.psn) {

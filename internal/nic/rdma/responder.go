@@ -20,7 +20,7 @@ type responder struct {
 	left            uint32
 	off             uint32 // SEND: bytes received
 
-	answers []answer // ring, in the order of sending
+	answers []answer // in the order of sending
 	first   int
 	n       int
 	nReads  int
@@ -69,7 +69,6 @@ func (p *responder) pop() {
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
-// answering reports whether the next answer is one to a READ.
 func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
 
 func (p *responder) dropReads() {
@@ -116,7 +115,7 @@ func (q *qp) refuse(syndrome uint8) {
 	q.e.schedule(q)
 }
 
-// request processes a packet of a request, whose payload is n bytes of q.src.
+// request processes a packet, whose payload is n bytes of q.src.
 func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp
 	d := distance(p.psn, h.psn)
@@ -137,7 +136,7 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again answers a request that has been carried out before, as the answer may have been lost (9.7.1.1).
+// again answers a repeated request, as the answer may have been lost (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
@@ -162,7 +161,6 @@ func (q *qp) again(h *header) {
 // numbers.
 const maxRead = 2 * MaxLength
 
-// carryOut carries out a request with the expected number.
 func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	p, s := &q.resp, &shapes[h.op]
 	p.refused = false
@@ -228,7 +226,6 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	q.carriedOut(h, s, n)
 }
 
-// carriedOut updates the state after a packet of a WRITE or a SEND.
 func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	p := &q.resp
 	switch {
@@ -254,8 +251,7 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong reports whether a packet is unsupported, or does not fit the previous packet or its payload's length
-// (9.9.3.1).
+// wrong reports whether a packet is unsupported or does not fit (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
@@ -407,7 +403,6 @@ func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bo
 	count.BouncedBytes += to.DeviceBytes + to.GPUFileBytes
 }
 
-// move copies n bytes of q.src to q.dst, through host memory if bounced is set.
 func (q *qp) move(c *dma.Copier, bounced bool, n uint32) error {
 	src := q.src
 	if bounced {

@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// slot is a frame in flight. Its payload is a copy, so that the frame's ICRC stays right when the guest writes
-// its memory.
+// slot is a frame in flight. Its payload is a copy, so that the ICRC stays right when the guest writes its
+// memory.
 type slot struct {
 	head    []byte // Ethernet, IP and UDP headers
 	mem     []byte // later headers, payload (at payloadAt), padding, ICRC
 	region  *dma.Region
 	need    uint8
 	pieces  []control.SGE // source of the payload
-	segs    []dma.Segment // the same
-	bounced bool          // the payload went through host memory
+	segs    []dma.Segment
+	bounced bool // the payload went through host memory
 }
 
 const (
@@ -73,7 +73,7 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame. Payload of a GPU that the NIC does not reach counts as bounced.
+// load copies the payload into the frame.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
@@ -91,7 +91,7 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	return found
 }
 
-// build makes the frame of a packet whose payload, n bytes, load has copied.
+// build makes the frame of a packet with n bytes of payload.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
 	start := payloadAt - h.length()
@@ -121,8 +121,8 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	f.p.Prepare()
 }
 
-// Next makes the next frame in p and slot number index; false: there is none. It must be called inside the epoch
-// of the port's address space. The frame is valid until the next call for the same slot.
+// Next makes the next frame in p and slot number index; false: there is none. It is called inside the epoch. The
+// frame is valid until the next call for the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -154,7 +154,7 @@ func (e *Engine) Pending() bool {
 	e.runMu.Lock()
 	some := len(e.run)+len(e.tells) > 0
 	e.runMu.Unlock()
-	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may take runMu
+	return some || e.paging.pending() // a goroutine that holds paging's lock may take runMu
 }
 
 func (e *Engine) pop() *qp {
@@ -165,7 +165,7 @@ func (e *Engine) pop() *qp {
 	}
 	q := e.run[0]
 	e.run = append(e.run[:0], e.run[1:]...)
-	q.queued.Store(false) // before emit: new work puts the queue pair into the run queue again
+	q.queued.Store(false) // before emit: new work schedules it again
 	return q
 }
 
@@ -186,8 +186,7 @@ func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[index].segs, e.slots[index].bounced
 }
 
-// emit makes a packet of a queue pair; false: none now. An ACK or a NAK that is the next answer goes before
-// requests.
+// emit makes a packet of a queue pair; false: none now.
 func (q *qp) emit(f frame) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

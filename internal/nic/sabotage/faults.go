@@ -5,7 +5,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Device models, as package lab names them.
 const (
 	virtio = "virtio"
 	gve    = "gve"
@@ -18,7 +17,7 @@ type Fault struct {
 	What  string // what the NIC does wrong
 	Only  string // only device model with the fault; "": both have it
 	Every uint32 // default of the occasions for each hit
-	Case  string // of internal/nic/nictest's suite: it fails with the fault
+	Case  string // of package nictest: it fails with the fault
 	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with the fault and
 	// passes without it (test/40-sabotage.sh); "": none, and Why has the reason. On is the device model whose NIC
 	// the case tests; "": both.
@@ -36,10 +35,10 @@ type Outcome uint8
 
 // Outcomes.
 const (
-	Passes  Outcome = iota // nothing that a run proves is broken
-	Fails                  // the proof or a stage of it fails
-	Missing                // the model does not have the fault
-	Crawls                 // the run goes on, but too slowly to wait for its end
+	Passes Outcome = iota // nothing that a run proves is broken
+	Fails
+	Missing // the model does not have the fault
+	Crawls  // the run goes on, but too slowly to wait for its end
 )
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }

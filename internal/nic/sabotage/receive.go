@@ -13,7 +13,6 @@ const fcsLen = 4
 // extraHeader is how many bytes of payload splitLate moves to the header buffer.
 const extraHeader = 2
 
-// receive is a receive queue that damages frames.
 type receive struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -22,12 +21,11 @@ type receive struct {
 	was nic.Frame
 }
 
-// damage has the functions that damage a frame before or after the queue puts it, under the queue's lock, inside
-// the epoch; one of before and after is nil.
+// damage has the functions that damage a frame before or after the queue puts it, under its lock.
 type damage struct {
 	fits   func(f *nic.Frame) bool          // whether the fault can hit a frame
-	before func(f *nic.Frame)               // changes the frame to put: its packet is a shallow copy
-	after  func(m *nic.Mover, f *nic.Frame) // changes the frame in the guest's memory
+	before func(f *nic.Frame)               // its packet is a shallow copy
+	after  func(m *nic.Mover, f *nic.Frame) // in the guest's memory
 }
 
 func onReceive(w damage) func(*nic.Sabotage) {
@@ -38,7 +36,7 @@ func onReceive(w damage) func(*nic.Sabotage) {
 	}
 }
 
-// Put implements nic.RxQueue. A refusal counts as no occasion, because the port may put the frame again later.
+// Put implements nic.RxQueue. A refusal is no occasion: the port may put the frame again.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -81,15 +79,13 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether only the frame's headers go to the header buffer, and the payload is long enough for
-// splitLate.
+// splits reports whether only the frame's headers go to the header buffer.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
 
 func splitLate(f *nic.Frame) { f.HeaderLen += extraHeader }
 
-// unverified reports whether the NIC has to verify the frame's checksum.
 func unverified(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.Meta.Csum == splitter.CsumNone && (c == splitter.TCP || c == splitter.UDP)
@@ -125,7 +121,7 @@ func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// uncalled is a receive queue that on some occasions does not interrupt its driver.
+// uncalled does not interrupt its driver on some occasions.
 type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -145,13 +141,12 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped is a receive queue that writes to the buffer of its last frame when another frame comes after its
-// stop.
+// stopped writes to the buffer of its last frame after its stop.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
 	last       []dma.Segment // the last frame's payload
-	generation uint64        // Generation of the space for which last is valid
+	generation uint64        // of the space for which last is valid
 }
 
 func writeAfterStop(s *nic.Sabotage) {

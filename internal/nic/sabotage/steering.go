@@ -9,7 +9,6 @@ import (
 
 func next(s *control.State, queue uint16) uint16 { return (queue + 1) % uint16(len(s.Splits)) }
 
-// turnKey makes the NIC compute RSS hashes with a key rotated by one byte.
 func turnKey(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		first := s.RSS.Key[0]
@@ -19,7 +18,6 @@ func turnKey(f *nic.Sabotage) {
 	}
 }
 
-// shiftTable makes every second entry of an RSS table with several entries name the next queue.
 func shiftTable(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		if s.RSS.Table = slices.Clone(s.RSS.Table); len(s.RSS.Table) > 1 {
@@ -31,7 +29,6 @@ func shiftTable(f *nic.Sabotage) {
 	}
 }
 
-// shiftRules makes the frames of a flow rule go to the next queue.
 func shiftRules(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		s.Rules = slices.Clone(s.Rules)

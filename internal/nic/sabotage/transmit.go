@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// incomplete is a transmit queue that does not return some frames to its driver.
+// incomplete does not return some frames to its driver.
 type incomplete struct {
 	nic.TxQueue
 	occasions nic.Occasions
@@ -30,11 +30,11 @@ func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	return q.TxQueue.Done(q.kept)
 }
 
-// out is an outlet that damages frames. A held frame that is sent again is another occasion.
+// out damages frames. A held frame that is sent again is another occasion.
 type out struct {
 	nic.Outlet
 	occasions nic.Occasions
-	undo      []func() // they restore the frames after the batch: the Sender must find held ones unchanged
+	undo      []func() // the Sender must find held frames unchanged
 }
 
 func (o *out) due() bool {
@@ -59,8 +59,7 @@ func skipSums(s *nic.Sabotage) {
 	s.Out = func(o nic.Outlet) nic.Outlet { return &unsummed{out{Outlet: o, occasions: s.Occasions()}} }
 }
 
-// Send implements nic.Outlet. Segmentation computes the checksums of a GSO packet's segments, so it leaves these
-// packets alone.
+// Send implements nic.Outlet. GSO packets get their checksums later.
 func (o *unsummed) Send(batch []*wire.Packet) {
 	for _, p := range batch {
 		if p.Meta.Csum == splitter.CsumPartial && p.Meta.GSOType == splitter.GSONone && o.due() {

@@ -34,7 +34,7 @@ const HeaderLimit = 256
 type Config struct {
 	Files *dma.Files // of this process, GPU memory included
 	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
-	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that the frontend sends whole tables.
+	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS.
 	SetMemTable bool
 	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
 	Patience time.Duration
@@ -52,9 +52,9 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	backend  *vhostuser.Backend
-	serving  chan struct{} // full while the device serves a frontend
-	eventFDs nic.EventFDs  // call and error eventfds of the queues
-	rssMu    sync.Mutex    // held by setDefaultRSS
+	serving  chan struct{}
+	eventFDs nic.EventFDs // call and error eventfds of the queues
+	rssMu    sync.Mutex   // held by setDefaultRSS
 
 	// Used by the control goroutine.
 	mtu    uint16
@@ -62,17 +62,16 @@ type Device struct {
 	pair0  pair0
 
 	mu        sync.Mutex
-	stopped   map[int]string // under mu: for Errors, by vring
-	rssDue    bool           // under mu: the monitor must set the default RSS again
-	failures  map[int]error  // under mu: errors that the monitor has not logged yet, by vring
-	unreached map[int]error  // under mu: errors of unreachable memory that the monitor has not logged yet, by vring
+	stopped   map[int]string // under mu, by vring, for Errors
+	rssDue    bool           // under mu: the default RSS must be set again
+	failures  map[int]error  // under mu, by vring: not logged yet
+	unreached map[int]error  // under mu, by vring: unreachable memory, not logged yet
 
 	// Used by the monitor, by vring: a guest can break a queue and set it up again at any rate.
 	stops, losses []nic.LogLimit
 }
 
-// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause: noteStart finds
-// out from it whether the driver is new.
+// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause, for noteStart.
 type pair0 struct {
 	rx, tx  bool // the ring has started
 	goes    bool // a ring of any queue pair has continued a driver's work
@@ -83,7 +82,7 @@ type pair0 struct {
 
 var _ vhostuser.Device = (*Device)(nil)
 
-// New makes a device. It moves no frames until Port().Attach, and until Serve serves a frontend.
+// New makes a device.
 func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
@@ -129,7 +128,7 @@ func (d *Device) Port() *nic.Port { return d.port }
 func (d *Device) Space() *dma.Space { return d.space }
 
 // Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up or ctx ends. One call
-// at a time serves; another one waits.
+// at a time serves.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	select {
 	case d.serving <- struct{}{}:
@@ -202,7 +201,7 @@ func (d *Device) SetFeatures(f uint64) error {
 // MaxQueues implements vhostuser.Device.
 func (d *Device) MaxQueues() int { return 2 * len(d.rx) }
 
-// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK expect the number of queue pairs.
+// QueueNum implements vhostuser.QueueCounter: the number of queue pairs.
 func (d *Device) QueueNum() uint64 { return uint64(len(d.rx)) }
 
 // MTU implements vhostuser.Device.
@@ -219,8 +218,7 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused. The device keeps the state
-// that commands have set up, for the case that the same driver goes on.
+// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
@@ -229,7 +227,7 @@ func (d *Device) SetStatus(s uint8) error {
 	return nil
 }
 
-// GetConfig implements vhostuser.Device. QEMU serves the configuration space itself.
+// GetConfig implements vhostuser.Device.
 func (d *Device) GetConfig(uint32, []byte) error { return errors.ErrUnsupported }
 
 // SetConfig implements vhostuser.Device.
@@ -246,7 +244,7 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device. The device translates the addresses of buffers for each frame.
+// MemoryChanged implements vhostuser.Device: addresses of buffers are translated for each frame.
 func (d *Device) MemoryChanged() error { return nil }
 
 // Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect with the same
@@ -257,15 +255,14 @@ func (d *Device) Disconnected() {
 		_ = d.EnableQueue(i, false)
 	}
 	d.port.SuspendRDMA(true)
-	d.port.Restarted() // other ports drop their state of the guest
+	d.port.Restarted()
 	d.eventFDs.Release()
 	d.status = 0
 	d.pair0 = pair0{}
 }
 
 // noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring has continued a
-// driver's work, the driver is new. After a pause of the guest it is the same if both rings start where they
-// stopped.
+// driver's work, the driver is new, unless the guest was paused and both rings start where they stopped.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -287,7 +284,6 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	}
 }
 
-// recordStop records why a queue stopped.
 func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,18 +9,16 @@
 // suspended until a ring starts again. RESET_DEVICE clears that state, and so does a driver whose rings start
 // from scratch.
 //
-// Each started transmit queue has one worker, which does all work for its frames, including the copy to the
-// receiving queue's buffers. Receive queues have no goroutine: senders use them under a lock. One monitor for
-// each device (nic.Monitor) waits for the kicks of receive queues, and logs why queues stopped, at most once a
-// second for each queue.
+// Each started transmit queue has one worker; senders use receive queues under a lock. One monitor for each
+// device (nic.Monitor) waits for the kicks of receive queues, and logs why queues stopped, at most once a second
+// for each queue.
 //
 // The cost of a driver's ring for others is bounded for each chain (package virtq) and for each frame. A frame
 // takes as many chains as it needs, until these have 4096 segments and empty buffers, where a chain counts for
 // at least 4: at most 1025 chains (BenchmarkRefused and BenchmarkManyChains measure the cost). If the chains are
 // not enough, the device walks them once: it refuses a frame that needs more room than they have without another
 // walk, until there may be other chains. If the chains that a frame may take are too small for it, the device
-// returns them unused (with MRG_RXBUF; without it the single chain stays). When split goes off, the device
-// returns chains unread.
+// returns them unused (with MRG_RXBUF; without it the single chain stays).
 //
 // The device returns a chain whose memory it cannot reach (virtq.Chain.Fault): a frame to send is lost; a frame
 // to receive is lost, and the device returns all its chains unused.

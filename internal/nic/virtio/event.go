@@ -8,14 +8,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// call is an eventfd that the device writes to signal a frontend. Any goroutine may fire it while another
-// replaces it.
+// call is an eventfd that the device writes. Any goroutine may fire it while another replaces it.
 type call struct {
 	eventFDs *nic.EventFDs               // of the device
 	fd       atomic.Pointer[nic.EventFD] // nil: none
 }
 
-// fire writes the eventfd.
 func (c *call) fire() {
 	if e := c.fd.Load(); e != nil {
 		e.Fire()
@@ -35,13 +33,13 @@ func (c *call) set(fd int) {
 type vring struct {
 	dev   *Device
 	index int
-	call  call          // any goroutine uses call and fault
+	call  call          // for any goroutine, like fault
 	fault call          // error eventfd
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
 	left  virtq.Base    // where the ring last stopped. Used by the control goroutine
 	owed  bool          // the last interrupt was dropped (nic.Port.LoseInterrupt)
-	lost  bool          // unreached has reported memory since the start
+	lost  bool          // unreached has reported unreachable memory since the start
 
 	features uint64 // under which the ring was opened
 	hdrLen   uint32 // of virtio_net_hdr
@@ -52,7 +50,6 @@ func (v *vring) init(d *Device, index int) {
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
 }
 
-// start sets the opened ring, its features and its kick.
 func (v *vring) start(vq *virtq.Device, kick int, features uint64) {
 	v.vq, v.kick, v.owed, v.lost = vq, kick, false, false
 	v.features, v.hdrLen = features, netHdrLen(features)
@@ -71,8 +68,8 @@ func (v *vring) unreached(err error) {
 	}
 }
 
-// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. If it drops an interrupt,
-// it sets owed, and the next one comes whatever the driver's event index is: the ring has passed that index.
+// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a dropped interrupt
+// the next one comes whatever the driver's event index is (owed): the ring has passed that index.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false
@@ -81,7 +78,6 @@ func (v *vring) shouldCall(wanted bool) bool {
 	return !v.owed
 }
 
-// release closes the ring and its kick, and returns where the ring was.
 func (v *vring) release() (base uint32) {
 	v.left = v.vq.Base()
 	v.vq.Close()
