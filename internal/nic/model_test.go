@@ -665,7 +665,7 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	t.Errorf("%+v", s)
 }
 
-// besideASlowReceiver sends n frames to each of two receivers, one of which takes few.
+// besideASlowReceiver sends n frames each to a receiver that takes few and to one that takes all.
 func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
 	a, slow, other := ds[0], ds[1], ds[2]

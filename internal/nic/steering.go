@@ -243,7 +243,7 @@ func (p *Port) applyDefaultRSS() {
 	p.flushSoon() // not flushHeld: the caller holds mu, and must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use, of which the default RSS table is made.
+// SetDefaultRSS sets the receive queues in use, over which the default RSS table spreads flows.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

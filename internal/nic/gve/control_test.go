@@ -65,7 +65,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 	}
 }
 
-// The commands are those of Linux 7.2.
+// Linux 7.2 sends these commands.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {

@@ -142,7 +142,7 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 }
 
 // write fills the memory that locate found, and the checksum fields of c. It completes partial checksums, and
-// verifies those of TCP and UDP that are not known to be good.
+// verifies checksums of TCP and UDP that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]

@@ -307,7 +307,7 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// tick repeats requests, and ends those that have timed out. It returns when to call it again.
+// tick repeats requests, and ends requests that have timed out. It returns when to call it again.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {

@@ -134,7 +134,7 @@ func (v *victim) next(h header, payload ...byte) {
 	v.give(h, payload...)
 }
 
-// drain takes the frames that the victim has to send. It passes those of the innocent queue pair to a, and
+// drain takes the frames that the victim has to send. It passes the innocent queue pair's frames to a, and
 // returns the others.
 func (v *victim) drain() []answered {
 	v.t.Helper()
