@@ -21,7 +21,7 @@ const (
 	slowKeeps = 8
 	// window is the time over which a Sender judges its receivers.
 	window = time.Second
-	// recent bounds the number of frames from which the Sender estimates the mix of the frames in the ring.
+	// recent is about the number of frames from which the Sender estimates the mix of the frames in the ring.
 	recent = 1024
 	// A receiver's rate has risen if surge frames came within about surgeTime.
 	surge        = 32

@@ -23,7 +23,7 @@ type sim struct {
 	held int
 
 	slots   [32]*TxFrame
-	buffers int // of the receiver
+	buffers int // free buffers of the receiver
 	rest    int // frames to the other
 	taken   int // frames to the receiver
 	slow    int // frames given up

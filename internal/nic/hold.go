@@ -36,7 +36,7 @@ type store struct {
 	made   int
 	worker wire.Worker // for puts outside a sender's Deliver
 	cutter splitter.Segmenter
-	pkt    wire.Packet // of frame
+	pkt    wire.Packet // result of frame
 	hdr    [splitter.MaxHeader]byte
 	merged [splitter.MaxHeader]byte
 	meta   splitter.Meta

@@ -25,7 +25,7 @@ const roceBatch = 32
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
-	way    atomic.Pointer[shape.Route] // of the last packet received
+	way    atomic.Pointer[shape.Route] // route of the last packet received
 	rests  atomic.Bool                 // the NIC receives and sends no RDMA packet
 
 	mu     sync.Mutex // guards begin and close

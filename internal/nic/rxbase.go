@@ -28,7 +28,7 @@ type RxBase struct {
 	ports    []portTurns // under mu, as the fields below
 	served   int
 	portless []wire.Waker // without a port
-	posts    uint64       // of WakeNext
+	posts    uint64       // calls of WakeNext
 	woken    []wire.Waker
 	err      error
 	failed   bool
@@ -71,9 +71,9 @@ type RxModel interface {
 	// returns false if there are already more buffers than the last frame found, or if the queue does not run. It
 	// is called under the lock.
 	AwaitBuffers() bool
-	// Buffers is the approximate number of buffers, under the lock.
+	// Buffers is the approximate number of buffers. It is called under the lock.
 	Buffers() int
-	// Stopped reports the error of a Fail, without the lock. It must not wait.
+	// Stopped reports the error of a Fail. It is called without the lock, and must not wait.
 	Stopped(err error)
 }
 

@@ -64,7 +64,7 @@ type Outlet interface {
 
 // SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // of ring and frames; nil: this process
+	Space    *dma.Space    // address space of ring and frames; nil: this process
 	Batch    int           // most frames in flight, held ones included
 	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
 	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
@@ -89,14 +89,14 @@ type Sender struct {
 
 	// Used by the worker.
 	cores      int
-	kick       int        // -1: the driver calls Wake
+	kick       int        // the driver's eventfd; -1: the driver calls Wake
 	frames     []*TxFrame // frames[:held] are in flight
 	held       int
 	size       batchSize
 	batch      []*wire.Packet // the packets of frames, in the same order
 	disposed   []*TxFrame
 	late       lateFrames
-	generation uint64          // of the space, for the held frames' segments
+	generation uint64          // of the space in which the held frames' segments are valid
 	armed      []wire.Waitable // receivers that will wake the Sender
 	patience   Patience
 	clock      func() time.Time
@@ -176,7 +176,7 @@ func (s *Sender) end(err error) {
 	}
 }
 
-// Stop ends the worker, after a last try to send held frames, and waits for it.
+// Stop ends the worker, perhaps after a last try to send held frames, and waits for it.
 func (s *Sender) Stop() {
 	if s.done == nil {
 		return

@@ -14,10 +14,10 @@ type Acc struct {
 	flow  splitter.Flow
 	flags uint8
 	begun bool
-	first uint32 // of the first byte of payload
-	top   uint32 // behind the highest byte
+	first uint32 // sequence number of the first byte of payload
+	top   uint32 // sequence number behind the highest byte
 	bytes uint32 // bytes not counted in Again
-	Rule  uint32 // that steers the flow; 0: none. The Shard's owner sets it
+	Rule  uint32 // flow rule that steers the flow; 0: none. The Shard's owner sets it
 	Peer
 	Counts
 }

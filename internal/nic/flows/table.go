@@ -72,11 +72,11 @@ type Peer struct {
 type Row struct {
 	Flow  splitter.Flow // zero: frames that are not IP
 	Flags uint8         // TCP flags seen
-	Rule  uint32        // of its latest packet that had one; 0: none
+	Rule  uint32        // flow rule of its latest packet that had one; 0: none
 	Begun bool
-	Top   uint32 // behind the highest byte of payload
+	Top   uint32 // sequence number behind the highest byte of payload
 	Peer
-	First time.Time // since the flow got its row
+	First time.Time // first batch since the flow got its row
 	Last  time.Time
 	Counts
 }
@@ -93,7 +93,7 @@ type row struct {
 	begun bool
 	flags uint8
 	rule  uint32
-	top   uint32 // behind the highest byte of payload
+	top   uint32 // sequence number behind the highest byte of payload
 	Peer
 	hash        uint64
 	first, last int64 // Unix time in nanoseconds

@@ -87,9 +87,9 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // reported to the port; 0: all have ended
+	rxUsed int // receive queues reported to the port; 0: all have ended
 	flows  flowTable
-	used   bool // since the last reset
+	used   bool // a driver has started since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)

@@ -23,7 +23,7 @@ type stepped struct {
 	time  int64
 	reads int     // of the clock
 	waits []int64 // times until which interrupts were delayed
-	e     event   // of vector 0
+	e     event   // the eventfd of vector 0
 }
 
 func newStepped(t *testing.T) *stepped {

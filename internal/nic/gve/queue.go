@@ -12,7 +12,7 @@ import (
 type shared struct {
 	space    *dma.Space
 	notify   *vectors
-	patience time.Duration // of a frame, for a busy receiver; 0: limits.Patience
+	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
 	// failed is called when a queue has stopped on an error, without locks of the queue. It must not wait.
 	failed func(tx bool, id int, err error)
 	// clock returns the time in nanoseconds; nil: no timestamps.

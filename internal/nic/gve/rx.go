@@ -35,7 +35,7 @@ type rxQueue struct {
 	rings        // buffers and completions
 	head    uint32
 	shown   uint32   // completions published; head counts used buffers
-	words   []uint32 // by index in the ring
+	words   []uint32 // words that publish completions, by index in the ring
 	short   uint32   // buffers when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement

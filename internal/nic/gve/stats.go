@@ -33,7 +33,7 @@ type statsReport struct {
 	due    time.Time
 	queues []int  // existing receive queues
 	was    int    // counters in the last report
-	sum    uint64 // a counter only rises
+	sum    uint64 // sum of the last report; a counter only rises
 }
 
 // reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. Length 0 ends reports.

@@ -26,8 +26,8 @@ type txQueue struct {
 
 	block int // MSI-X vector; set, like the rings, before the worker starts
 	rings
-	head   uint32 // since the start
-	compl  uint32 // since the start
+	head   uint32 // descriptors read since the start
+	compl  uint32 // completions written since the start
 	partly uint32 // tail at which the packet at head was incomplete; else noTail
 	fired  uint32 // compl at the last interrupt
 

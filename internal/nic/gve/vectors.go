@@ -29,7 +29,7 @@ type vector struct {
 	now      func() int64
 	wait     func(until int64) // notifies the moderator; nil: no delays
 	interval int64             // least time between two interrupts; 0: none
-	last     int64             // last interrupt, while interval is set
+	last     int64             // time of the last interrupt, while interval is set
 	until    int64             // when a delayed interrupt is due; 0: none
 }
 

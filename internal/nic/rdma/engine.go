@@ -76,7 +76,7 @@ type Engine struct {
 	paging paging
 
 	runMu sync.Mutex // a leaf lock
-	run   []*qp      // with something to send
+	run   []*qp      // queue pairs with something to send
 	tells []uint32   // completion queues for Tell
 	timer *time.Timer
 	due   int64 // when timer fires; 0: not set; negative: the Engine is closed
@@ -92,7 +92,7 @@ type Engine struct {
 	count struct {
 		icrc, unknown, malformed atomic.Uint64
 	}
-	ended struct { // of deleted queue pairs; under mu
+	ended struct { // counters of deleted queue pairs; under mu
 		out, in control.RDMACounts
 	}
 }

@@ -26,7 +26,7 @@ type end struct {
 	*Engine
 	t     testing.TB
 	space *dma.Space
-	mem   []byte // its guest's, at address 0
+	mem   []byte // its guest's memory, at address 0
 	ip    netip.Addr
 	pd    uint32
 	cq    uint32

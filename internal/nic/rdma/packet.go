@@ -119,7 +119,7 @@ type header struct {
 	syndrome  uint8 // AETH, with the next field
 	msn       uint32
 	imm       uint32
-	size      uint32 // of all headers
+	size      uint32 // length of all headers
 }
 
 // defaultPKey is the only partition key (A17).

@@ -60,8 +60,8 @@ type paged struct {
 	key     uint32
 	region  uint32
 	gpu     uint16
-	memory  *dma.Region // of the GPU
-	off     uint64      // of the MR's first byte in the first page
+	memory  *dma.Region // memory of the GPU
+	off     uint64      // offset of the MR's first byte in the first page
 	entries []entry
 	waiters []*qp
 	dead    bool // in quarantine, or its owner is gone
@@ -73,7 +73,7 @@ type entry struct {
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
-	generation uint32 // of the latest invalidation
+	generation uint32 // generation of the latest invalidation
 	retryAt    int64  // not requested again before this time
 }
 

@@ -39,7 +39,7 @@ type parkedPackets struct {
 	waiting bool   // the first one waits for a page
 	resumed bool   // unpark is carrying out the first one again
 	lost    bool   // later packets have been dropped
-	key     uint32 // of the region of the newest one
+	key     uint32 // key of the region of the newest one
 }
 
 type parkedPacket struct {

@@ -21,7 +21,7 @@ import (
 type victim struct {
 	*pair // the innocent queue pairs; b is the victim
 	t     testing.TB
-	qpn   uint32 // at b
+	qpn   uint32 // the queue pair at b
 	ip    netip.Addr
 	mac   wire.MAC
 	psn   uint32 // of the next request

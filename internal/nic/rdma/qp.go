@@ -23,7 +23,7 @@ type qp struct {
 	recv *cq
 
 	queued atomic.Bool  // it is in the run queue
-	due    atomic.Int64 // for tick; 0: never. Written under mu
+	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
 
 	mu    sync.Mutex // guards the fields below
 	dead  bool
@@ -32,7 +32,7 @@ type qp struct {
 	path  control.QPPath
 	mtu   uint32
 	frame []byte        // Ethernet, IP and UDP headers
-	from  splitter.Flow // of the peer; any source port
+	from  splitter.Flow // flow of the peer's packets; any source port
 
 	req       requester
 	resp      responder
@@ -46,7 +46,7 @@ type qp struct {
 
 	head   scratch // for the ICRC of received packets
 	crc    crcOf
-	landed struct { // of the packet in Receive
+	landed struct { // where the payload of the packet in Receive went
 		gpu     int
 		bounced bool
 	}

@@ -21,13 +21,13 @@ type region struct {
 	control.MR
 	whole  atomic.Bool // all ranges are known
 	memory *dma.Region // of a registered buffer's GPU
-	base   uint64      // of the MR's first byte in memory
+	base   uint64      // offset of the MR's first byte in memory
 	ranges []piece     // guest memory
 	pages  *paged
 }
 
 type piece struct {
-	off  uint64 // in the MR
+	off  uint64 // offset in the MR
 	iova uint64
 	n    uint64
 }

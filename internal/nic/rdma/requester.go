@@ -15,12 +15,12 @@ type requester struct {
 	head, n     int
 	cur         int    // index of the posted work request whose packet is next
 	pkt         uint32 // index of the next packet in it
-	next        uint32 // of the next packet
-	una         uint32 // of the oldest packet without an answer
-	top         uint32 // after the newest packet ever sent
+	next        uint32 // number of the next packet
+	una         uint32 // number of the oldest packet without an answer
+	top         uint32 // number after the newest packet ever sent
 	reads       int    // READ pieces without a complete answer
-	retries     uint8  // left after timeouts
-	rnrs        uint8  // left after RNR NAKs
+	retries     uint8  // retries left after timeouts
+	rnrs        uint8  // retries left after RNR NAKs
 	recovering  bool   // no answer has come since goBack
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // an answer to a READ was dropped: a page is missing
@@ -39,7 +39,7 @@ type wqe struct {
 	nSGE   int
 	size   uint32
 	begun  bool   // its packets have numbers
-	first  uint32 // of the first packet
+	first  uint32 // number of the first packet
 	pkts   uint32
 	got    uint32 // packets of a READ's answer
 }

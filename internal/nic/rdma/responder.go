@@ -9,7 +9,7 @@ import (
 
 // responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).
 type responder struct {
-	psn     uint32 // of the expected packet
+	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
 	refused bool   // a NAK for psn is queued
 
@@ -34,13 +34,13 @@ type answer struct {
 	read     bool
 	again    bool // to a READ that was answered before
 	syndrome uint8
-	psn      uint32 // of the next packet
+	psn      uint32 // number of the next packet
 	msn      uint32
 	key      uint32
-	va       uint64 // of the next byte
+	va       uint64 // address of the next byte
 	left     uint32
 	begun    bool
-	waiting  bool // for a page
+	waiting  bool // it waits for a page
 }
 
 func (p *responder) last() *answer { return &p.answers[(p.first+p.n-1)%len(p.answers)] }

@@ -17,7 +17,7 @@ type Fault struct {
 	What  string // what the NIC does wrong
 	Only  string // only device model with the fault; "": both have it
 	Every uint32 // default of the occasions for each hit
-	Case  string // of package nictest: it fails with the fault
+	Case  string // case of package nictest that fails with the fault
 	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with the fault and
 	// passes without it (test/40-sabotage.sh); "": none, and Why has the reason. On is the device model whose NIC
 	// the case tests; "": both.

@@ -33,7 +33,7 @@ func (c *call) set(fd int) {
 type vring struct {
 	dev   *Device
 	index int
-	call  call          // for any goroutine, like fault
+	call  call          // any goroutine uses call and fault
 	fault call          // error eventfd
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
