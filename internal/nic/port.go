@@ -73,7 +73,7 @@ type Port struct {
 	hold     *holder // nil: merges end with their batch
 
 	conf   Config
-	memory *dma.Space // by physical address
+	memory *dma.Space // guest memory by physical address
 	sw     *wire.Switch
 
 	dispatcher *control.Dispatcher

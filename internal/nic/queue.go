@@ -42,7 +42,7 @@ type Frame struct {
 	// queue must not count or remember.
 	Merged bool
 	Hashed bool   // Hash is valid
-	Hash   uint32 // of the 4-tuple, or of the addresses
+	Hash   uint32 // RSS hash of the 4-tuple, or of the addresses
 }
 
 // Result is the result of Put.

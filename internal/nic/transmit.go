@@ -24,10 +24,10 @@ type Transmitter struct {
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // for the GPU payload of one batch
+	bounce []dma.Segment // memory for the GPU payload of one batch
 	marks  []mark
 	run    []*wire.Packet // without control frames
-	host   []dma.Segment  // of bounce
+	host   []dma.Segment  // segments of bounce that replace GPU payload
 	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet

@@ -321,8 +321,8 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 type reading struct {
 	s     *Shard
 	rows  []Row
-	begin int // of the shard's first row
-	block int // of the block to read next
+	begin int // index of the shard's first row
+	block int // index of the block to read next
 	lost  int // Shard.lost at the first block
 	rest  Others
 }

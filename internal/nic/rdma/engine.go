@@ -25,13 +25,13 @@ const (
 	MaxCQs    = 256
 	MaxQPs    = 256
 	MaxDepth  = 4096    // completions in a queue
-	MaxWRs    = 1024    // in a queue of a queue pair
+	MaxWRs    = 1024    // work requests in a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
 	MaxReads  = 16      // of a queue pair in progress, for each direction
 	MaxLength = 1 << 30 // bytes of a message
 	Window    = 128     // packets without an answer at which no more requests are sent
 	readPiece = Window / 4
-	burst     = 16 // of a queue pair in one turn
+	burst     = 16 // packets of a queue pair in one turn
 )
 
 // Config connects an Engine to its port.
@@ -72,7 +72,7 @@ type Engine struct {
 	mrs    *slots[region]
 	qps    *slots[qp]
 	ranges int
-	taken  int // of MaxPlaces
+	taken  int // slots taken, of MaxPlaces
 	paging paging
 
 	runMu sync.Mutex // a leaf lock

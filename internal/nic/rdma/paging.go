@@ -47,7 +47,7 @@ type paging struct {
 	requests []*request // without an answer
 	lastID   uint32
 	toAsk    []control.PageRequest // for the worker to send
-	starved  []*qp                 // wait because there were maxRequests requests
+	starved  []*qp                 // queue pairs that wait because there were maxRequests requests
 	pages    int
 	boxes    map[uint16]*box
 
@@ -69,7 +69,7 @@ type paged struct {
 }
 
 type entry struct {
-	addr       uint64 // in RAM, or offset in the GPU's memory
+	addr       uint64 // address in RAM, or offset in the GPU's memory
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
