@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// books are the drops of two NICs: of the sender's queue, of the receiver's queue, and by reason at
-// both links.
+// books are the drops of the sender's and the receiver's queue, and of both links by reason.
 type books struct {
 	tx, rx  uint64
 	reasons [wire.NumDropReasons]uint64
@@ -31,9 +30,6 @@ func booksOf(a, b *toy) (k books) {
 	return k
 }
 
-// Each of these lost frames counts one drop at the sender's queue (unless the link lost it), one
-// reason at a link, and one drop at the receiver's queue if that queue refused the frame.
-//
 // Invariant: nic: Each frame that a queue drops is counted in the link's drops, by reason.
 func TestEachDropHasAReason(t *testing.T) {
 	patience := nic.SenderOptions{Patience: time.Millisecond}
@@ -49,7 +45,6 @@ func TestEachDropHasAReason(t *testing.T) {
 			b.rx.refuses = r
 		}
 	}
-	// stopped stops the sender's queue while the frame waits.
 	stopped := func(a, _ *toy) { a.tx.waits(); a.tx.sender.Stop() }
 	for name, c := range map[string]struct {
 		reason wire.DropReason
@@ -57,7 +52,7 @@ func TestEachDropHasAReason(t *testing.T) {
 		before func(a, b *toy)
 		during func(a, b *toy)
 		rx     uint64 // drops of the receiver's queue
-		sent   bool   // it counts as sent: the sender's NIC did its part
+		sent   bool   // it counts as sent
 		link   wire.LinkOptions
 		waits  bool // patience is longer than the test
 	}{

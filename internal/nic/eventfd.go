@@ -8,24 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFD is an eventfd that the device writes to signal a frontend: the call eventfd of a
-// virtqueue, or an MSI-X vector. EventFDs creates and ends it; any goroutine may fire it.
+// EventFD is an eventfd that the device writes to signal a frontend: the call eventfd of a virtqueue, or an
+// MSI-X vector. Any goroutine may fire it.
 //
-// A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the
-// open file, which the frontend shares with us and may change; Linux has no RWF_NOWAIT for writes
-// to eventfds. The writer is usually the worker of another guest's NIC. So the device's Monitor
-// looks for writers that block in a full eventfd, takes all eventfds away from that frontend, and
-// frees the writers by reading. The eventfd of an honest frontend is never full.
+// A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the open file,
+// which the frontend shares with us and may change; Linux has no RWF_NOWAIT for writes to eventfds. So the
+// device's Monitor looks for writers that block in a full eventfd, takes the eventfds away from that frontend,
+// and frees the writers by reading.
 type EventFD struct {
 	eventFDs *EventFDs
 	file     sharedFD
-	inside   atomic.Int32 // number of writers
+	inside   atomic.Int32
 }
 
 // Enter announces a Write.
 func (e *EventFD) Enter() { e.inside.Add(1) }
 
-// Write signals the eventfd. The caller has called Enter before.
+// Write signals the eventfd. The caller must have called Enter.
 func (e *EventFD) Write() {
 	if fds := e.eventFDs; fds.parked.Load() && fds.parked.Swap(false) {
 		fds.wake()
@@ -34,7 +33,7 @@ func (e *EventFD) Write() {
 	e.inside.Add(-1)
 }
 
-// Fire signals the eventfd: it calls Enter and Write.
+// Fire calls Enter and Write.
 func (e *EventFD) Fire() {
 	e.Enter()
 	e.Write()
@@ -51,8 +50,7 @@ func (e *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full, so that one blocked writer goes on. If the eventfd is not
-// full, drain does not read it, because a read would lose a signal.
+// drain reads the eventfd if it is full, which frees one blocked writer; else a read would lose a signal.
 func (e *EventFD) drain() {
 	e.file.do(func(fd int) {
 		if isFull(fd) {
@@ -69,8 +67,8 @@ func isFull(fd int) bool {
 	return err == nil && p[0].Revents&unix.POLLOUT == 0
 }
 
-// EventFDs are the eventfds that a device gets from its frontends, one frontend after another. The
-// zero value is ready; any goroutine may call the methods.
+// EventFDs are the eventfds that a device gets from its frontends. The zero value is ready; any goroutine may
+// call the methods.
 type EventFDs struct {
 	quarantined atomic.Bool
 	parked      atomic.Bool // the monitor sleeps until wake is called
@@ -78,11 +76,11 @@ type EventFDs struct {
 
 	mu    sync.Mutex
 	open  map[*EventFD]bool // under mu: not ended
-	ended []*EventFD        // under mu: EventFDs that End ended while writers were inside
+	ended []*EventFD        // under mu: ended while writers were inside
 }
 
-// New makes an EventFD of fd and takes ownership of fd. While the frontend is quarantined, New
-// returns nil and closes fd.
+// New makes an EventFD of fd, and takes ownership of fd. While the frontend is quarantined, New closes fd and
+// returns nil.
 func (fds *EventFDs) New(fd int) *EventFD {
 	if fds.quarantined.Load() {
 		_ = unix.Close(fd)
@@ -99,8 +97,8 @@ func (fds *EventFDs) New(fd int) *EventFD {
 	return e
 }
 
-// End ends an EventFD whose owner does not use it any more; nil is allowed. If writers are inside,
-// Free closes the eventfd later.
+// End ends an EventFD, which its owner does not use any more; nil is allowed. If writers are inside, Free closes
+// the eventfd later.
 func (fds *EventFDs) End(e *EventFD) {
 	if e == nil {
 		return
@@ -115,13 +113,12 @@ func (fds *EventFDs) End(e *EventFD) {
 	e.file.close()
 }
 
-// OnWrite sets the function that wakes a parked monitor. The writing goroutine calls wake, holding
-// no lock of EventFDs; wake must not block. The device calls OnWrite before the first Park.
+// OnWrite sets the function that wakes a parked monitor: it must not block. The device calls OnWrite before the
+// first Park.
 func (fds *EventFDs) OnWrite(wake func()) { fds.wake = wake }
 
-// Park announces that the monitor sleeps until the next write, which wakes the monitor, so an idle
-// device costs nothing. It returns false if writers are inside: then the monitor has to look again
-// after a while.
+// Park announces that the monitor sleeps until the next write, which wakes the monitor. It returns false if
+// writers are inside, or an ended EventFD is still open.
 func (fds *EventFDs) Park() bool {
 	fds.parked.Store(true) // before the check: a writer that enters later sees it
 	if fds.busy() {
@@ -131,14 +128,12 @@ func (fds *EventFDs) Park() bool {
 	return true
 }
 
-// busy reports whether writers are inside, or an ended EventFD has not been closed yet.
 func (fds *EventFDs) busy() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()
 	return len(fds.ended) > 0 || fds.anyOpen((*EventFD).Busy)
 }
 
-// anyStuck reports whether a writer is blocked in an EventFD that has not ended.
 func (fds *EventFDs) anyStuck() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()
@@ -155,24 +150,22 @@ func (fds *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	return false
 }
 
-// Parked reports whether the monitor is parked: no write has come since Park.
+// Parked reports whether no write has come since Park.
 func (fds *EventFDs) Parked() bool { return fds.parked.Load() }
 
-// Quarantine quarantines the frontend, because it has blocked writers: New refuses its eventfds
-// until Release.
+// Quarantine makes New refuse eventfds until Release.
 func (fds *EventFDs) Quarantine() { fds.quarantined.Store(true) }
 
-// Release ends the quarantine, for the next frontend.
+// Release ends the quarantine.
 func (fds *EventFDs) Release() { fds.quarantined.Store(false) }
 
-// Quarantined reports whether the frontend is quarantined.
+// Quarantined reports whether New refuses eventfds.
 func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
 
-// freeTime bounds one call of Free, because the frontend may fill an eventfd again and again
-// meanwhile.
+// freeTime bounds one call of Free: the frontend may fill an eventfd again and again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees the writers of ended EventFDs, and closes the EventFDs that have no writers left.
+// Free frees writers of ended EventFDs, and closes the ones without writers.
 func (fds *EventFDs) Free() {
 	fds.mu.Lock()
 	left := fds.ended

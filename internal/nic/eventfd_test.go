@@ -12,10 +12,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// almost is the greatest count that an eventfd can have: any further write blocks.
+// almost is the greatest count that an eventfd can have.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// eventFD makes an eventfd, which the test closes.
 func eventFD(t *testing.T) int {
 	t.Helper()
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
@@ -23,14 +22,12 @@ func eventFD(t *testing.T) int {
 	return fd
 }
 
-// write writes count to an eventfd.
 func write(t *testing.T, fd int, count []byte) {
 	t.Helper()
 	_, err := unix.Write(fd, count)
 	testkit.OK(t, err)
 }
 
-// one is one signal.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 // frontend makes an eventfd, an EventFD of it, and the frontend's own descriptor.
@@ -44,7 +41,7 @@ func frontend(t *testing.T, fds *nic.EventFDs) (e *nic.EventFD, front int) {
 	return fds.New(fd), front
 }
 
-// freeStuck waits until a writer is stuck in the only EventFD, and then acts as a Monitor.
+// freeStuck waits until a writer is stuck in e, and then acts as a Monitor.
 func freeStuck(fds *nic.EventFDs, e *nic.EventFD) {
 	for !e.Stuck() {
 		runtime.Gosched()
@@ -72,22 +69,19 @@ func TestLineSignals(t *testing.T) {
 	}
 	fds.End(e)
 	fds.End(nil)
-	e.Fire() // after End, without effect
+	e.Fire()
 	if fds.Open() {
 		t.Error("open after its end")
 	}
 }
 
-// The monitor need not look while there are no writes: the first writer wakes it before it may
-// block.
-//
 // Invariant: nic: An idle device wakes no thread.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var fds nic.EventFDs
 	e, _ := frontend(t, &fds)
 	woken := make(chan bool, 9)
 	fds.OnWrite(func() { woken <- true })
-	e.Fire() // the monitor is not parked yet
+	e.Fire()
 	e.Enter()
 	if fds.Park() || fds.Parked() {
 		t.Error("parked while a writer is inside")
@@ -127,17 +121,16 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 		e.Fire()
 		close(written)
 	}()
-	<-woken // a writer wakes the monitor before it may block
+	<-woken
 	freeStuck(&fds, e)
 	<-written
 }
 
-// The monitor frees blocked writers, although a hostile frontend makes the eventfd blocking and
-// fills it as fast as it can.
+// The monitor frees blocked writers, although a hostile frontend fills the blocking eventfd as fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var fds nic.EventFDs
 	e, front := frontend(t, &fds)
-	write(t, front, almost) // before the writers start, because this count fits only into an empty eventfd
+	write(t, front, almost) // before the writers start: this count fits only into an empty eventfd
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {
@@ -180,8 +173,8 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	}
 }
 
-// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A peer that reads its eventfd
-// until EAGAIN, as QEMU does, would wait for ever if we cleared the flag even for a moment.
+// O_NONBLOCK, which belongs to the open file, is not cleared even for a moment: a peer that reads its eventfd
+// until EAGAIN, as QEMU does, would hang.
 func TestPeerSeesNoOtherFlags(t *testing.T) {
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	defer unix.Close(fd)
@@ -207,8 +200,7 @@ func TestPeerSeesNoOtherFlags(t *testing.T) {
 	}
 }
 
-// TestEndWhileOthersFire: a goroutine that fires an EventFD during End writes that eventfd or
-// nothing, never a new file with the same descriptor number.
+// A goroutine that fires an EventFD during End writes no new file with the same descriptor number.
 func TestEndWhileOthersFire(t *testing.T) {
 	testkit.CheckFDs(t)
 	var fds nic.EventFDs

@@ -9,14 +9,12 @@ func (s *Sleeper) Signaled() bool {
 	return err == nil && n == 1
 }
 
-// Open reports whether an EventFD is still open.
 func (fds *EventFDs) Open() bool {
 	fds.mu.Lock()
 	defer fds.mu.Unlock()
 	return len(fds.open)+len(fds.ended) > 0
 }
 
-// Loads returns how many queues each thread serves.
 func (p *Pollers) Loads() (loads []int) {
 	for _, t := range p.threads {
 		loads = append(loads, int(t.load.Load()))

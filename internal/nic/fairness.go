@@ -8,80 +8,70 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Parameters by which a Sender finds slow receivers, and the bound of the receivers that it keeps.
+// Parameters by which a Sender finds slow receivers.
 const (
-	// slowWait is how long frames to a receiver must have waited, in the last second, before the
-	// Sender may find that receiver slow.
+	// slowWait is how long frames to a slow receiver must have waited in the last second.
 	slowWait = 50 * time.Millisecond
-	// judgeAgain is the interval after which the Sender judges a receiver again that it has not found
-	// slow. It is longer than slowWait because the decaying sum of the wait is a bit less than the
-	// real time.
+	// judgeAgain is the interval after which the Sender judges a receiver again. It is longer than slowWait because
+	// the decaying sum of the wait is less than the real time.
 	judgeAgain = slowWait * 6 / 5
-	// slowRate is the rate, in frames a second, from which on a receiver is never slow, however many
-	// frames the Sender has for it: it takes all frames of a ring of 256 within about 50 ms.
+	// slowRate is the rate, in frames a second, from which on a receiver is never slow.
 	slowRate = 5000
-	// slowKeeps is the inverse of a slow receiver's share of the Sender's slots: the receiver keeps
-	// one in slowKeeps of the slots, with its newest frames.
+	// slowKeeps is the inverse of the share of the Sender's slots that a slow receiver keeps.
 	slowKeeps = 8
 	// window is the time over which a Sender judges its receivers.
 	window = time.Second
-	// recent is the number of recent frames from which the Sender estimates the receivers' shares of
-	// the frames in the ring.
+	// recent is about the number of frames from which the Sender estimates the mix of the frames in the ring.
 	recent = 1024
-	// The rate of a receiver's frames has risen if surge of them came within about surgeTime.
-	surge     = 32
-	surgeTime = 10 * time.Millisecond
-	// maxReceivers bounds the receivers in memory; a new one replaces the one that was updated
-	// longest ago among the receivers without held frames.
+	// A receiver's rate has risen if surge frames came within about surgeTime.
+	surge        = 32
+	surgeTime    = 10 * time.Millisecond
 	maxReceivers = 64
 )
 
-// receiver is a Sender's state for one receive queue: the frames sent to it and taken by it. Rates
-// are exponentially weighted sums with a time constant of 1 s.
+// receiver is a Sender's state for one receive queue. Rates are exponentially weighted sums with a time constant
+// of 1 s.
 type receiver struct {
-	// The fields used for each frame come first, in one cache line.
 	queue             wire.Waitable
 	place             int // index in receivers.known
-	newSent, newTaken int // frames since updated: the Sender reads the clock only while it holds frames
-	held              int // frames that the Sender holds for it
+	newSent, newTaken int // frames since updated
+	held              int
 
-	updated     time.Time // when the sums below were updated
-	sent, taken float64   // frames
-	waited      float64   // seconds during which the Sender held frames to it
-	stuck       float64   // part of waited: at the last look it had most held frames, and the driver's ring was full
-	stuckSent   float64   // part of sent: frames sent during stuck
+	updated     time.Time
+	sent, taken float64
+	waited      float64 // seconds during which frames to it were held
+	stuck       float64 // part of waited: it had most held frames, and the ring was full
+	stuckSent   float64 // frames sent during stuck
 
-	busy     bool      // it is in receivers.busy
+	busy     bool
 	sticks   bool      // the time since updated counts as stuck
-	lastTook time.Time // when it last took frames that were held
-	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
-	mixed    int       // frames to it since the Sender held its first frame; slow halves it above a sum of recent
+	lastTook time.Time // when held frames were last taken
+	lastSent time.Time
+	mixed    int // frames to it since the Sender held its first frame; decays
 
 	fill fill
 }
 
-// fill measures the rate at which frames to a receiver filled the ring of the Sender's driver.
+// fill measures the rate at which frames to a receiver filled the driver's ring.
 type fill struct {
-	since time.Time // since when the Sender holds frames to the receiver
-	came  int       // frames since then
-	rate  float64   // frames a second until the ring was full; 0: the ring has not been full
+	since time.Time
+	came  int
+	rate  float64 // frames a second until the ring was full; 0: it has not been full
 
 	lastly time.Time // about surgeTime ago
 	there  float64   // frames that had come at lastly
 }
 
-// receivers are the receivers of one Sender.
 type receivers struct {
 	known []*receiver
-	index map[wire.Waitable]*receiver // index of known by queue
-	last  *receiver                   // receiver of the previous frame
-	busy  []*receiver                 // receivers for which the Sender holds frames
-	slows *receiver                   // result of the last call of slow
-	again bool                        // slow found no slow receiver, but may find one after judgeAgain
+	index map[wire.Waitable]*receiver
+	last  *receiver
+	busy  []*receiver // with held frames
+	slows *receiver
+	again bool // slow may find a slow receiver after judgeAgain
 }
 
-// find returns the state of a queue. The cost does not depend on the number of receivers: if a
-// Sender sends to its receivers in turn, find finds each one behind the previous one in known.
+// find returns the state of a queue, which may be new.
 func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
@@ -102,8 +92,7 @@ func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	return r
 }
 
-// add returns a slot for one more receiver: a new slot, or the slot of the receiver updated longest
-// ago among the receivers without held frames.
+// add returns a slot for one more receiver, perhaps the one updated longest ago without held frames.
 func (rs *receivers) add() *receiver {
 	if len(rs.known) < maxReceivers {
 		if rs.index == nil {
@@ -123,12 +112,11 @@ func (rs *receivers) add() *receiver {
 	return r
 }
 
-// count records the verdicts of frames, and returns how many are Busy. The Sender held frames[:old]
-// before. While no frame is held, the Sender does no other work for its receivers.
+// count records the verdicts of frames, and returns how many are Busy. frames[:old] were held before.
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
-		if v.Queue == nil { // a dropped packet, a packet for the wire itself, or one that waits for a link
+		if v.Queue == nil { // dropped, for the wire itself, or waiting for a link
 			if v.Kind == wire.Busy {
 				busy++
 			}
@@ -147,8 +135,7 @@ func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (bu
 	return busy
 }
 
-// hold updates all sums to now, and records for which receivers frames are held. The Sender held
-// frames[:old] before.
+// hold updates the sums to now, and records for which receivers frames are held. frames[:old] were held before.
 func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	if len(rs.busy) == 0 {
 		rs.begin(frames[old:], now)
@@ -164,8 +151,7 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 		if f.Packet.Verdict.Kind != wire.Busy || f.Packet.Verdict.Queue == nil {
 			continue
 		}
-		// A receiver that is not busy may be new here: since count, add may have given its slot to
-		// another frame's receiver.
+		// The receiver may be new: since count, add may have given its slot to another one.
 		r := rs.find(f.Packet.Verdict.Queue, func() time.Time { return now })
 		if !r.busy {
 			r.pass(now)
@@ -180,11 +166,10 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	})
 }
 
-// begin starts the count of frames by receiver (mixed), when the Sender holds its first frame. The
-// frames of that frame's batch count as sent now.
+// begin starts to count frames by receiver (mixed), when the Sender holds its first frame.
 func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	for _, r := range rs.known {
-		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough as the time of its new frames
+		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough
 			r.pass(now)
 		}
 		r.mixed = -r.newSent // cancels newSent, which pass will add
@@ -198,13 +183,12 @@ func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	}
 }
 
-// pass updates a receiver's sums to now.
 func (r *receiver) pass(now time.Time) {
 	dt := now.Sub(r.updated).Seconds()
 	if dt <= 0 {
 		return
 	}
-	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise the time at which they were sent is unknown
+	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise it is unknown when they were sent
 		r.lastSent = now
 	}
 	left := math.Exp(-dt)
@@ -226,15 +210,11 @@ func (r *receiver) pass(now time.Time) {
 	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
-// mayBeSlow reports whether the Sender should call slow while frames take all slots: if it holds
-// all these frames (all), or if it still holds some for the receiver that slow returned last.
+// mayBeSlow reports whether to call slow. all: the Sender holds the frames of all its slots.
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
-// slow returns the receiver that has to give up frames, so that frames to others get slots; nil:
-// none. This is the receiver with most held frames, if in the last second frames to it have waited
-// for more than slowWait, it has taken fewer frames than slowRate and less than half of the frames
-// sent to it, and frames went to another receiver. backlog is the number of frames in the ring;
-// full means that the ring has no space for the driver.
+// slow returns the receiver that has to give up frames, so that frames to others get slots; nil: none. backlog
+// is the number of frames in the ring; full: the ring has no space for the driver.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver
@@ -277,17 +257,15 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	return most
 }
 
-// offered returns how many frames came for a receiver in the last second, or would have come if it
-// had taken frames faster. share is the number of frames in the ring that go to it. While the ring
-// was full the driver waited, and could send no faster than the receiver took: for that time
-// offered uses the rate at which the ring was filled, at most twice slowRate.
+// offered estimates how many frames came for a receiver in the last second, or would have come if it had taken
+// frames faster. share is its number of frames in the ring. While the ring was full the driver waited: for that
+// time offered uses the rate at which the ring was filled.
 func (r *receiver) offered(share float64) float64 {
 	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 
-// note sets rate when the ring is full for the first time since the Sender holds frames to the
-// receiver. share is the number of frames in the ring that go to the receiver.
+// note sets rate when the ring is full for the first time. share is the receiver's number of frames in the ring.
 func (f *fill) note(share float64, full bool, now time.Time) {
 	there := float64(f.came) + share
 	if full && f.rate == 0 {
@@ -301,7 +279,5 @@ func (f *fill) note(share float64, full bool, now time.Time) {
 	}
 }
 
-// RingFull reports whether a ring with used of its size descriptors in use is as good as full: a
-// driver stops sending when the ring has too few free descriptors for its longest frame, and goes
-// on when the ring has some more.
+// RingFull reports whether a ring with used of its size descriptors in use is as good as full for its driver.
 func RingFull(used, size int) bool { return 4*used >= 3*size }

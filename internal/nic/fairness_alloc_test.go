@@ -10,14 +10,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// waitable stands for a receive queue.
 type waitable struct{ _ int }
 
 func (*waitable) Arm(wire.Waker) bool { return true }
 func (*waitable) Disarm(wire.Waker)   {}
 
-// A Sender's state of its receivers allocates nothing for a frame, whatever their number and order,
-// and is kept for as many receivers as it has room for.
+// A Sender's state of its receivers allocates nothing for a frame, whatever their number and order.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestReceiversAllocateNothing(t *testing.T) {
@@ -38,7 +36,7 @@ func TestReceiversAllocateNothing(t *testing.T) {
 		for range 10 {
 			round()
 		}
-		for _, step = range []int{1, 5} { // receivers in turn, and in another order
+		for _, step = range []int{1, 5} { // in turn, and in another order
 			testkit.Equal(t, "allocations of a round", testing.AllocsPerRun(100, round), 0)
 		}
 		if len(rs.known) != min(n, maxReceivers) || len(rs.index) != len(rs.known) {

@@ -13,8 +13,8 @@ type queueNamed string
 func (queueNamed) Arm(wire.Waker) bool { return true }
 func (queueNamed) Disarm(wire.Waker)   {}
 
-// sim simulates a sender with a ring of 256 and two receivers: "the receiver", whose buffers the
-// case posts, and "the other", which takes every frame at once. It has its own clock.
+// sim simulates a sender with a ring of 256 and two receivers: "the receiver", whose buffers the case posts, and
+// "the other", which takes every frame at once.
 type sim struct {
 	rs   receivers
 	now  time.Time
@@ -24,8 +24,8 @@ type sim struct {
 
 	slots   [32]*TxFrame
 	buffers int // free buffers of the receiver
-	rest    int // frames that went to the other
-	taken   int // frames that the receiver took
+	rest    int // frames to the other
+	taken   int // frames to the receiver
 	slow    int // frames given up
 }
 
@@ -43,8 +43,8 @@ func newSim() *sim {
 	return s
 }
 
-// round sends held frames and as many frames of the ring as there are slots, and then does what
-// Sender.settle does. It reports whether it took frames from the ring or gave up held ones.
+// round does the work of Sender.settle for the frames that find slots, and reports whether it took or gave up
+// frames.
 func (s *sim) round() (some bool) {
 	old := s.held
 	n := min(len(s.slots)-old, len(s.ring))
@@ -88,21 +88,19 @@ func (s *sim) round() (some bool) {
 	return some || n > 0
 }
 
-// behaviour describes receiver and sender in a case.
 type behaviour struct {
 	each    int                    // one frame in each goes to the receiver; 0: none
 	sends   int                    // frames a second; 0: the sender fills the ring
-	buffers func(step int) (n int) // buffers posted in a step; the receiver's ring has space for 255
+	buffers func(step int) (n int) // buffers posted in a step
 }
 
-// run simulates steps steps, numbered from first.
 func (s *sim) run(b behaviour, first, steps int) {
 	due, n := 0.0, 0
 	for step := first; step < first+steps; step++ {
 		s.buffers = min(s.buffers+b.buffers(step), 255)
 		due += float64(b.sends) * simStep.Seconds()
 		if b.sends == 0 {
-			due = 20 // frames in a step
+			due = 20
 		}
 		for some := true; some; {
 			for ; due >= 1 && s.held+len(s.ring) < s.size; due-- {
@@ -119,7 +117,7 @@ func (s *sim) run(b behaviour, first, steps int) {
 	}
 }
 
-// perSecond posts n buffers a second, one at a time if they are few.
+// perSecond posts n buffers a second.
 func perSecond(n int) func(step int) int {
 	const steps = int(time.Second / simStep)
 	return func(step int) int { return (step+1)*n/steps - step*n/steps }
@@ -135,9 +133,7 @@ func pausing(n, ms int) func(step int) int {
 	}
 }
 
-// A receiver that takes few buffers a second, or none, gives up frames as soon as they keep others
-// waiting, and the others get their frames. A receiver loses no frames this way if it takes many,
-// or half of the frames sent to it, or only pauses, or is the only receiver.
+// A receiver that takes few frames gives up frames, so that another one gets its frames.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -179,8 +175,7 @@ func TestSlowReceivers(t *testing.T) {
 			if got := s.slow > 0; got != c.slow {
 				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.rest)
 			}
-			// At least 0.9 of the frames that would arrive beside a receiver that takes all, as the
-			// first 0.1 s is lost.
+			// All but the first 0.1 s, and a tenth.
 			most := seconds * 10_000 * 20 * (c.each - 1) / c.each
 			if c.sends > 0 {
 				most = seconds * c.sends * (c.each - 1) / c.each
@@ -195,8 +190,7 @@ func TestSlowReceivers(t *testing.T) {
 	}
 }
 
-// The Sender soon forgets old traffic: when a receiver becomes slow, when it is not slow any more,
-// and when the other receiver gets no frames any more.
+// The Sender soon forgets old traffic.
 func TestSlowReceiversByTime(t *testing.T) {
 	all := func(int) int { return 255 }
 	for _, c := range []struct {
@@ -204,7 +198,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 		first behaviour
 		idle  time.Duration
 		then  behaviour
-		from  int // ms of then before the second that the case judges
+		from  int // ms of then before the second that is judged
 		slow  bool
 	}{
 		{"others had much, then 50 a second", behaviour{sends: 200_000, buffers: all}, 0,
@@ -254,8 +248,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// The Sender keeps the state of a bounded number of receivers, and always of the receivers for
-// which it holds frames.
+// The Sender keeps the state of a bounded number of receivers, and of those with held frames.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}
@@ -268,8 +261,7 @@ func TestReceiversAreBounded(t *testing.T) {
 	if n := len(s.rs.known); n != maxReceivers {
 		t.Errorf("%d are known", n)
 	}
-	// A receiver that becomes busy in a batch, and is evicted for a later frame of that batch, is
-	// added again.
+	// A receiver that becomes busy in a batch, and is evicted for a later frame of it, is added again.
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: s.rs.known[1].queue}
 	for i := range maxReceivers {
 		s.slots[1].Packet.Verdict = wire.Verdict{Kind: wire.Taken, Queue: queueNamed(fmt.Sprint("new", i))}

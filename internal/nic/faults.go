@@ -16,32 +16,31 @@ const (
 	MaxExhaustion      = 10 * time.Second
 )
 
-// Bits of Port.trouble: reasons why batches need special treatment.
+// Bits of Port.trouble.
 const (
-	noCarrier       = 1 << iota // the link is down
-	noBuffers                   // Exhaust: the port takes no receive buffers
-	lateCompletions             // DelayCompletions
+	noCarrier = 1 << iota // the link is down
+	noBuffers
+	lateCompletions // DelayCompletions
 )
 
-// faults is the state of the faults that a user can request of a port, to test its guest.
 type faults struct {
 	losing   atomic.Int32 // interrupts still to be dropped
 	delay    atomic.Int64 // of transmit completions, in nanoseconds
 	counters struct{ lost, late, refused atomic.Uint64 }
 
-	waiting atomic.Int32 // len(waiters)
+	waiting atomic.Int32
 	work    sync.WaitGroup
 	mu      sync.Mutex
 	waiters []wire.Waker // under mu: endExhaustion wakes them
 	timer   *time.Timer  // under mu: clears noBuffers; nil: none
-	closed  bool         // under mu
+	closed  bool
 }
 
-// FaultCounters count requested faults as they happened, with their keys in the JSON of vnic stat.
+// FaultCounters count requested faults as they happened.
 type FaultCounters struct {
 	LostInterrupts  uint64 `json:"lost_interrupts"`
 	LateCompletions uint64 `json:"late_completions"` // frames
-	Refused         uint64 `json:"refused"`          // frames refused by Exhaust, each retry included
+	Refused         uint64 `json:"refused"`          // by Exhaust, each retry included
 }
 
 // Faults reads the counters.
@@ -50,13 +49,11 @@ func (p *Port) Faults() FaultCounters {
 	return FaultCounters{c.lost.Load(), c.late.Load(), c.refused.Load()}
 }
 
-// LoseInterrupt makes the port drop the next interrupt of the driver, on whichever queue. The
-// driver learns about the frames of that queue with a later interrupt.
+// LoseInterrupt makes the port drop the next interrupt of the driver, on whichever queue.
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
-// InterruptLost reports whether to drop an interrupt that the driver wants. The device model calls
-// InterruptLost before each interrupt of a queue. After a drop the model sends the next interrupt
-// even if the driver did not ask for one anew.
+// InterruptLost reports whether the device model must drop the interrupt that it is about to send. After that it
+// must send the next one even if the driver has not asked for it.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -67,9 +64,8 @@ func (p *Port) InterruptLost() bool {
 	return false
 }
 
-// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. d = 0, the
-// default, ends the delay: a queue's Sender then shows delayed completions when it has other work,
-// or when they are due.
+// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. d = 0, the default, ends the
+// delay.
 func (p *Port) DelayCompletions(d time.Duration) {
 	d = min(max(d, 0), MaxCompletionDelay)
 	p.faults.delay.Store(int64(d))
@@ -79,9 +75,8 @@ func (p *Port) DelayCompletions(d time.Duration) {
 // CompletionDelay returns the delay set by DelayCompletions.
 func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
 
-// Exhaust makes the port take no receive buffers for d, at most MaxExhaustion, as if no driver had
-// posted any: frames are Busy until d is over. A new call replaces the previous one; d = 0 ends the
-// exhaustion.
+// Exhaust makes the port take no receive buffers for d, at most MaxExhaustion: frames are Busy meanwhile. A new
+// call replaces the previous one; d = 0 ends the exhaustion.
 func (p *Port) Exhaust(d time.Duration) {
 	f := &p.faults
 	f.mu.Lock()
@@ -99,9 +94,9 @@ func (p *Port) Exhaust(d time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(min(d, MaxExhaustion), func() {
 		defer f.work.Done()
-		f.mu.Lock() // waits until Exhaust has set timer
+		f.mu.Lock()
 		if f.timer != timer {
-			f.mu.Unlock() // Exhaust was called again
+			f.mu.Unlock()
 			return
 		}
 		f.timer = nil
@@ -111,7 +106,6 @@ func (p *Port) Exhaust(d time.Duration) {
 	f.mu.Unlock()
 }
 
-// stopTimer cancels the timer. The caller holds mu.
 func (f *faults) stopTimer() {
 	if f.timer != nil && f.timer.Stop() {
 		f.work.Done()
@@ -119,8 +113,7 @@ func (f *faults) stopTimer() {
 	f.timer = nil
 }
 
-// endExhaustion lets the port take buffers again, and wakes all waiters. The caller holds mu;
-// endExhaustion releases it.
+// endExhaustion ends an exhaustion, and wakes its waiters. The caller holds mu; endExhaustion releases it.
 func (p *Port) endExhaustion() {
 	f := &p.faults
 	p.set(noBuffers, false)
@@ -133,7 +126,6 @@ func (p *Port) endExhaustion() {
 	}
 }
 
-// endFaults ends an exhaustion, refuses further ones, and waits for the timer's function.
 func (p *Port) endFaults() {
 	p.Exhaust(0)
 	f := &p.faults
@@ -143,7 +135,6 @@ func (p *Port) endFaults() {
 	f.work.Wait()
 }
 
-// set sets or clears bits of trouble.
 func (p *Port) set(what uint32, on bool) {
 	if on {
 		p.trouble.Or(what)
@@ -154,8 +145,8 @@ func (p *Port) set(what uint32, on bool) {
 
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
-// exhaustion is the Waitable for which senders to a receive queue wait while noBuffers is set. They
-// do not wait for the queue, because it would not wake them when the exhaustion ends.
+// exhaustion is the Waitable for refused frames: the queue would not wake their senders when the exhaustion
+// ends.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -185,8 +176,8 @@ func (e *exhaustion) Disarm(w wire.Waker) {
 	}
 }
 
-// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy, and returns
-// how many they were. Like fill, it leaves in r the route of the packet behind them.
+// refuse makes the packets at the start of batch that go to queue r.q Busy, and returns how many they were. Like
+// fill, it leaves in r the route of the packet behind them.
 func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	for q := r.q; r.q == q; {
 		batch[n].Verdict = wire.Verdict{Kind: wire.Busy, Queue: &rq.exhaustion}
@@ -199,25 +190,24 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	return n
 }
 
-// LateTxQueue is a TxQueue that can return frames to the driver some time after the Sender is done
-// with them, when the Sender already uses their TxFrames for other frames (Port.DelayCompletions).
+// LateTxQueue is a TxQueue that can return frames to the driver after the Sender has reused their TxFrames
+// (Port.DelayCompletions).
 type LateTxQueue interface {
 	// Token identifies a done frame for DoneLate.
 	Token(f *TxFrame) uint32
-	// DoneLate does the work of Done for the frame with this token.
+	// DoneLate is Done for the frame with this token.
 	DoneLate(token uint32) error
 }
 
-// maxLate bounds the frames whose completion lateFrames delays at a time. Beyond maxLate, put
-// completes the oldest ones early.
+// maxLate bounds the delayed frames; beyond it the oldest ones are completed early.
 const maxLate = 1 << 15
 
-// lateFrames are done frames that wait for their delayed completion, in their order.
+// lateFrames are done frames whose completion is delayed, oldest first.
 type lateFrames struct {
 	q    LateTxQueue // nil: the queue cannot complete frames late
 	port *Port
 	list []lateFrame
-	next int // index of the first frame in list that is not completed
+	next int // index of the first frame that is not completed
 }
 
 type lateFrame struct {
@@ -225,19 +215,15 @@ type lateFrame struct {
 	token uint32
 }
 
-// end completes all frames, or those before an error, and empties the list. The Sender calls it
-// when the queue stops.
 func (l *lateFrames) end() {
-	_ = l.show(true) // ignores the error, as the queue stops anyway
+	_ = l.show(true)
 	l.list, l.next = l.list[:0], 0
 }
 
 func (l *lateFrames) some() bool { return l.next < len(l.list) }
 
-// wanted reports whether the Sender has to delay completions now.
 func (l *lateFrames) wanted() bool { return l.q != nil && l.port.trouble.Load()&lateCompletions != 0 }
 
-// put adds frames that the Sender is done with.
 func (l *lateFrames) put(fs []*TxFrame) error {
 	due := shape.Now() + l.port.faults.delay.Load()
 	l.port.faults.counters.late.Add(uint64(len(fs)))
@@ -256,7 +242,6 @@ func (l *lateFrames) put(fs []*TxFrame) error {
 	return nil
 }
 
-// give completes the oldest frame.
 func (l *lateFrames) give() error {
 	token := l.list[l.next].token
 	if l.next++; l.next == len(l.list) {
@@ -265,7 +250,7 @@ func (l *lateFrames) give() error {
 	return l.q.DoneLate(token)
 }
 
-// show completes the frames that are due, or all frames if all is set or the delay has ended.
+// show completes due frames, or all frames if all is set or the delay has ended.
 func (l *lateFrames) show(all bool) error {
 	all = all || !l.wanted()
 	for now := shape.Now(); l.some() && (all || l.list[l.next].due <= now); {

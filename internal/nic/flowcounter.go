@@ -13,8 +13,6 @@ type flowCounter struct {
 	rx, tx direction
 }
 
-// direction is one direction of a flow counter's connection. Its lock is a leaf lock: a goroutine
-// holds it for a few additions, and takes it only for packets of counted flows.
 type direction struct {
 	flow splitter.Flow
 
@@ -23,8 +21,7 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes, and for TCP counts how many of these bytes an earlier
-// packet has carried already.
+// count adds a packet of n payload bytes, and counts TCP bytes that an earlier packet has carried.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +33,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 	from := h.Seq
 	if h.TCPFlags&splitter.SYN != 0 {
-		from++ // SYN takes one sequence number, so the first byte has the next one
+		from++ // SYN takes one sequence number
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {
@@ -44,7 +41,6 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 }
 
-// lose adds a dropped packet.
 func (d *direction) lose(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,8 +49,6 @@ func (d *direction) lose(n uint64) {
 	one.flush(&d.Counters)
 }
 
-// counterFlows returns the two flows of a connection: the one that the port receives and the one
-// that it sends.
 func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
 	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
@@ -65,20 +59,17 @@ func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	return rx, tx
 }
 
-// maxRanges bounds the ranges behind a gap that seen keeps: enough for a window of 35 MB at 1 %
-// loss.
+// maxRanges bounds the ranges behind a gap that seen keeps.
 const maxRanges = 256
 
-// seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that
-// is sent again from a byte that comes late, after a loss or reordering before the flow counter.
-// The set compares numbers by their distance to edge, so they may wrap; a flow's window, at most
-// 1 GiB, is smaller than half of the sequence space.
+// seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that is sent again
+// from a byte that comes late. Numbers are compared by their distance to edge, so they may wrap.
 type seen struct {
 	begun  bool
-	start  uint32 // sequence number of the byte behind SYN; if no SYN was seen, of the first payload
+	start  uint32
 	edge   uint32 // all numbers below count as passed
 	n      int
-	ranges [maxRanges]seqRange // numbers above edge that have passed: sorted, with gaps before and between them
+	ranges [maxRanges]seqRange // above edge: sorted, with gaps before and between them
 }
 
 type seqRange struct{ from, to uint32 }
@@ -91,7 +82,7 @@ func (s *seen) begin(start uint32) {
 	s.begun, s.start, s.edge, s.n = true, start, start, 0
 }
 
-// add adds [from, from+n) to the set and returns how many of these numbers were in it.
+// add adds [from, from+n) and returns how many of these numbers were in it.
 func (s *seen) add(from, n uint32) (again uint32) {
 	if n == 0 {
 		return 0
@@ -99,7 +90,7 @@ func (s *seen) add(from, n uint32) (again uint32) {
 	if !s.begun {
 		s.begin(from)
 	}
-	lo := int64(int32(from - s.edge)) // distances from the edge
+	lo := int64(int32(from - s.edge))
 	hi := lo + int64(n)
 	if lo < 0 {
 		if hi <= 0 {
@@ -126,14 +117,14 @@ func (s *seen) add(from, n uint32) (again uint32) {
 	}
 	one := seqRange{s.edge + uint32(first), s.edge + uint32(last)}
 	switch {
-	case first == 0: // no gap is left before the merged range: edge moves behind it
+	case first == 0: // edge moves behind the merged range
 		s.edge = one.to
 		s.n = copy(s.ranges[:], s.ranges[j:s.n])
 	case j > i:
 		s.ranges[i] = one
 		s.n = i + 1 + copy(s.ranges[i+1:], s.ranges[j:s.n])
 	default:
-		if s.n == maxRanges { // close the oldest gap: bytes that fill it later will count as seen
+		if s.n == maxRanges { // the oldest gap counts as passed from now on
 			if i == 0 {
 				s.edge = one.to
 				return again

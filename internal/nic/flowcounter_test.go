@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSeenIsASet: seen agrees with a model that keeps each sequence number, around the wrap too.
+// seen agrees with a model that keeps each sequence number, around the wrap too.
 //
 // Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
 // retransmissions.
@@ -33,7 +33,7 @@ func TestSeenIsASet(t *testing.T) {
 	})
 }
 
-// If there are more gaps than maxRanges, only the oldest are closed.
+// With more gaps than maxRanges, only the oldest are closed.
 func TestSeenForgetsTheOldestGap(t *testing.T) {
 	var s seen
 	s.begin(0)
@@ -51,7 +51,7 @@ func TestSeenForgetsTheOldestGap(t *testing.T) {
 	if again := s.add(2*(maxRanges+8)-1, 3); again != 3 {
 		t.Errorf("around it: %d", again)
 	}
-	s.begin(0) // a repeated SYN
+	s.begin(0)
 	if s.edge == 0 {
 		t.Error("forgotten")
 	}

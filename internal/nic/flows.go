@@ -9,7 +9,6 @@ import (
 // This does not compile unless flows has a drop counter for each wire.DropReason.
 var _ [flows.NumReasons - int(wire.NumDropReasons)]struct{}
 
-// countFlow adds a received or sent packet to the accumulator of its flow.
 func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesByMem) {
 	a.Packets++
 	a.Segments += uint64(segments)
@@ -27,14 +26,13 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	}
 }
 
-// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as
-// well.
+// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as well.
 func dropFlow(a *flows.Acc, p *wire.Packet, r wire.DropReason) {
 	a.Drops[r]++
 	a.Lost += uint64(p.PayloadLen)
 }
 
-// flowsOfTx returns the shard of transmit queue i in the account of flows; nil: none.
+// flowsOfTx returns the shard of transmit queue i; nil: none.
 func (p *Port) flowsOfTx(i int) *flows.Shard {
 	if p.flows == nil || i >= len(p.queues) {
 		return nil
@@ -42,7 +40,7 @@ func (p *Port) flowsOfTx(i int) *flows.Shard {
 	return p.flows.Shard(len(p.queues) + i)
 }
 
-// QueueFlows are the counters of each flow on a queue, in one direction.
+// QueueFlows are the counters of each flow on a queue in one direction.
 type QueueFlows struct {
 	Queue  int
 	Tx     bool
@@ -50,8 +48,8 @@ type QueueFlows struct {
 	Others flows.Others
 }
 
-// FlowAccount reads the account of flows of each queue that has counted any: receive queues, then
-// transmit queues. It returns nil if the port keeps none (Config.Flows).
+// FlowAccount reads the accounts of the queues that have counted any flow: receive queues, then transmit queues.
+// It returns nil if the port keeps none (Config.Flows).
 func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil
@@ -71,6 +69,5 @@ func (p *Port) FlowAccount() (list []QueueFlows) {
 // CountsFlows reports whether the port keeps an account of flows.
 func (p *Port) CountsFlows() bool { return p.flows != nil }
 
-// Reaches reports whether the NIC accesses a GPU's memory peer to peer; otherwise payload is
-// bounced.
+// Reaches reports whether the NIC accesses a GPU's memory peer to peer, and not through host memory.
 func (p *Port) Reaches(gpu int) bool { return p.p2p.Load()&(1<<uint(gpu)) != 0 }

@@ -12,32 +12,27 @@ import (
 // MaxHeader is the greatest length of a packet's headers, in bytes: splitter reads no further.
 const MaxHeader = splitter.MaxHeader
 
-// MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet
-// with its link header and two tags.
+// MaxFrame is the longest frame, link header included, that a guest may send.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
-// firstLook is how many bytes of a frame ParseFrame reads at first: the headers of nearly all
-// packets are shorter.
 const firstLook = 128
 
-// ErrBadFrame is the error for a frame from a guest whose length is not possible.
+// ErrBadFrame is the error for a frame whose length or buffers are not possible.
 var ErrBadFrame = errors.New("bad frame")
 
-// Errors that a guest can cause with each frame, so they are allocated only once.
+// A guest can cause these errors with each frame, so they are allocated only once.
 var (
 	errFrameLen  = fmt.Errorf("%w: its length is not %d to %d", ErrBadFrame, splitter.EthLen, MaxFrame)
 	errShortRead = fmt.Errorf("%w: fewer bytes in memory than promised", ErrBadFrame)
 	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
 )
 
-// ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's
-// header (virtio_net_hdr); total is the length of both. buf holds skip + MaxHeader bytes, and must
-// stay unchanged as long as p is used: ParseFrame copies the device model's header and then the
-// frame's headers to it. The payload stays in segs. ParseFrame sets Meta.Headers; the caller sets
-// the rest of Meta, and then calls p.Prepare. ParseFrame reuses the storage of p.Payload.
+// ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's header
+// (virtio_net_hdr); total is the length of both. buf holds skip + MaxHeader bytes, and must stay unchanged as
+// long as p is used: ParseFrame copies both headers to it. The payload stays in segs. ParseFrame sets
+// Meta.Headers; the caller sets the rest of Meta, and then calls p.Prepare. It reuses the storage of p.Payload.
 //
-// ParseFrame reads bytes behind the first segment only if the headers are not complete there. So if
-// a driver keeps all headers in a segment of their own, ParseFrame never reads payload as headers.
+// ParseFrame reads bytes behind the first segment only if the headers are not complete there.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -57,7 +52,7 @@ func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byt
 			return errShortRead
 		}
 		err = splitter.Parse(buf[skip:skip+look], n, h)
-		if err == nil || look == min(n, MaxHeader) { // Parse reads no more than MaxHeader: it will report Malformed
+		if err == nil || look == min(n, MaxHeader) { // Parse reads no further
 			break
 		}
 		look = min(n, MaxHeader)
@@ -84,9 +79,8 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// RelocatePayload finds the payload of a frame again after its memory may have moved: the same
-// bytes of segs, which are total bytes long. p keeps its headers: RelocatePayload does not read the
-// checked headers again.
+// RelocatePayload finds the payload of p again after its memory may have moved: the same bytes of segs, which
+// are total bytes long. The headers stay.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

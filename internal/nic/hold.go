@@ -14,48 +14,47 @@ import (
 )
 
 const (
-	// maxHeld bounds the open merges on a queue if merges outlive their batch.
+	// maxHeld bounds the open merges on a queue with Config.Hold.
 	maxHeld = 64
-	// chunkBytes and maxChunks bound a queue's memory for held payload: two chunks for the first
-	// frame of each flow, at an MTU of 9000. When a merge needs more, the oldest merge ends.
+	// chunkBytes and maxChunks bound a queue's memory for held payload. When a merge needs more, the oldest merge
+	// ends.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
-	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge, or of a frame
+	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge
 	// MaxHold is the longest Config.Hold.
 	MaxHold = time.Second
-	// holdRetry is the time to the next try if held frames found no buffers and the queue's Arm
-	// returned false, in nanoseconds.
+	// holdRetry is the time to the next try, in nanoseconds, if held frames found no buffers and Arm returned
+	// false.
 	holdRetry = int64(time.Millisecond)
 )
 
-// store holds the frames of a queue's merges after their batch has ended, in the port's memory. Its
-// user holds the queue's lock.
+// store holds, in the port's memory, the frames of a queue's merges whose batch has ended. Its user holds the
+// queue's lock.
 type store struct {
-	free   []*held       // not in use by a merge
-	chunks []dma.Segment // not in use by a merge
-	made   int           // chunks allocated
-	worker wire.Worker   // worker for puts outside a sender's Deliver (flush)
+	free   []*held
+	chunks []dma.Segment
+	made   int
+	worker wire.Worker // for puts outside a sender's Deliver
 	cutter splitter.Segmenter
-	pkt    wire.Packet // the result of frame
+	pkt    wire.Packet // result of frame
 	hdr    [splitter.MaxHeader]byte
 	merged [splitter.MaxHeader]byte
 	meta   splitter.Meta
 }
 
-// held has the frames of a merge that came in earlier batches. All have the same length, because a
-// shorter frame ends the merge.
+// held has the frames of a merge that came in earlier batches. All have the same length.
 type held struct {
 	kept     coalesce.Merge // the merge without frames of this batch
 	hdr      [splitter.MaxHeader]byte
 	meta     splitter.Meta
 	src, dst wire.MAC
 	from     uint32
-	chunks   []dma.Segment // memory with the payload at its start
+	chunks   []dma.Segment
 	frames   uint32
-	done     uint32 // frames that release has put or lose has dropped; if not 0, no frame may join the merge
+	done     uint32 // frames put or dropped; if not 0, no frame may join the merge
 	bytes    uint32
 	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with a complete checksum
-	due      int64                           // when the merge has to end, by holder.now
+	due      int64                           // when the merge ends, by holder.now
 }
 
 func newStore() *store {
@@ -64,8 +63,8 @@ func newStore() *store {
 	return s
 }
 
-// keep copies the payload of the merges' frames of this batch to the port's memory: when Deliver
-// returns, the senders own their frames again.
+// keep copies the payload of this batch's merged frames to the port's memory: the senders own their frames again
+// when Deliver returns.
 func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	now := int64(0)
 	for k := 0; k < m.n; {
@@ -82,14 +81,14 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 		}
 		if !m.store.room(g) {
 			if k > 0 && m.end(d, rq, batch, 0) {
-				k-- // the first merge is gone
+				k--
 			} else {
 				m.end(d, rq, batch, k)
 			}
 			continue
 		}
 		if !m.store.fill(d.w.Copier, g, batch, m.next, now+d.port.hold.time) {
-			m.end(d, rq, batch, k) // end will find the frame with the bad memory
+			m.end(d, rq, batch, k) // end will meet the bad memory
 			continue
 		}
 		for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
@@ -104,7 +103,6 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// room reports whether the store has memory for a merge's frames of this batch.
 func (s *store) room(g *merge) bool {
 	n := int(g.Payload()+chunkBytes-1) / chunkBytes
 	if g.held != nil {
@@ -113,8 +111,8 @@ func (s *store) room(g *merge) bool {
 	return n <= len(s.chunks)+maxChunks-s.made
 }
 
-// fill copies a merge's frames of this batch to chunks; the caller has checked that there are
-// enough. It returns false, and adds no frame to the held ones, if the memory of a sender is gone.
+// fill copies a merge's frames of this batch to chunks; there must be enough (room). It returns false, and adds
+// no frame to the held ones, if a sender's memory is gone.
 func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32, due int64) bool {
 	h, fresh := g.held, g.held == nil
 	if fresh {
@@ -150,7 +148,6 @@ func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32
 	return true
 }
 
-// slot returns an empty held.
 func (s *store) slot() *held {
 	n := len(s.free)
 	if n == 0 {
@@ -161,7 +158,6 @@ func (s *store) slot() *held {
 	return h
 }
 
-// chunk returns a free chunk.
 func (s *store) chunk() (c dma.Segment) {
 	if n := len(s.chunks); n > 0 {
 		c, s.chunks = s.chunks[n-1], s.chunks[:n-1]
@@ -171,7 +167,6 @@ func (s *store) chunk() (c dma.Segment) {
 	return dma.NewBuffer(make([]byte, chunkBytes), dma.Wire).Segment(0, chunkBytes)
 }
 
-// put frees a held and its chunks.
 func (s *store) put(h *held) {
 	s.chunks = append(s.chunks, h.chunks...)
 	h.kept, h.chunks, h.whole = coalesce.Merge{}, h.chunks[:0], [coalesce.MaxFrames / 64]uint64{}
@@ -179,10 +174,9 @@ func (s *store) put(h *held) {
 	s.free = append(s.free, h)
 }
 
-// cut prepares the store for calls of frame with h.
 func (s *store) cut(h *held) {
 	if h.frames > 1 {
-		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails: this is our GSO packet
+		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails for our own GSO packet
 	}
 }
 
@@ -199,21 +193,20 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	p.Header = s.hdr[:len(hdr)]
 	_ = s.cutter.Piece(p.Header, &p.Meta, j*n, n)
 	if h.whole[j/64]&(1<<(j%64)) != 0 {
-		sum, _ := c.Sum(p.Payload) // never fails: the payload is in the port's memory
+		sum, _ := c.Sum(p.Payload) // never fails for the port's memory
 		p.Meta.Complete(p.Header, sum)
 	}
 	return p
 }
 
-// release ends a merge with held frames. It puts the held frames and the merge's frames of this
-// batch into the queue as one packet; if that is not possible, it puts the held frames one by one,
-// then the batch's frames. It returns false if held frames found no buffers: these frames stay held
-// for the next try, and the batch's frames become Busy.
+// release ends a merge with held frames: it puts them and this batch's frames of the merge into the queue as one
+// packet, or else one by one. It returns false if held frames found no buffers: these stay held, and the batch's
+// frames become Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {
 		q := g.route.q
-		d.port.split(d.s, m.first(g), &g.route) // by the queue's current split setting
+		d.port.split(d.s, m.first(g), &g.route) // by the queue's current setting
 		g.route.q = q
 		if h.done == 0 && g.Frames() > 1 && m.put(d, rq, batch, g) {
 			m.store.put(h)
@@ -242,11 +235,11 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 	return gone
 }
 
-// parts counts the held frames of a merged packet, and reports them to the tap. It returns the
-// payload offset at which this batch's frames begin.
+// parts counts the held frames of a merged packet, and reports them to the tap. It returns the payload offset of
+// this batch's frames.
 func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
-	if d.tap == nil && len(d.s.flowCounters) == 0 { // no tap and no flow counter needs single frames
+	if d.tap == nil && len(d.s.flowCounters) == 0 { // nobody needs the single frames
 		for range h.frames {
 			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
 		}
@@ -259,15 +252,14 @@ func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement)
 	return off
 }
 
-// first returns a packet with the merge's first header, from which split decides how to split it.
+// first returns a packet with the merge's first header, for split.
 func (m *merger) first(g *merge) *wire.Packet {
 	hdr, meta := g.First()
 	m.pkt.Header, m.pkt.Meta, m.pkt.PayloadLen = hdr, *meta, g.Payload()
 	return &m.pkt
 }
 
-// late puts a held frame, whose sender has got the verdict Taken already, into the queue. false:
-// there is no buffer.
+// late puts a held frame into the queue. false: there is no buffer.
 func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	rq.one(d, pkt, r)
 	switch pkt.Verdict.Kind {
@@ -279,7 +271,6 @@ func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	return true
 }
 
-// lose drops the held frames of a merge that found no buffers in time.
 func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	h := m.open[k].held
 	for m.store.cut(h); h.done < h.frames; h.done++ {
@@ -303,8 +294,7 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts at the link, as dropped, a frame that the port took from the wire and dropped
-// later.
+// refuse counts a dropped frame, which was Taken for its sender, at the link.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
@@ -316,7 +306,7 @@ type holder struct {
 	port *Port
 	time int64        // Config.Hold, in nanoseconds
 	now  func() int64 // Config.Clock
-	all  atomic.Bool  // end all merges, also the ones that are not due
+	all  atomic.Bool  // end also merges that are not due
 	next atomic.Int64 // when the goroutine wakes by itself; MaxInt64: never
 	kick chan struct{}
 	stop chan struct{}
@@ -333,22 +323,19 @@ func newHolder(p *Port, d time.Duration) *holder {
 	return h
 }
 
-// close ends the goroutine and waits for it.
 func (h *holder) close() {
 	close(h.stop)
 	<-h.done
 }
 
-// Wake implements wire.Waker, and makes the goroutine look for due merges now. A queue calls it
-// when it has buffers for stuck merges, or has stopped.
+// Wake implements wire.Waker: the goroutine looks for due merges now.
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:
-	default: // a wake is pending: the goroutine will look anyway
+	default:
 	}
 }
 
-// wakeBy makes the goroutine look for due merges at time due or earlier. It never blocks.
 func (h *holder) wakeBy(due int64) {
 	if due < h.next.Load() {
 		h.Wake()
@@ -366,7 +353,7 @@ func (h *holder) run() {
 		case <-h.stop:
 			return
 		}
-		h.next.Store(math.MaxInt64) // before flushDue: a merge that is held during it wakes the goroutine again
+		h.next.Store(math.MaxInt64) // before flushDue, so that no wakeBy is lost
 		if h.all.Swap(false) {
 			h.port.flushDue(math.MaxInt64)
 		}
@@ -380,8 +367,7 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake reports whether a packet may belong to a flow that has an open merge on another
-// queue: the packet could not be split, or its flow is unknown.
+// mayOvertake reports whether a packet may belong to a flow with an open merge on another queue.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -392,7 +378,6 @@ func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	return true
 }
 
-// holdsBeside reports whether another queue than q has merges open between batches.
 func (p *Port) holdsBeside(q int) bool {
 	for i, rq := range p.queues {
 		if i != q && rq.holding.Load() > 0 {
@@ -402,8 +387,7 @@ func (p *Port) holdsBeside(q int) bool {
 	return false
 }
 
-// flushFor ends the merges on other queues that a packet with route r may overtake. If one of these
-// queues lacks buffers, the packet has to wait for that queue.
+// flushFor tries to end the merges on other queues that a packet with route r may overtake.
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {
@@ -418,7 +402,6 @@ func (d *delivery) flushFor(r *route) {
 	}
 }
 
-// flushAll ends all merges of the queue that are open between batches.
 func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -431,7 +414,7 @@ func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	return rq.q.Flush()
 }
 
-// settle ends a use of the queue. The caller holds the queue's lock, and calls Flush after it.
+// settle ends a use of the queue. The caller holds the queue's lock, and then calls Flush.
 func (rq *rxQueue) settle() {
 	rq.tally()
 	if rq.merger != nil {
@@ -439,8 +422,7 @@ func (rq *rxQueue) settle() {
 	}
 }
 
-// flushDue ends merges whose time is up, on all queues, and returns when to call it again; MaxInt64:
-// not before Wake.
+// flushDue ends due merges, and returns when to call it again; MaxInt64: not before Wake.
 func (p *Port) flushDue(now int64) (next int64) {
 	next = math.MaxInt64
 	for _, rq := range p.queues {
@@ -451,7 +433,6 @@ func (p *Port) flushDue(now int64) (next int64) {
 	return next
 }
 
-// flushHeld ends all merges that outlive their batches.
 func (p *Port) flushHeld() {
 	if p.hold == nil {
 		return
@@ -461,8 +442,7 @@ func (p *Port) flushHeld() {
 	}
 }
 
-// flushSoon makes the holder's goroutine end all merges, for a caller that must not interrupt
-// drivers.
+// flushSoon makes the holder's goroutine end the merges, for a caller that must not interrupt drivers.
 func (p *Port) flushSoon() {
 	if p.hold != nil && p.holdsBeside(-1) {
 		p.hold.all.Store(true)
@@ -470,17 +450,15 @@ func (p *Port) flushSoon() {
 	}
 }
 
-// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay held until
-// there are buffers, or until the port drops them. A device model calls FlushRx before it stops the
-// queue or changes the packets that its driver accepts, and again afterwards: if the queue has
-// stopped, that second call drops and counts frames that were merged in between.
+// FlushRx tries to end the open merges of a receive queue. Frames that find no buffers stay held until there are
+// buffers, or are dropped.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)
 	}
 }
 
-// flushRx ends the queue's merges that are due by now, and returns when to call it again.
+// flushRx is flushDue for one queue.
 func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -530,7 +508,7 @@ func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 			break
 		}
 		m.lose(&d, rq, 0)
-		d.blocked = blockedQueues{} // a merge that lacks buffers does not block the next one
+		d.blocked = blockedQueues{} // the next merge may find buffers
 	}
 	rq.settle()
 	return next, stuck, rq.q.Flush()

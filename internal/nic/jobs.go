@@ -37,8 +37,7 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier is the memory for notices to the driver, which answer no request. Several goroutines
-// send notices, so it has a lock and its own copier.
+// notifier is the memory for notices: frames to the driver that answer no request.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -46,7 +45,6 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the notice that a job has ended. The notice may be lost.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)
 	if s.Err != nil {
@@ -55,7 +53,6 @@ func (p *Port) jobDone(s gpumem.Status) {
 	p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyJob(frame, p.conf.MAC, &c) })
 }
 
-// notice puts a frame made by f into receive queue 0.
 func (p *Port) notice(f func(frame []byte) []byte) {
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()
@@ -63,8 +60,7 @@ func (p *Port) notice(f func(frame []byte) []byte) {
 	p.putOwn(p.notify.copier, &p.notify.pkt)
 }
 
-// Digest calls gpumem.Engine.DigestIdle of the port's engine. Only the host calls it, never a
-// guest.
+// Digest calls gpumem.Engine.DigestIdle of the port's engine.
 func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent, hurry <-chan struct{}) ([32]byte, error) {
 	return p.engine.DigestIdle(ctx, gpu, extents, hurry)
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// LogLimit logs at most one line a second, and adds to it how many lines it has suppressed since
-// the previous one: a guest can cause any number of lines. Any goroutine may use it.
+// LogLimit logs at most one line a second, with the number of lines suppressed before it. Any goroutine may use
+// it.
 type LogLimit struct {
 	mu   sync.Mutex
-	next time.Time // under mu
-	held int       // lines suppressed; under mu
+	next time.Time
+	held int
 }
 
 // Log logs msg, unless it logged a line within the last second.

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// The NIC logs a line that a guest can cause at most once a second, with the number of suppressed
-// lines.
-//
 // Invariant: nic: The log lines that a guest can cause are bounded.
 func TestLogLimit(t *testing.T) {
 	var l LogLimit

@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// This is a small device model: its rings are slices, its registers are methods. The rest of the NIC
-// is package nic (see its doc).
+// This is a small device model: its rings are slices.
 
 const toyBatch = 8
 
@@ -33,8 +32,7 @@ type toy struct {
 	tx   *toyTx
 }
 
-// newToy makes a NIC on a switch; the switch has learnt the NIC's address. The NIC's transmit queue
-// is stopped.
+// newToy makes a NIC, whose transmit queue is stopped, on a switch that has learnt its address.
 func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wire.LinkOptions) *toy {
 	t.Helper()
 	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
@@ -58,7 +56,6 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wir
 	return d
 }
 
-// newTx makes a stopped transmit queue of the NIC.
 func (d *toy) newTx(o nic.SenderOptions) *toyTx {
 	q := &toyTx{space: o.Space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
 		stopped: make(chan error, 1), failAt: -1}
@@ -85,16 +82,13 @@ func pair(t testing.TB, o nic.SenderOptions) (a, b *toy) {
 	return ds[0], ds[1]
 }
 
-// start starts the transmit queue, without a kick eventfd.
 func (d *toy) start() { d.tx.sender.Start(-1, false) }
 
-// frame makes frame number seq.
 func (d *toy) frame(to wire.MAC, seq int) []byte {
 	f := nictest.Make(to, d.mac, nictest.Spec{UDP: true, Payload: 100, Seq: uint32(seq)})
 	return f.Bytes()
 }
 
-// send posts frames, and wakes the sender if it has asked for kicks.
 func (d *toy) send(frames ...[]byte) { d.tx.send(frames...) }
 
 func (q *toyTx) send(frames ...[]byte) {
@@ -135,10 +129,10 @@ func (d *toy) receives(from *toy, seqs ...int) {
 // toyRx is a receive ring: buffers of 2 KiB.
 type toyRx struct {
 	nic.RxBase
-	posted  []toyBuf // this and the fields below are used under the lock
+	posted  []toyBuf // under the lock, as the fields below
 	staged  []toyBuf
 	came    []toyBuf
-	refuses nic.Result    // Put returns it for each frame; PutTaken: no refusal
+	refuses nic.Result    // result of Put; PutTaken: no refusal
 	meets   func()        // called first by Put, if not nil
 	called  chan struct{} // capacity 1
 }
@@ -227,25 +221,24 @@ type toyTx struct {
 	sender *nic.Sender
 
 	mu    sync.Mutex
-	ring  [][]dma.Segment // posted
-	next  int             // index of the next one to be read
-	kicks bool            // the sender has asked for kicks
-	done  []int           // indices of completed frames, in the order of completion
+	ring  [][]dma.Segment
+	next  int // index of the next frame to read
+	kicks bool
+	done  []int
 
-	called  chan struct{} // capacity 1: frames were completed
+	called  chan struct{} // capacity 1
 	stopped chan error
 
-	// Settings of a test.
 	keeps    bool // Abandon puts frames back
-	failAt   int  // index of a frame at which Gather fails
+	failAt   int  // Gather fails at this index
 	goneAt   int  // index of a held frame whose memory is gone, when moved
-	failures bool // Reload fails
+	failures bool
 
 	// Used by the worker.
 	slots  [toyBatch]toySlot
 	staged []int
-	looks  int  // calls of Gather and DisableKick
-	moved  bool // Reload was called with moved
+	looks  int
+	moved  bool
 }
 
 type toySlot struct {
@@ -255,7 +248,6 @@ type toySlot struct {
 
 var errToy = errors.New("bad descriptor")
 
-// await waits until n frames have been completed.
 func (q *toyTx) await(n int) (done []int) {
 	for {
 		q.mu.Lock()
@@ -351,7 +343,7 @@ func (q *toyTx) Pending() bool {
 func (q *toyTx) Backlog() (frames int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.ring) - q.next, false // the ring is never full
+	return len(q.ring) - q.next, false
 }
 
 func (q *toyTx) EnableKick() (more bool) {
@@ -372,7 +364,6 @@ func (q *toyTx) Idle([]*nic.TxFrame) {}
 
 func (q *toyTx) Stopped(err error) { q.stopped <- err }
 
-// signal puts a value into a channel of capacity 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -380,7 +371,6 @@ func signal(c chan struct{}) {
 	}
 }
 
-// numbers returns a to b-1.
 func numbers(a, b int) (ns []int) {
 	for i := a; i < b; i++ {
 		ns = append(ns, i)
@@ -391,13 +381,13 @@ func numbers(a, b int) (ns []int) {
 // patient is for tests whose frames wait until the test goes on.
 var patient = nic.SenderOptions{Patience: time.Minute, Spin: true}
 
-// Frames to a busy receiver wait, in order, while frames to others go on. Each is completed once.
+// Frames to a busy receiver wait, in order, while frames to others go on.
 func TestSenderRetriesInOrder(t *testing.T) {
 	ds := toys(t, 3, patient)
 	a, busy, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(99)
 	a.start()
-	const n = 3 // to each receiver: all fit into a batch
+	const n = 3 // all fit into a batch
 	for i := range n {
 		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
 	}
@@ -409,9 +399,8 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	busy.rx.postNew(n)
 	busy.receives(a, numbers(0, n)...)
 	a.tx.await(2 * n)
-	// After a new start the sender has no state of the other receiver. Otherwise this receiver,
-	// whose buffers a loaded machine may post only every 50 ms, would be slow beside it, and lose
-	// frames.
+	// After a new start the sender has no state of the other receiver, beside which this one could be slow on a
+	// loaded machine.
 	a.tx.sender.Stop()
 	a.start()
 	a.sendTo(busy, numbers(n, 50)...) // most find no slot, and wait in the ring
@@ -428,8 +417,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 }
 
-// When patience ends, the sender drops, counts and completes the frames to a dead receiver. They do
-// not delay frames to other receivers for long.
+// When patience ends, the sender drops, counts and completes the frames to a dead receiver.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -448,7 +436,7 @@ func TestSenderGivesUp(t *testing.T) {
 	dead.receives(a, 99)
 }
 
-// With the default patience, which depends on the machine's speed, a Sender sleeps while it waits.
+// With the default patience, a Sender sleeps while it waits.
 func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	a.start()
@@ -459,9 +447,7 @@ func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	}
 }
 
-// A Sender does not give up a frame because of time during which the Sender did not run: the
-// receiver may not have run either. It gives the frame up when it has looked for buffers all the
-// time.
+// Time in which the Sender did not run does not end patience.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	const patience = 16 * time.Millisecond
 	a, b := pair(t, nic.SenderOptions{Patience: patience})
@@ -471,7 +457,7 @@ func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 		return a.tx.sender.Stats()
 	}
 	round()
-	time.Sleep(5 * patience) // the host has taken the processor away
+	time.Sleep(5 * patience)
 	if s := round(); s.GaveUp != 0 {
 		t.Fatalf("given up after a stall: %+v", s)
 	}
@@ -484,12 +470,11 @@ func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	}
 }
 
-// After long frames a round takes few frames, so that sender and receiver process these while the
-// next ones are moved.
+// After long frames a round takes few frames.
 func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	const size, n = 60_000, 3 * toyBatch
 	a, b := pair(t, patient)
-	for i := range n { // no receiver takes frames of this size; that does not matter for the round
+	for i := range n { // no receiver takes frames of this size, which does not matter here
 		f := nictest.Make(b.mac, a.mac, nictest.Spec{UDP: true, Payload: size, Seq: uint32(i)})
 		a.send(f.Bytes())
 	}
@@ -505,8 +490,7 @@ func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	}
 }
 
-// A queue that is stopped while frames are held ends at once. Held frames go back to the driver for
-// the next start if the ring can take them; otherwise they are dropped.
+// A queue that is stopped while frames are held ends, and puts them back or drops them.
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
@@ -534,8 +518,7 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 	}
 }
 
-// An error of the ring stops its queue: frames before it have been sent, frames behind it stay with
-// the driver, and a new start goes on.
+// An error of the ring stops its queue after the frames before it, and a new start goes on behind it.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		a, b := pair(t, patient)
@@ -572,8 +555,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// The sender makes the queue translate the memory of held frames anew only when mappings have
-// changed. It drops a frame whose memory is gone, and sends the others.
+// The memory of held frames is translated anew only when mappings have changed, and a frame whose memory is gone
+// is dropped.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
@@ -599,13 +582,12 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	}
 }
 
-// With kickFirst the ring is not touched before the first kick, and the driver's eventfd alone
-// wakes the sender.
+// With kickFirst the ring is not touched before the first kick.
 func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := pair(t, patient)
 	b.rx.postNew(9)
 	fd := eventFD(t)
-	a.sendTo(b, 0) // EnableKick was not called: send wakes no sender
+	a.sendTo(b, 0) // EnableKick was not called: this wakes no sender
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -618,7 +600,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	b.receives(a, 0)
 	for i := 1; i < 9; i++ {
 		a.tx.mu.Lock()
-		a.tx.kicks = false // so send wakes no sender
+		a.tx.kicks = false
 		a.tx.mu.Unlock()
 		a.sendTo(b, i)
 		write(t, fd, one)
@@ -626,8 +608,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	}
 }
 
-// With Drain, Stop sends all frames in the ring before it returns, to receivers that take them; the
-// rest is dropped.
+// With Drain, Stop sends the frames in the ring to receivers that take them, and drops the rest.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
 	a, b, dead := ds[0], ds[1], ds[2]
@@ -669,11 +650,10 @@ func TestSenderMissesNoWake(t *testing.T) {
 	}
 }
 
-// Frames to a receiver that takes few do not delay frames to another one: the Sender drops some
-// frames to the slow receiver, and counts them.
+// Frames to a receiver that takes few do not delay frames to another one.
 //
-// If a loaded machine keeps the sender from running for a second, it has sent to no other receiver
-// in that second, and so waits until patience ends; then the test tries again.
+// On a loaded machine the sender may have sent to no other receiver for a second, and then no receiver is slow:
+// the test tries again.
 func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	const n = 200
 	var s nic.SenderStats
@@ -685,7 +665,7 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	t.Errorf("%+v", s)
 }
 
-// besideASlowReceiver sends n frames to each of two receivers; one of them takes a frame only now and then.
+// besideASlowReceiver sends n frames each to a receiver that takes few and to one that takes all.
 func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
 	a, slow, other := ds[0], ds[1], ds[2]
@@ -710,8 +690,8 @@ func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	return s
 }
 
-// BenchmarkSlowReceiver sends frames to two receivers in turn; one takes perSecond frames a second.
-// share is the rate of the other one, relative to its rate when both take all frames.
+// BenchmarkSlowReceiver sends frames to two receivers in turn; one takes perSecond frames a second. share is the
+// rate of the other one, relative to its rate when both take all frames.
 func BenchmarkSlowReceiver(b *testing.B) {
 	const frames = 100_000 // to each receiver
 	run := func(b *testing.B, perSecond int) time.Duration {

@@ -13,12 +13,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// stuckAfter is the interval at which the monitor looks for writers that block.
 const stuckAfter = limits.StuckWrite
 
-// Monitor is a goroutine that does a device's work outside its queues: it frees writers that block
-// in the frontend's eventfds (EventFDs), forwards kicks of receive queues, and calls the device
-// when timed work is due. Otherwise it sleeps.
+// Monitor is a goroutine for a device's work outside its queues: it frees writers that block in the frontend's
+// eventfds, forwards kicks of receive queues, and calls the device when timed work is due.
 type Monitor struct {
 	event
 	dev      Monitored
@@ -28,25 +26,22 @@ type Monitor struct {
 	closing  atomic.Bool
 	done     chan struct{}
 
-	// Used by the monitor's goroutine.
 	looked time.Time // when it last looked for stuck writers
-	parked bool      // no writer was inside at time looked; the next writer wakes the monitor
+	parked bool      // no writer was inside at looked; the next one wakes the monitor
 }
 
 // Monitored is a device with a Monitor. The Monitor calls these methods on its goroutine.
 type Monitored interface {
-	// Kicked handles a signal. The Monitor calls it when a descriptor added by Watch has a signal, or
-	// may have one.
+	// Kicked handles a signal, or a possible one, of a descriptor added by Watch.
 	Kicked(tag int)
-	// Tend does the work that is due, and returns when to call Tend again; the zero Time: not before
-	// Wake. The Monitor calls Tend after each Wake, and also when nothing is due.
+	// Tend does the work that is due, and returns when to call Tend again; the zero Time: not before Wake. It is
+	// also called when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End). The Monitor calls it when the
-	// frontend has blocked writers; from then on EventFDs accepts no new ones from that frontend.
+	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), which has blocked writers.
 	TakeEventFDs()
 }
 
-const wakeTag = -1 // epoll data of the Monitor's own event
+const wakeTag = -1
 
 // NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
 func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) {
@@ -69,9 +64,8 @@ func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) 
 	return m, nil
 }
 
-// Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd.
-// The epoll entry is edge triggered, because a signal that nobody consumes must not make
-// the monitor spin. Each write to an eventfd is an edge; adding a readable eventfd is one too.
+// Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd. It is edge
+// triggered: a signal that nobody consumes must not make the monitor spin.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -93,7 +87,7 @@ func (m *Monitor) run() {
 	defer close(m.done)
 	var events [16]unix.EpollEvent
 	for {
-		m.Park() // Park before the goroutine looks for work
+		m.Park() // before the goroutine looks for work
 		closing := m.closing.Load()
 		now := time.Now()
 		next := m.look(now)
@@ -122,11 +116,10 @@ func (m *Monitor) run() {
 	}
 }
 
-// look frees stuck writers when it is time, and returns when to look next; the zero Time: at the
-// next write.
+// look frees stuck writers when it is time, and returns when to look next; the zero Time: at the next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
-	case m.parked && !m.eventFDs.Parked(): // a write began: look again after stuckAfter whether it still blocks
+	case m.parked && !m.eventFDs.Parked(): // a write began
 		m.looked, m.parked = now, false
 	case !m.parked && now.Sub(m.looked) >= stuckAfter.Here():
 		if m.eventFDs.anyStuck() {

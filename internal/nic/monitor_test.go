@@ -19,7 +19,7 @@ type monitored struct {
 	kicked   chan int
 	taken    chan struct{}
 	tended   atomic.Int64
-	due      atomic.Int64 // how often Tend asks to be called again at once
+	due      atomic.Int64
 }
 
 func (m *monitored) Kicked(tag int) { m.kicked <- tag }
@@ -43,8 +43,7 @@ func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	return dev, m
 }
 
-// A monitor forwards kicks by their tags, calls Tend when it is due and when it is woken, and once
-// more when it is closed.
+// A monitor forwards kicks by their tags, and calls Tend when it is due, woken or closed.
 func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	dev, m := newMonitored(t)
 	until := func(n int64) {
@@ -63,7 +62,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
-		for range 2 { // each write is forwarded, even if the one before was not read
+		for range 2 { // the write before was not read
 			write(t, kicks[i], one)
 			if tag := <-dev.kicked; tag != 10+i {
 				t.Errorf("kick %d came as %d", i, tag)
@@ -79,13 +78,13 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	m.Wake() // after Close, without effect
 }
 
-// The monitor frees a writer that blocks in a full eventfd, and the frontend loses its eventfds.
+// A frontend whose full eventfd blocks a writer loses its eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev, m := newMonitored(t)
 	defer m.Close()
 	e, front := frontend(t, &dev.eventFDs)
 	dev.line = e
-	e.Fire() // an honest frontend reads it
+	e.Fire()
 	_, err := unix.Read(front, make([]byte, 8))
 	testkit.OK(t, err)
 	write(t, front, almost)

@@ -7,28 +7,26 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Mover copies the bytes of frames into a receive queue's buffers, and records where the payload
-// lies. Each receive queue has a Mover, whose user holds the queue's lock.
+// Mover copies the bytes of frames into a receive queue's buffers, and records where the payload lies. Its user
+// holds the queue's lock.
 type Mover struct {
-	c         *dma.Copier // copier of the goroutine that uses the queue; nil: nobody uses it
+	c         *dma.Copier
 	port      *Port
-	payloadAt []dma.Segment // where this frame's payload lies, behind skip other bytes
+	payloadAt []dma.Segment
 	skip      uint64
 	nodes     bool // count host memory by NUMA node
 	byMem     bytesByMem
-	parts     bytesByMem    // scratch of payload
-	shown     []dma.Segment // scratch of placed
-	step      []dma.Segment // scratch of a bounce
-	rest      []dma.Segment // scratch of a bounce
-	head      []dma.Segment // scratch of Whole
-	tail      []dma.Segment // scratch of Whole
-	bounce    []dma.Segment // host memory of bounceSize bytes, made when first needed
+	parts     bytesByMem    // scratch
+	shown     []dma.Segment // scratch
+	step      []dma.Segment // scratch
+	rest      []dma.Segment // scratch
+	head      []dma.Segment // scratch
+	tail      []dma.Segment // scratch
+	bounce    []dma.Segment // bounceSize bytes, made when first needed
 }
 
-// bounceSize is the most bytes bounced in one step.
 const bounceSize = 64 << 10
 
-// begin resets the Mover for a new frame.
 func (m *Mover) begin() {
 	m.byMem.reset(m.nodes)
 	m.payloadAt = nil
@@ -43,11 +41,11 @@ func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	return nil
 }
 
-// Whole fills dst with b, which is not payload, and then src, which is. dst has the length of both.
+// Whole fills dst with b, which is not payload, and src, which is. dst has the length of both.
 func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	n := dma.Len(dst)
 	for i := range dst {
-		if dst[i].GPU() >= 0 { // rare: header and payload follow different rules in GPU memory
+		if dst[i].GPU() >= 0 { // header and payload follow different rules there
 			m.head = dma.Cut(dma.Reuse(m.head), dst, 0, uint64(len(b)))
 			m.tail = dma.Cut(dma.Reuse(m.tail), dst, uint64(len(b)), n)
 			if err := m.Header(m.head, b); err != nil {
@@ -66,7 +64,6 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	return short(err, k, n)
 }
 
-// behind counts host memory in segs by NUMA node, without the first skip bytes.
 func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	for i := range segs {
 		n := uint64(segs[i].Len)
@@ -77,16 +74,14 @@ func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	}
 }
 
-// Payload fills dst with the first bytes of src, which has at least as many. If the NIC cannot
-// reach the GPU memory in dst peer to peer, the Mover copies the bytes to host memory, and from
-// there to dst, as a GPU's copy engine would.
+// Payload fills dst with the first bytes of src. GPU memory that the NIC cannot reach peer to peer gets them
+// through host memory.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err
 }
 
-// PayloadSum does the work of Payload, and returns the ones' complement sum of the bytes that it
-// moved (RFC 1071), as if they began at an even offset.
+// PayloadSum is Payload, and returns the ones' complement sum of the bytes that it moved (RFC 1071).
 func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 	return m.payload(dst, src, true)
 }
@@ -105,8 +100,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err
 		}
-		// The NIC wrote host memory, so the bytes count as host bytes; the engine's copy counts as
-		// bounced.
+		// The copy from host memory counts as bounced.
 		m.byMem.host += n
 		m.byMem.bounced += w.device + w.gpuFile
 		return sum, nil
@@ -137,7 +131,6 @@ func (m *Mover) part(off, n uint32) (w bytesByMem) {
 	return w
 }
 
-// copy copies n bytes from src to dst; summed: it also returns their ones' complement sum.
 func (m *Mover) copy(dst, src []dma.Segment, n uint64, summed bool) (sum uint16, err error) {
 	var k uint64
 	if summed {
@@ -169,10 +162,8 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint
 	return sum, nil
 }
 
-// errShortFrame means that a frame has fewer bytes than its sender announced.
 var errShortFrame = errors.New("frame shorter than described")
 
-// short returns err, or errShortFrame if a copy without an error moved fewer bytes than wanted.
 func short(err error, got, want uint64) error {
 	if err == nil && got < want {
 		err = errShortFrame
@@ -180,8 +171,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault reports whether an error of a Mover is due to the frame's sender: the memory of the
-// frame is gone, or too short. Otherwise the error is due to the receiver, which owns space.
+// SenderFault reports whether an error of a Mover is due to the frame's sender, and not to the receiver, which
+// owns space.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)

@@ -8,15 +8,14 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Observer gets notifications about changes that drivers make to a port. The port calls its methods
-// on the goroutine that makes the change, perhaps under locks of the port: they must return at once
-// and call no method of the port.
+// Observer gets notifications about changes that drivers make to a port. The methods must return at once and
+// call no method of the port.
 type Observer interface {
-	// Changed gets the State before and after a change. Both belong to the port; the Observer must
-	// not change them. A new Generation means a device reset, or another driver.
+	// Changed gets the State before and after a change, and must not change them. A new Generation means a device
+	// reset, or another driver.
 	Changed(was, now *control.State)
-	// The port calls DeviceQueue when a receive queue gets its first buffers in GPU memory (on), and
-	// when it has none any more, on NICs whose driver posts such buffers without a command.
+	// DeviceQueue reports that a receive queue has got its first buffers in GPU memory (on), or has none any more,
+	// on NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
 }
 
@@ -29,14 +28,12 @@ func (p *Port) Observe(o Observer) {
 	p.observer.Store(&o)
 }
 
-// changed notifies the observer.
 func (p *Port) changed(was, now *control.State) {
 	if o := p.observer.Load(); o != nil && was != nil {
 		(*o).Changed(was, now)
 	}
 }
 
-// queueSet is a set of receive queues. Any goroutine may change or read it.
 type queueSet [MaxQueuePairs / 64]atomic.Uint64
 
 func (s *queueSet) add(queue int) (added bool) {
@@ -56,8 +53,8 @@ func (s *queueSet) list() (queues []int) {
 	return queues
 }
 
-// NoteDeviceQueue records whether a started receive queue has buffers in GPU memory, for device
-// models whose drivers bind without a command.
+// NoteDeviceQueue records whether a receive queue has buffers in GPU memory, for drivers that bind without a
+// command.
 func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	changed := false
 	if on {
@@ -71,24 +68,21 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	}
 }
 
-// DeviceQueues returns, sorted, the receive queues that have been bound to GPU memory, or have had
-// buffers there, since NewPort.
+// DeviceQueues returns, sorted, the receive queues that have been bound to GPU memory, or have had buffers
+// there.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
-// Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of
-// each buffer, and changes nothing. It looks at no more than limit buffers; if a buffer can have
-// many segments, it starts no buffer after limit segments. The caller of Posted holds the queue's
-// lock and is inside the epoch, so visit must return at once.
+// Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of at most limit
+// buffers, under the queue's lock and inside the epoch.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }
 
-// maxPosted bounds the buffers that Posted looks at under one hold of a queue's lock: the size of a
-// large ring.
+// maxPosted bounds the buffers that one call of Posted looks at.
 const maxPosted = 4096
 
-// Posted calls visit with the segments of buffers posted at a receive queue. It is only for
-// inspection by people, because it holds the queue's lock while it reads the ring.
+// Posted calls visit with the segments of buffers posted at a receive queue. It holds the queue's lock
+// meanwhile.
 func (p *Port) Posted(queue int, visit func([]dma.Segment)) {
 	q, ok := p.queues[queue].wait.(Poster)
 	if !ok {

@@ -8,26 +8,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// patienceSteps is the number of Steps in the time that limit returns.
 const patienceSteps = 16
 
-// Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
-// delay frames to other guests again and again. The zero value is ready.
+// Patience decides for a Sender how long frames wait for busy receivers. The zero value is ready.
 //
-// Patience measures the time during which the Sender ran, by the Sender's own clock (Pass). A host
-// may take the processors from all threads for a second, and a receiver could not post buffers in
-// that time. So a waiting Sender looks at the clock once a Step, and the time between two looks
-// counts as at most two Steps.
+// A host may take the processors from all threads for a second, in which a receiver cannot post buffers. So the
+// time between two looks at the clock, which a waiting Sender makes once a Step, counts as at most two Steps.
 type Patience struct {
-	Limit   time.Duration // 0: limits.Patience; read it through limit
+	Limit   time.Duration // 0: limits.Patience
 	stalled [4]stalled
 
-	looked time.Time     // real time of the last look
+	looked time.Time
 	lost   time.Duration // how far the Sender's clock is behind real time
 }
 
-// limit returns how long frames wait. limits.Patience gets longer when vnic finds that the machine
-// is slow.
 func (p *Patience) limit() time.Duration {
 	if p.Limit != 0 {
 		return p.Limit
@@ -38,8 +32,8 @@ func (p *Patience) limit() time.Duration {
 // Step returns the interval at which a waiting Sender looks at the clock.
 func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
-// Pass converts real time to the Sender's clock, and records the look. waited: the Sender has held
-// frames since the previous call.
+// Pass converts real time to the Sender's clock, and records the look. waited: the Sender has held frames since
+// the previous call.
 func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 	if late := now.Sub(p.looked) - 2*p.Step(); waited && late > 0 {
 		p.lost += late
@@ -51,20 +45,18 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 // clockAt converts real time between two looks.
 func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that took nothing within the limit. ShouldWait frees the entry when it
-// finds that the receiver has had buffers since.
+// stalled is a receiver that took nothing within the limit.
 type stalled struct {
-	receiver wire.Waitable // nil: the entry is free
-	until    time.Time     // until then frames to it do not wait
+	receiver wire.Waitable // nil: free
+	until    time.Time     // until then, frames to it do not wait
 	penalty  time.Duration
-	posted   atomic.Bool // the receiver has buffers
+	posted   atomic.Bool // it has had buffers since
 }
 
 // Wake implements wire.Waker, on any goroutine.
 func (s *stalled) Wake() { s.posted.Store(true) }
 
-// ShouldWait reports whether a frame that has waited for a receiver from time since to time now may
-// go on waiting.
+// ShouldWait reports whether a frame that has waited for a receiver since a time may go on waiting.
 func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {
@@ -90,16 +82,15 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize starts a penalty for a receiver: for a time, frames to that receiver do not wait. If s
-// is not nil, it is the receiver's entry, whose penalty has ended, and the new penalty is twice as
-// long (at most limits.LastPenalty). A receiver that has buffers by now gets no penalty.
+// penalize starts a penalty for a receiver, during which frames to it do not wait. A penalty that follows one (s
+// is not nil) is twice as long, but at most limits.LastPenalty.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())
 		s.until = now.Add(s.penalty)
 		return
 	}
-	s = &p.stalled[0] // take a free entry, or the one that ends first
+	s = &p.stalled[0] // a free entry, or the one that ends first
 	for i := range p.stalled {
 		if o := &p.stalled[i]; o.receiver == nil || s.receiver != nil && o.until.Before(s.until) {
 			s = o
@@ -119,7 +110,7 @@ func (s *stalled) reset() {
 	}
 }
 
-// Reset ends all penalties. The Sender calls it when the queue stops.
+// Reset ends all penalties.
 func (p *Patience) Reset() {
 	for i := range p.stalled {
 		p.stalled[i].reset()

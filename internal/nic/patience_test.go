@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Frames do not wait again and again for a receiver that took nothing: the receiver's penalty grows
-// until it has buffers. This holds for each of several receivers.
+// The penalty of a receiver that takes nothing grows until it has buffers.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	r, other := newWaitRing(), newWaitRing()
@@ -37,7 +36,7 @@ func TestPatience(t *testing.T) {
 		t.Error("a penalty for one that got buffers")
 	}
 	var rs []*waitRing
-	for range 6 { // more than Patience keeps
+	for range 6 {
 		rs = append(rs, newWaitRing())
 		p.ShouldWait(rs[len(rs)-1], clock(0), clock(10_000))
 	}
@@ -58,8 +57,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Time in which the Sender did not run does not count as waiting. Time in which the Sender looked
-// at the clock counts, and so does all time in which no frame was held.
+// Only time in which the Sender looked at the clock, or held no frame, counts.
 func TestPatienceIsOfTimeThatASenderHad(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	start := time.UnixMilli(1_000_000)

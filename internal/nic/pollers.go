@@ -13,16 +13,15 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Pollers are threads that serve the transmit queues of several devices by polling their rings, as
-// DPDK's drivers do: while the threads poll, no driver kicks and no thread sleeps. Each queue
-// belongs to one thread. A thread that has found nothing in its queues for pollIdle sleeps with
-// kicks enabled; a hot thread (NewPollers) never sleeps.
+// Pollers are threads that serve the transmit queues of several devices by polling their rings, as DPDK's
+// drivers do. Each queue belongs to one thread. A thread that has found nothing for pollIdle sleeps with kicks
+// enabled, unless it is hot.
 //
-// A thread serves ports in turn, however many queues each has: a turn is a batch of the port's next
-// queue that has frames. A port whose batch had more than turnBytes skips turns until it has paid
-// for the excess, unless no other port has frames.
+// A thread serves ports in turn, however many queues each has, with a batch of the port's next queue that has
+// frames. A port whose batch had more than turnBytes skips turns until it has paid for the excess, unless no
+// other port has frames.
 //
-// Each thread adds one to GOMAXPROCS, so that other goroutines keep their processors.
+// Each thread adds one to GOMAXPROCS.
 type Pollers struct {
 	hot     bool
 	threads []*poller
@@ -32,17 +31,16 @@ type Pollers struct {
 // pollIdle is how long a poller polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is the number of looks at a ring for each check for the ring's first kick: a poller
-// does not check at each look, because a check is a system call.
+// firstKicks is the number of looks at a ring for each check for its first kick, which is a system call.
 const firstKicks = 64
 
 const (
 	turnBytes = 64 << 10 // most bytes of a port's turn on average, if other ports have frames
-	frameCost = 2 << 10  // least bytes that a frame counts: the cost of a short one
+	frameCost = 2 << 10  // least bytes that a frame counts
 )
 
-// NewPollers starts n threads, which never sleep if hot is set. Close ends them; all Senders that
-// they serve must have stopped before.
+// NewPollers starts n threads, which never sleep if hot is set. The Senders that they serve must stop before
+// Close.
 func NewPollers(n int, hot bool) (*Pollers, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%d threads that poll", n)
@@ -74,7 +72,6 @@ func (p *Pollers) Close() {
 	})
 }
 
-// serve assigns a started Sender to the thread with fewest Senders.
 func (p *Pollers) serve(s *Sender) {
 	least := p.threads[0]
 	for _, t := range p.threads[1:] {
@@ -90,21 +87,19 @@ func (p *Pollers) serve(s *Sender) {
 	least.Wake()
 }
 
-// poller is one thread.
 type poller struct {
 	event
 	hot     bool
 	closing atomic.Bool
 	done    chan struct{}
-	load    atomic.Int32 // number of its Senders, including the ones in added
+	load    atomic.Int32 // Senders, including added ones
 
-	changed atomic.Bool // added may have Senders
+	changed atomic.Bool
 	mu      sync.Mutex
-	added   []*Sender // under mu: Senders that the thread has not taken over yet
+	added   []*Sender
 
-	// Used by the thread.
 	senders []*Sender
-	ports   []*polledPort // the ports of senders, in the order of their turns
+	ports   []*polledPort // ports of senders
 	fds     []unix.PollFd
 	watched []*Patience
 	nap     nap
@@ -114,7 +109,7 @@ func (t *poller) run() {
 	defer close(t.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var idle time.Time // since when the thread has found no frames; zero: it found some in the last turn
+	var idle time.Time // since when there have been no frames; zero: there were some in the last turn
 	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
@@ -134,7 +129,6 @@ func (t *poller) run() {
 	}
 }
 
-// take moves added Senders to senders.
 func (t *poller) take() {
 	t.changed.Store(false)
 	t.mu.Lock()
@@ -148,15 +142,14 @@ func (t *poller) take() {
 	t.added = t.added[:0]
 }
 
-// polledPort is a port with queues on a thread.
 type polledPort struct {
 	port    *Port
 	senders []*Sender
-	next    int // index of the Sender whose turn it is
+	next    int
 	credit  int // bytes that it may move; negative: excess of its last batch
 }
 
-// portOf returns the port of a Sender. A Sender without a NIC gets a polledPort of its own.
+// portOf returns the port of a Sender, new if necessary.
 func (t *poller) portOf(s *Sender) *polledPort {
 	for _, p := range t.ports {
 		if p.port != nil && p.port == s.port {
@@ -168,8 +161,7 @@ func (t *poller) portOf(s *Sender) *polledPort {
 	return p
 }
 
-// turn gives each port a turn, and reports whether the thread moved frames or a port skipped its
-// turn.
+// turn gives the ports a turn, and reports whether frames were moved or a port skipped its turn.
 func (t *poller) turn() (busy bool) {
 	missed := false
 	for i := 0; i < len(t.ports); i++ {
@@ -184,7 +176,7 @@ func (t *poller) turn() (busy bool) {
 			i--
 		}
 	}
-	if missed && !busy { // no other port has frames
+	if missed && !busy { // only these ports have frames
 		for _, p := range t.ports {
 			p.credit = max(p.credit, 0)
 		}
@@ -193,7 +185,6 @@ func (t *poller) turn() (busy bool) {
 }
 
 // serve runs a round of the port's next queue that has work, and reports whether it moved frames.
-// Held frames are work too, because each retry takes time.
 func (t *poller) serve(p *polledPort) (busy bool) {
 	for range len(p.senders) {
 		if p.next >= len(p.senders) {
@@ -206,7 +197,7 @@ func (t *poller) serve(p *polledPort) (busy bool) {
 			i := slices.Index(t.senders, s)
 			t.senders = slices.Delete(t.senders, i, i+1)
 			t.load.Add(-1)
-			close(s.done) // from now on Start may run the Sender again, on another thread
+			close(s.done) // from now on Start may run the Sender again
 			continue
 		}
 		p.next++
@@ -228,8 +219,6 @@ func costOf(fs []*TxFrame) (bytes int) {
 	return bytes
 }
 
-// sleep sleeps until a driver kicks, a receiver of held frames has buffers, the time of a Sender is
-// up (timeLeft), or Wake is called.
 func (t *poller) sleep() {
 	t.Park()
 	defer t.Unpark()
@@ -262,7 +251,6 @@ func (t *poller) sleep() {
 	}
 }
 
-// consumeAll consumes the signals that ended the sleep.
 func (t *poller) consumeAll() {
 	if t.fds[0].Revents != 0 {
 		t.consume()
@@ -278,7 +266,6 @@ func (t *poller) consumeAll() {
 	}
 }
 
-// fail stops all queues of the thread, because the thread cannot sleep any more.
 func (t *poller) fail(err error) {
 	for _, s := range t.senders {
 		s.broken = err

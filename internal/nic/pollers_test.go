@@ -9,14 +9,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPollersShareTheQueues: the numbers of queues of two threads differ by one at most, and a
-// stopped queue leaves its thread.
+// The numbers of queues of the threads differ by one at most, and a stopped queue leaves its thread.
 func TestPollersShareTheQueues(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	pollers := testkit.Must(nic.NewPollers(3, false))(t)
 	defer func() {
 		pollers.Close()
-		pollers.Close() // does nothing
+		pollers.Close()
 		testkit.Equal(t, "processors in the end", runtime.GOMAXPROCS(0), before)
 	}()
 	testkit.Equal(t, "processors", runtime.GOMAXPROCS(0), before+3)
@@ -44,8 +43,7 @@ func TestPollersShareTheQueues(t *testing.T) {
 	shares(0, 0, 0)
 }
 
-// TestAQueueThatIsFullKeepsNobodyWaiting: one thread serves two queues, a batch in turn. The first
-// queue's frames wait for a receiver without buffers.
+// Frames that wait for a receiver do not stop the other queue of a thread.
 func TestAQueueThatIsFullKeepsNobodyWaiting(t *testing.T) {
 	pollers := testkit.Must(nic.NewPollers(1, true))(t)
 	defer pollers.Close()

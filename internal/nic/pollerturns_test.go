@@ -9,14 +9,13 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// steadyQueue is a transmit queue and its outlet: it has as many frames of a size as its Sender
-// takes.
+// steadyQueue is a transmit queue and its outlet, with as many frames of a size as its Sender takes.
 type steadyQueue struct {
 	s      *Sender
 	size   uint32 // 0: no frames
 	busy   bool   // no receiver takes them
-	rounds int    // rounds with new or held frames
-	bytes  int    // bytes sent
+	rounds int    // with new or held frames
+	bytes  int
 }
 
 func (q *steadyQueue) Gather(free []*TxFrame) (filled, taken int, err error) {
@@ -74,7 +73,6 @@ func steadyPort(t *testing.T, on *poller, queues int, like steadyQueue) (qs []*s
 	return qs
 }
 
-// sums returns the rounds and bytes of all queues.
 func sums(qs []*steadyQueue) (rounds, bytes int) {
 	for _, q := range qs {
 		rounds += q.rounds
@@ -83,8 +81,7 @@ func sums(qs []*steadyQueue) (rounds, bytes int) {
 	return rounds, bytes
 }
 
-// Each port gets equally many of a poller's turns, whatever its number of queues, held frames and
-// frame lengths, and its queues share them equally. Long frames count more than short ones.
+// Each port gets equally many turns, whatever its number of queues, unless it moves long frames.
 //
 // Invariant: nic: A poller serves its ports in turn; a port that moves long frames skips turns.
 func TestPortsTakeTurnsAtAPoller(t *testing.T) {
@@ -122,8 +119,7 @@ func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	}
 }
 
-// A port alone misses only one turn for each batch of long frames, and an idle queue costs its port
-// no turn.
+// A port alone misses one turn for each batch of long frames.
 func TestPortAloneAtAPoller(t *testing.T) {
 	on := new(poller)
 	long := steadyPort(t, on, 2, steadyQueue{size: 60_000})
@@ -146,7 +142,7 @@ func TestPortAloneAtAPoller(t *testing.T) {
 	testkit.Equal(t, "queues left", len(on.senders)+len(on.ports), 0)
 }
 
-// A poller notices the first kick of each of a port's rings, whatever the number of rings.
+// A poller notices the first kick of each of a port's rings.
 func TestFirstKicksAtAPoller(t *testing.T) {
 	on := new(poller)
 	p := new(Port)

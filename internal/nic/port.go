@@ -29,8 +29,7 @@ const (
 	maxJobs         = 16
 )
 
-// Config describes a port. The device model sets QueuePairs, and the fields from HeaderLimit to
-// Hash, to its capabilities.
+// Config describes a port.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
@@ -38,46 +37,44 @@ type Config struct {
 	QueuePairs   int
 	HeaderLimit  uint32 // longest header that can be split off, in bytes
 	MaxRSS       int    // entries of the largest RSS table; 0: control.MaxRSSTable
-	UnsplitQueue int    // receive queue for unsplittable frames of a split queue; -1: the split queue itself
-	QueueSplits  bool   // a queue's driver sets header split when it starts the queue (SplitQueue), not by a command
-	Hash         bool   // receive queues need the RSS hash of each IP frame
+	UnsplitQueue int    // for unsplittable frames of a split queue; -1: the split queue itself
+	QueueSplits  bool   // the driver sets header split when it starts a queue (SplitQueue), not by a command
+	Hash         bool   // receive queues need the RSS hash
 	GPUs         []GPU
-	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; nil: there is none
+	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; else nil
 	Shape        *Shape     // nil: unlimited
-	// Hold is how long a merge of frames may stay open after its batch (receive coalescing), at
-	// most MaxHold; 0: it ends with the batch.
+	// Hold is how long a merge of frames may stay open after its batch, at most MaxHold.
 	Hold     time.Duration
-	Clock    func() int64 // Hold's clock: nanoseconds, above 0; nil: shape.Now. Tests set it
-	Flows    int          // rows in the account of flows (FlowAccount), at most flows.MaxRows; 0: no account
-	Pollers  *Pollers     // threads that poll the transmit rings, if the model supports it; nil: a worker for each queue
+	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
+	Flows    int          // rows in the account of flows, at most flows.MaxRows; 0: no account
+	Pollers  *Pollers     // threads that poll the transmit rings; nil: a worker for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
-	Log      *slog.Logger // nil: none
+	Log      *slog.Logger
 }
 
 // GPU is a GPU that a port may use.
 type GPU struct {
 	*gpumem.GPU
 	Info control.GPUInfo // as the guest sees it; the port sets ID, Size and P2P
-	Path pcie.Path       // from this NIC
+	Path pcie.Path
 }
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads these fields for each batch, so they lie together, in few cache lines: with
-	// many ports none of them is in the cache.
+	// Deliver reads these fields for each batch: they lie together, in few cache lines.
 	space    *dma.Space
-	steering atomic.Pointer[steering]     // compiled from the State; stored under mu
-	limits   *atomic.Pointer[wire.Limits] // limits of the driver
+	steering atomic.Pointer[steering] // stored under mu
+	limits   *atomic.Pointer[wire.Limits]
 	queues   []*rxQueue
-	link     atomic.Pointer[wire.Link] // nil until Attach
-	trouble  atomic.Uint32             // noCarrier and other bits; 0: none
-	separate atomic.Bool               // SetCoalescing(false): no frames are merged
-	flows    *flows.Table              // nil: none
-	hold     *holder                   // nil: merges end with their batch
+	link     atomic.Pointer[wire.Link]
+	trouble  atomic.Uint32 // bits such as noCarrier
+	separate atomic.Bool
+	flows    *flows.Table
+	hold     *holder // nil: merges end with their batch
 
 	conf   Config
-	memory *dma.Space   // guest memory by physical address, as in commands
-	sw     *wire.Switch // set by Attach
+	memory *dma.Space // guest memory by physical address
+	sw     *wire.Switch
 
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
@@ -90,18 +87,18 @@ type Port struct {
 	backlog      replyBacklog
 	faults       faults
 	rdma         roce
-	deviceQueues queueSet                 // result of DeviceQueues
-	deviceNow    queueSet                 // receive queues that have such buffers now (NoteDeviceQueue)
-	observer     atomic.Pointer[Observer] // nil: none
-	lostReplies  atomic.Uint64            // control frames that receive queue 0 did not take
+	deviceQueues queueSet
+	deviceNow    queueSet // receive queues with buffers in GPU memory now
+	observer     atomic.Pointer[Observer]
+	lostReplies  atomic.Uint64
 
-	splitMu sync.Mutex // held by SetSplit; taken before mu
+	splitMu sync.Mutex // taken before mu
 
-	mu           sync.Mutex // guards the fields below; not taken on the fast path
+	mu           sync.Mutex // guards the fields below
 	transmitters []*Transmitter
-	known        bool     // the driver has read this generation
-	inUse        []uint16 // receive queues in use (SetDefaultRSS)
-	rssSet       bool     // a driver has set an RSS table other than the default
+	known        bool // the driver has read this generation
+	inUse        []uint16
+	rssSet       bool // a driver has set an RSS table
 }
 
 var (
@@ -110,8 +107,7 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model. Space and queues belong to the model, which keeps
-// limits up to date with the limits of its driver.
+// NewPort makes the port of a device model, which keeps limits up to date.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -167,8 +163,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	return p, nil
 }
 
-// Attach connects the port to a switch. It may be called once. The port drops packets that its
-// driver sends before.
+// Attach connects the port to a switch. It may be called once.
 func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	link, err := sw.Attach(p, o)
 	if err != nil {
@@ -179,10 +174,10 @@ func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	return nil
 }
 
-// Close detaches the port and ends its jobs. The device model must have stopped the port's queues.
+// Close detaches the port and ends its jobs. The port's queues must be stopped.
 func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
-		_ = p.sw.Detach(link) // ErrDetached means that the switch was closed before
+		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.endFaults()
 	if p.hold != nil {
@@ -195,11 +190,10 @@ func (p *Port) Close() {
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: it clears all state that commands set up, and returns when jobs have
-// ended.
+// Reset is device reset: it clears the state that commands have set up.
 func (p *Port) Reset() {
 	p.rdma.reset()
-	p.engine.Reset() // not under mu, because jobs that end put frames into receive queue 0
+	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
 	p.registry.CloseAll()
 	p.clear()
@@ -209,17 +203,15 @@ func (p *Port) Reset() {
 	p.Restarted()
 }
 
-// Restarted tells the other ports of the switch that this port's guest has restarted: its
-// connections are gone. Reset and DriverChanged call it; a device model calls it when its frontend
-// is gone.
+// Restarted tells the other ports of the switch that this port's guest has lost its connections.
 func (p *Port) Restarted() {
 	if link := p.link.Load(); link != nil {
 		link.Restarted()
 	}
 }
 
-// DriverChanged drops the state that the previous driver's commands set up. The device model calls
-// it when another driver has taken over without a device reset.
+// DriverChanged drops the state that the previous driver's commands set up: another driver has taken over
+// without a device reset.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
@@ -233,20 +225,20 @@ func (p *Port) DriverChanged() {
 	p.Restarted()
 }
 
-// clear sets the state of a device after reset. The caller holds mu.
+// clear sets the state after device reset. The caller holds mu.
 func (p *Port) clear() {
 	generation := p.generation.Add(1)
 	info := p.info()
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: compile returns no error
+	now, _ := p.compile(s, new(steering))
 	if old := p.steering.Swap(now); old != nil {
 		p.changed(old.state, s)
 	}
 }
 
-// state returns the State that commands have set up. The caller must not change it.
+// state returns the State, which must not be changed.
 func (p *Port) state() *control.State { return p.steering.Load().state }
 
 // Name implements wire.Port.
@@ -255,8 +247,8 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 
-// SetCarrier sets whether the link is up, which is the default. While the link is down, the port
-// takes nothing from the wire, and drops packets of its guest. The device model tells the guest.
+// SetCarrier sets whether the link is up, which is the default. While the link is down, the port takes no
+// packets from the wire and sends none.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
 // SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
@@ -280,16 +272,16 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link returns the port's link to the switch; nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that receive queue 0 did not take.
+// LostReplies counts answers and notices that receive queue 0 did not take.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
-// QueuePairs returns the port's number of queue pairs; its driver may use fewer.
+// QueuePairs returns the port's number of queue pairs.
 func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
 
-// settle waits until all transmit queues have counted the packets that they have delivered.
+// settle waits until transmit queues have counted the packets that they have delivered.
 func (p *Port) settle() {
 	p.mu.Lock()
-	all := p.transmitters // append only
+	all := p.transmitters
 	p.mu.Unlock()
 	for _, t := range all {
 		t.settle()
@@ -310,7 +302,7 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	return rx, tx
 }
 
-// QueueTraffic reads payload of queue pair i by GPU and NUMA node.
+// QueueTraffic reads the payload bytes of queue pair i by GPU and NUMA node.
 func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	p.settle()
 	p.mu.Lock()
@@ -324,15 +316,14 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
-// Reduced returns how many bytes the port's engine has added in Reduce jobs.
+// Reduced returns how many bytes the engine has added in Reduce jobs.
 func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
 
-// Copied returns how many bytes the port's engine has copied between a GPU and guest memory on a
-// NUMA node, by direction; node -1: the node is unknown.
+// Copied returns how many bytes the engine has copied between a GPU and guest memory on a NUMA node; -1: the
+// node is unknown.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 
-// SetCoalescing sets whether frames of one flow that arrive together may reach the guest as one GSO
-// packet. The default is on, if the driver accepts such packets.
+// SetCoalescing sets whether frames of one flow may reach the guest as one GSO packet, which is the default.
 func (p *Port) SetCoalescing(on bool) {
 	p.separate.Store(!on)
 	if !on {
@@ -340,8 +331,7 @@ func (p *Port) SetCoalescing(on bool) {
 	}
 }
 
-// Coalesced counts the frames that reached the guest as part of a merged GSO packet, and these
-// merged packets.
+// Coalesced counts the frames that reached the guest in merged GSO packets, and these packets.
 func (p *Port) Coalesced() (frames, packets uint64) {
 	for _, q := range p.queues {
 		frames += q.merged.v.Load()
@@ -350,7 +340,7 @@ func (p *Port) Coalesced() (frames, packets uint64) {
 	return frames, packets
 }
 
-// Unsplit counts the frames, on all queues, that should have been split but could not be.
+// Unsplit counts frames that should have been split but could not be.
 func (p *Port) Unsplit() (n uint64) {
 	for _, q := range p.queues {
 		n += q.unsplit.v.Load()

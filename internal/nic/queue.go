@@ -4,32 +4,27 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// RxQueue is a receive queue, as a device model passes it to its Port. The Port calls Put and Flush
-// between Lock and Unlock, inside the epoch of the port's address space. Under the lock a queue
-// must not wait, log or call out.
+// RxQueue is a receive queue, as a device model passes it to its Port. Put and Flush are called between Lock and
+// Unlock, inside the epoch. Under the lock a queue must not wait, log or call out.
 type RxQueue interface {
 	wire.Waitable
 	Lock()
 	Unlock()
-	// Put writes one frame to the queue's buffers, completely or not at all. It moves the frame's
-	// bytes only by m.
+	// Put writes one frame to the queue's buffers, completely or not at all, by m.
 	Put(m *Mover, f *Frame) Result
 	// Flush publishes the frames put since Lock, and reports whether to interrupt the driver.
 	Flush() (call bool)
-	// Admit (RxBase) reports whether the Port may put packets of a sending port now; otherwise they
-	// are Busy.
+	// Admit (RxBase) reports whether the Port may put packets of a sending port now.
 	Admit(port uint32) bool
-	// Delivered (RxBase) counts packets of one sending port. The Port calls it before Flush, when the
-	// packets have their verdicts; for frames of its own it does not call it.
+	// Delivered (RxBase) counts packets of one sending port that have their verdicts. It is called before Flush.
 	Delivered(batch []*wire.Packet)
-	// Call interrupts the driver. The Port calls it without the lock.
+	// Call interrupts the driver. It is called without the lock.
 	Call()
 }
 
-// Returner is an RxQueue whose driver cannot stop it, and so cannot take buffers back. Return
-// returns up to n posted buffers to the driver, unused, and reports how many they were. The cost of
-// a buffer must not depend on how the driver laid it out. The Port calls Return under the lock,
-// inside the epoch, and then Flush.
+// Returner is an RxQueue whose driver cannot take buffers back itself. Return returns up to n posted buffers to
+// the driver, unused. It is called under the lock, inside the epoch, and Flush follows. The cost of a buffer
+// must not depend on how the driver laid it out.
 type Returner interface {
 	Return(n int) (returned int)
 }
@@ -37,33 +32,31 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split makes the queue write the first HeaderLen bytes of the frame to a header buffer and the
-	// other bytes to payload buffers. Otherwise the queue writes the frame contiguously.
+	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise the
+	// frame is contiguous.
 	Split bool
-	// HeaderLen is the number of bytes for the header buffer: len(Header), or the whole length of a
-	// frame without payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
+	// HeaderLen is len(Header), or the length of a frame without payload worth splitting.
 	HeaderLen uint32
 	Unsplit   bool // the queue is split, but the frame cannot be
-	// Merged: the Port made this GSO packet of several frames (coalesce.go). If the queue does not
-	// take the packet, the Port puts the frames one by one. So the queue must not count a refusal,
-	// remember it, or return buffers for it.
+	// Merged: the Port made this GSO packet of several frames, and puts them one by one after a refusal, which the
+	// queue must not count or remember.
 	Merged bool
-	Hashed bool   // Hash is valid (Config.Hash)
-	Hash   uint32 // RSS hash: of the 4-tuple, or of the addresses if the frame has no ports
+	Hashed bool   // Hash is valid
+	Hash   uint32 // RSS hash of the 4-tuple, or of the addresses
 }
 
 // Result is the result of Put.
 type Result uint8
 
-// Results of Put. A sender may wait for the queue after PutNoBuffer only.
+// Results of Put.
 const (
-	PutTaken    Result = iota
-	PutNoBuffer        // not enough buffers posted
-	PutDisabled        // receive is not enabled, or not started
-	PutStopped         // stopped by an error of the driver or its memory
-	PutTooBig          // longer than the queue's buffers could ever hold
-	PutUnsplit         // the frame is to be split, but the buffers do not allow it
-	PutFault           // the sender's memory went away, or a receive buffer cannot be used: the frame is dropped
+	PutTaken Result = iota
+	PutNoBuffer
+	PutDisabled // receive is not enabled, or not started
+	PutStopped  // stopped by an error of the driver or its memory
+	PutTooBig   // longer than the queue's buffers could ever hold
+	PutUnsplit  // the frame is to be split, but the buffers do not allow it
+	PutFault    // the sender's memory went away, or a receive buffer cannot be used
 )
 
 var reasons = [...]wire.DropReason{
@@ -74,8 +67,8 @@ var reasons = [...]wire.DropReason{
 	PutFault:    wire.DropFault,
 }
 
-// verdict fills in v, the verdict of queue q on a packet with result r. It sets the fields one by
-// one, because copying a Verdict just written by narrow stores would stall on store forwarding.
+// verdict fills in v. It sets the fields one by one: a copy of a Verdict just written by narrow stores would
+// stall on store forwarding.
 func (r Result) verdict(v *wire.Verdict, q wire.Waitable) {
 	v.Until = 0
 	v.Reason = wire.DropNone

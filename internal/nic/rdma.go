@@ -17,29 +17,27 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// roceBatch is the most RDMA frames in flight, including the frames that the Sender holds for a
-// busy receiver.
+// roceBatch bounds the RDMA frames in flight, held ones included.
 const roceBatch = 32
 
-// roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of
-// that queue's Sender. begin makes the Engine and the Sender at the first command.
+// roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of that queue's
+// Sender.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
 	way    atomic.Pointer[shape.Route] // route of the last packet received
-	rests  atomic.Bool                 // the guest is gone: the NIC receives and sends no RDMA packet
+	rests  atomic.Bool                 // the NIC receives and sends no RDMA packet
 
 	mu     sync.Mutex // guards begin and close
 	closed bool
 	sender *Sender
 
-	// Used by the worker.
 	worker *wire.Worker
 	run    []*wire.Packet
 	byMem  bytesByMem
 }
 
-// begin returns the Engine. The first call makes it.
+// begin returns the Engine; the first call makes it, and the Sender.
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -73,12 +71,10 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA suspends RDMA (on is true) while the guest is gone, and resumes it (on is false) when
-// the guest comes back with all its state. Meanwhile the NIC receives and sends no RDMA packet, and
-// peers get no answers, as from a machine that is off.
+// SuspendRDMA suspends RDMA (on) while the guest is gone, or resumes it. Meanwhile the NIC receives and sends no
+// RDMA packet.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
-// buffer finds a registered buffer.
 func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool) {
 	for _, b := range p.state().Buffers {
 		if b.ID == id {
@@ -88,7 +84,7 @@ func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool)
 	return nil, 0, 0, false
 }
 
-// gpuMemory returns the memory of a GPU of the port; nil: there is no such GPU.
+// gpuMemory returns the memory of a GPU of the port; nil: none.
 func (p *Port) gpuMemory(id uint16) *dma.Region {
 	if g := p.registry.GPU(int(id)); g != nil {
 		return g.Region()
@@ -96,7 +92,6 @@ func (p *Port) gpuMemory(id uint16) *dma.Region {
 	return nil
 }
 
-// mailbox opens the mailbox of a GPU's driver.
 func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	g := p.registry.GPU(int(id))
 	if g == nil {
@@ -109,7 +104,7 @@ func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	return m, nil
 }
 
-// active reports whether an Engine exists and receives the frames to RoCEv2's UDP port.
+// active reports whether the Engine receives the frames to RoCEv2's UDP port.
 func (r *roce) active() bool {
 	e := r.engine.Load()
 	return e != nil && e.Active()
@@ -120,7 +115,6 @@ func (r *roce) usesBuffer(id uint32) bool {
 	return e != nil && e.UsesBuffer(id)
 }
 
-// reset resets the Engine at a device reset.
 func (r *roce) reset() {
 	if e := r.engine.Load(); e != nil {
 		e.Reset()
@@ -137,7 +131,6 @@ func (r *roce) close() {
 	}
 }
 
-// deliver passes the Engine's packets of a batch to it, and the rest to receive queues.
 func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	e := r.engine.Load()
 	begin := 0
@@ -157,8 +150,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive passes a packet to the Engine. If the port has a Shape, the packet passes links first: the
-// links of the last packet, because the port does not know this packet's memory yet.
+// receive passes a packet to the Engine. With a Shape, the packet first passes the links of the last packet: its
+// own memory is not known yet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)
@@ -224,7 +217,7 @@ func (r *roce) Send(batch []*wire.Packet) {
 	}
 }
 
-// Dropped implements Outlet. The Engine retransmits a lost packet when its answer is missing.
+// Dropped implements Outlet.
 func (r *roce) Dropped(p *wire.Packet, why wire.DropReason) {
 	if link := r.port.link.Load(); link != nil {
 		link.GaveUp(r.worker, p, why)
@@ -241,7 +234,7 @@ func (r *roce) Gather(free []*TxFrame) (filled, taken int, err error) {
 	return filled, filled, nil
 }
 
-// Reload implements TxQueue. A frame's bytes are in the Engine's memory, which does not move.
+// Reload implements TxQueue: the Engine's memory does not move.
 func (r *roce) Reload(*TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements TxQueue.
@@ -259,10 +252,10 @@ func (r *roce) Call() {}
 // Pending implements TxQueue.
 func (r *roce) Pending() bool { return r.engine.Load().Pending() }
 
-// Backlog implements TxQueue: no driver waits for space.
+// Backlog implements TxQueue.
 func (r *roce) Backlog() (frames int, full bool) { return 0, false }
 
-// EnableKick implements TxQueue: the Engine wakes the Sender when it has frames.
+// EnableKick implements TxQueue.
 func (r *roce) EnableKick() (more bool) { return r.Pending() }
 
 // DisableKick implements TxQueue.
@@ -271,23 +264,22 @@ func (r *roce) DisableKick() {}
 // Idle implements TxQueue.
 func (r *roce) Idle([]*TxFrame) {}
 
-// Stopped implements TxQueue. Only the worker's sleep can fail.
+// Stopped implements TxQueue.
 func (r *roce) Stopped(err error) {
 	r.port.conf.Log.Error("RDMA sends no more", "port", r.port.conf.Name, slog.Any("err", err))
 }
 
-// DelayPageAcks delays the NIC's acknowledgments of page invalidations by d; negative: for ever.
+// DelayPageAcks delays acknowledgments of page invalidations by d; negative: for ever.
 func (p *Port) DelayPageAcks(d time.Duration) error {
 	return toRDMA(p, func(e *rdma.Engine, d time.Duration) error { e.DelayAcks(d); return nil }, d)
 }
 
-// LosePageAnswers makes the NIC lose the next n answers to its page requests.
+// LosePageAnswers makes the NIC lose the next n answers to page requests.
 func (p *Port) LosePageAnswers(n int) error {
 	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
 }
 
-// KeepStalePages makes the NIC, like a broken one, acknowledge invalidations but go on using the
-// pages.
+// KeepStalePages makes the NIC acknowledge invalidations but go on using the pages, as a broken one would.
 func (p *Port) KeepStalePages(on bool) error {
 	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

@@ -5,9 +5,7 @@ import (
 	"vnic.dev/vnic/internal/nic/rdma"
 )
 
-// The Engine carries out the commands of RDMA.
-
-// withRDMA calls f with the Engine. It makes the Engine if there is none yet.
+// withRDMA calls f with the Engine, which it makes if necessary.
 func withRDMA[Q, R any](p *Port, f func(*rdma.Engine, Q) (R, error), q Q) (r R, err error) {
 	e, err := p.rdma.begin()
 	if err != nil {
@@ -16,7 +14,7 @@ func withRDMA[Q, R any](p *Port, f func(*rdma.Engine, Q) (R, error), q Q) (r R, 
 	return f(e, q)
 }
 
-// toRDMA is withRDMA for a command without a result.
+// toRDMA is withRDMA without a result.
 func toRDMA[Q any](p *Port, f func(*rdma.Engine, Q) error, q Q) error {
 	e, err := p.rdma.begin()
 	if err != nil {
@@ -25,7 +23,7 @@ func toRDMA[Q any](p *Port, f func(*rdma.Engine, Q) error, q Q) error {
 	return f(e, q)
 }
 
-// askRDMA is withRDMA for a command without an argument.
+// askRDMA is withRDMA without an argument.
 func askRDMA[R any](p *Port, f func(*rdma.Engine) (R, error)) (r R, err error) {
 	e, err := p.rdma.begin()
 	if err != nil {

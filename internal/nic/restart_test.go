@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// witness is a port that records the links for which the switch calls PortRestarted.
 type witness struct{ links []*wire.Link }
 
 func (*witness) Name() string                         { return "witness" }
@@ -16,8 +15,7 @@ func (*witness) Limits() wire.Limits                  { return wire.Limits{} }
 func (*witness) Deliver(*wire.Worker, []*wire.Packet) {}
 func (w *witness) PortRestarted(l *wire.Link)         { w.links = append(w.links, l) }
 
-// A switch notifies another port when a port's guest restarts, by a reset or a change of driver, and
-// when the port is detached.
+// Other ports learn that a port's guest has restarted, or that the port is detached.
 func TestOthersHearOfRestarts(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()

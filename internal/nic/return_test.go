@@ -13,16 +13,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// postedRx is a receive queue that takes each frame, and records how many buffers are returned
-// under each hold of its lock.
+// postedRx is a receive queue that records how many buffers are returned under each hold of its lock.
 type postedRx struct {
 	RxBase
 	posted  int
 	endless bool // the driver posts as fast as buffers are returned
 	called  func()
 
-	hold  int   // returned under the current hold
-	holds []int // returned under each earlier hold
+	hold  int
+	holds []int
 	split []bool
 }
 
@@ -58,10 +57,7 @@ func (q *postedRx) AwaitBuffers() bool { return false }
 func (q *postedRx) Buffers() int       { return q.posted }
 func (q *postedRx) Stopped(error)      {}
 
-// A port returns the buffers of a queue in pieces. Between two pieces the port's lock is free and
-// frames pass; frames to this queue are still split. A whole frame comes only when all buffers are
-// returned. If the driver goes on posting, the command does not wait for it. A refused command
-// returns nothing.
+// Between two pieces the port's lock is free and frames pass, still split.
 //
 // Invariant: nic: While a queue's buffers are returned, others wait at most for a part of them.
 func TestBuffersAreReturnedInPieces(t *testing.T) {

@@ -8,56 +8,47 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// RxBase is the part of a receive queue that is the same in all device models: its lock, the list
-// of senders that wait for buffers, and the error that stopped the queue. A device model embeds it
-// in its RxQueue, for Lock, Unlock, Arm and Disarm, and calls Init before the queue is used.
+// RxBase is the part of a receive queue that is the same in all device models: its lock, the senders that wait
+// for buffers, and the error that stopped the queue. Init comes before other methods.
 //
-// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter
-// (PortWaker) for each turnBuffers buffers: of the port that has had fewest frames, the waiter that
-// has waited longest. A port has at most one turn at a time. A turn ends with the waiter's Disarm,
-// after it has sent its frames; if buffers are left, other waiters get a turn then. RxBase wakes a
-// waiter without a port whenever the driver posts buffers.
+// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for each
+// turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
+// a time, which ends with the waiter's Disarm. A waiter without a port is woken whenever the driver posts
+// buffers.
 //
-// A port needs no turn to send: a sender that is awake sends without one. But while another port
-// has a turn, a port that is more than mostLead frames ahead of it gets no turn, and Admit refuses
-// its frames unless it has a turn already. Its senders wait in the list meanwhile, even if there are
-// free buffers.
+// A sender that is awake sends without a turn. But while another port has a turn, a port that is more than
+// mostLead frames ahead of it gets no turn, and Admit refuses its frames unless it has a turn already.
 //
-// Shares are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a
-// frame hardly depends on its length. A port that sends longer frames moves more bytes.
-//
-// Unlock wakes senders and reports an error after it has released the lock, because neither may
-// happen under the lock.
+// Unlock wakes senders and reports an error after it has released the lock.
 type RxBase struct {
 	model   RxModel
-	waiting atomic.Int32 // number of waiting senders, one inside Arm included
+	waiting atomic.Int32 // waiting senders, one inside Arm included
 
 	mu       sync.Mutex
-	ports    []portTurns  // under mu, as all fields below
-	served   int          // greatest portTurns.took so far
-	portless []wire.Waker // waiters that belong to no port
+	ports    []portTurns // under mu, as the fields below
+	served   int
+	portless []wire.Waker // without a port
 	posts    uint64       // calls of WakeNext
-	woken    []wire.Waker // Unlock wakes these
-	err      error        // why the queue stopped
-	failed   bool         // Unlock has to report err
+	woken    []wire.Waker
+	err      error
+	failed   bool
 }
 
 const (
-	turnBuffers = 32  // buffers for one turn: a Sender's batch
-	mostLead    = 128 // frames that a port may be ahead of a port that has a turn
-	mostLag     = 256 // most credit, in frames, that a port keeps when it waits again
-	keepTurns   = 64  // calls of WakeNext after which RxBase forgets a port without waiters
+	turnBuffers = 32  // buffers for one turn
+	mostLead    = 128 // frames that a port may be ahead of a port with a turn
+	mostLag     = 256 // most credit in frames when a port waits again
+	keepTurns   = 64  // calls of WakeNext until a port without waiters is forgotten
 )
 
-// portTurns is RxBase's record of a sending port.
 type portTurns struct {
-	serial  uint32     // wire.Link.Serial of the port
-	waiters []waiter   // in the order of waking
-	turn    wire.Waker // the waker that was woken and has not been disarmed since; nil: none
-	before  int        // the value of took at the start of the turn
-	vain    wire.Waker // the waker of the last turn, if it sent nothing: it returns to the front of waiters
-	took    int        // frames of the port that the queue took, plus a start value from served
-	posts   uint64     // RxBase.posts when one of its waiters last began to wait, or Admit added the port
+	serial  uint32 // wire.Link.Serial
+	waiters []waiter
+	turn    wire.Waker // woken, and not disarmed since; nil: none
+	before  int        // took at the start of the turn
+	vain    wire.Waker // the waker whose turn sent nothing
+	took    int        // frames taken, plus a start value from served
+	posts   uint64     // RxBase.posts when the port last began to wait
 }
 
 type waiter struct {
@@ -65,31 +56,28 @@ type waiter struct {
 	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
-// PortWaker is a wire.Waker of a port with several queues. Once woken, its owner must disarm it as
-// soon as it has sent its frames, or has none: until then a receive queue wakes no other waker of
-// its port.
+// PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon as its sender
+// has no more frames to send now.
 type PortWaker interface {
 	wire.Waker
-	// PortSerial is the wire.Link.Serial of the port; 0: no port. It does not change while the
-	// waker waits or has a turn.
+	// PortSerial is the wire.Link.Serial of the port; 0: no port. It must not change while the waker waits or has a
+	// turn.
 	PortSerial() uint32
 }
 
 // RxModel is the device model's part of an RxBase.
 type RxModel interface {
-	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext
-	// then. It returns false if there are already more buffers than the last frame found, or if the
-	// queue does not run. RxBase calls it under the lock.
+	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext then. It
+	// returns false if there are already more buffers than the last frame found, or if the queue does not run. It
+	// is called under the lock.
 	AwaitBuffers() bool
-	// Buffers is the approximate number of buffers, even if too few for the last frame. RxBase calls
-	// it under the lock.
+	// Buffers is the approximate number of buffers. It is called under the lock.
 	Buffers() int
-	// Stopped reports the error of a Fail. Unlock calls it once after each Fail, without the lock, on
-	// the goroutine that held the lock. It must not wait.
+	// Stopped reports the error of a Fail. It is called without the lock, and must not wait.
 	Stopped(err error)
 }
 
-// Init sets the device model's part of the queue.
+// Init sets the device model's part.
 func (b *RxBase) Init(m RxModel) { b.model = m }
 
 // Lock implements RxQueue.
@@ -108,8 +96,7 @@ func (b *RxBase) Unlock() {
 	}
 }
 
-// Arm implements wire.Waitable. A sender has to wait in spite of free buffers if another sender of
-// its port waits or has a turn, or if Admit refuses its port.
+// Arm implements wire.Waitable. It may make a sender wait in spite of free buffers, for another sender's turn.
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
@@ -118,7 +105,7 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 	more := b.err != nil || !b.model.AwaitBuffers()
 	serial, looked := serialOf(w), b.posts
 	if more {
-		looked-- // the waiter has not seen the buffers posted last
+		looked-- // it has not seen the buffers posted last
 	}
 	switch p := b.find(serial); {
 	case more && (p == nil || p.idle() && !b.leads(p)):
@@ -152,7 +139,7 @@ func (b *RxBase) Disarm(w wire.Waker) {
 	b.disarm(w)
 }
 
-// disarm removes a waiter from the list, or ends its turn.
+// disarm removes a waiter, or ends its turn.
 func (b *RxBase) disarm(w wire.Waker) {
 	serial := serialOf(w)
 	if serial == 0 {
@@ -182,9 +169,8 @@ func (b *RxBase) disarm(w wire.Waker) {
 	}
 }
 
-// goOn gives other waiters a turn after a turn has ended, if buffers are left: any waiter if there
-// are more buffers than the last frame found, otherwise only waiters that have not looked for
-// buffers since the last post, because their frames may need fewer buffers.
+// goOn gives other waiters a turn if buffers are left. If these were too few for the last frame, they may be
+// enough for a waiter that has not looked since the last post.
 func (b *RxBase) goOn() {
 	for i := range b.ports {
 		if len(b.ports[i].waiters) > 0 {
@@ -196,9 +182,8 @@ func (b *RxBase) goOn() {
 	}
 }
 
-// giveTurns gives a turn to ports without one, as many as the buffers allow. If all is set, any
-// waiter may get the turn, otherwise only a waiter that has not looked for buffers since the last
-// WakeNext. Unlock wakes these waiters.
+// giveTurns gives turns to ports without one, as many as the buffers allow. Without all, only waiters that have
+// not looked since the last WakeNext may get one.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -232,13 +217,12 @@ func (b *RxBase) next(all bool) (least *portTurns, index int) {
 			}
 		}
 	}
-	if least != nil && b.leads(least) { // then all other waiting ports lead too, because they have had more frames
+	if least != nil && b.leads(least) { // the other candidates have had as many frames or more
 		return nil, 0
 	}
 	return least, index
 }
 
-// leads reports whether port p is too far ahead of a port that has a turn.
 func (b *RxBase) leads(p *portTurns) bool {
 	for i := range b.ports {
 		if o := &b.ports[i]; o.turn != nil && o.behind(p) {
@@ -248,11 +232,9 @@ func (b *RxBase) leads(p *portTurns) bool {
 	return false
 }
 
-// behind reports whether port o has had so many frames more than p that o has to wait.
 func (p *portTurns) behind(o *portTurns) bool { return o != p && o.took-p.took > mostLead }
 
-// Admit reports whether the Port may put frames of a sending port (PortSerial) now. If not, they
-// are Busy and wait for this queue. The caller holds the lock.
+// Admit reports whether the Port may put frames of a sending port now. The caller holds the lock.
 func (b *RxBase) Admit(serial uint32) bool {
 	if len(b.ports) == 0 {
 		return true
@@ -265,15 +247,15 @@ func (b *RxBase) Admit(serial uint32) bool {
 		}
 	}
 	switch {
-	case waits && p == nil: // Delivered counts the port's frames from now on
+	case waits && p == nil: // Delivered counts it from now on
 		b.add(serial).posts = b.posts
 		return true
 	case !behind || p.turn != nil:
 		return true
-	case !b.model.AwaitBuffers(): // waiters may not have been woken yet: the driver's kick is on its way
+	case !b.model.AwaitBuffers(): // the kick may be on its way
 		b.giveTurns(true)
 	}
-	p = b.find(serial) // AwaitBuffers may call WakeNext, which may have moved p
+	p = b.find(serial) // AwaitBuffers may have moved p
 	return p == nil || !b.leads(p)
 }
 
@@ -292,7 +274,6 @@ func (b *RxBase) Delivered(batch []*wire.Packet) {
 	}
 }
 
-// serialOf returns the PortSerial of a waiter; 0: no port.
 func serialOf(w wire.Waker) uint32 {
 	if p, ok := w.(PortWaker); ok {
 		return p.PortSerial()
@@ -300,7 +281,6 @@ func serialOf(w wire.Waker) uint32 {
 	return 0
 }
 
-// find returns a port; nil: it is not in the list.
 func (b *RxBase) find(serial uint32) *portTurns {
 	for i := range b.ports {
 		if b.ports[i].serial == serial {
@@ -310,7 +290,7 @@ func (b *RxBase) find(serial uint32) *portTurns {
 	return nil
 }
 
-// add adds a port. It reuses the memory of a forgotten port if there is one.
+// add adds a port, in the memory of a forgotten one if there is one.
 func (b *RxBase) add(serial uint32) *portTurns {
 	n := len(b.ports)
 	if n < cap(b.ports) {
@@ -323,15 +303,14 @@ func (b *RxBase) add(serial uint32) *portTurns {
 	return p
 }
 
-// idle reports whether a port has no waiters and no turn.
 func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 
-// Waiting reports whether senders wait. It needs no lock: a caller that has made buffers visible
-// before the call misses no sender.
+// Waiting reports whether senders wait, and needs no lock. A caller that has made buffers visible before misses
+// no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
-// WakeNext selects waiting ports for turns, and all waiters without a port; Unlock wakes them. The
-// device model calls it when the driver has posted buffers.
+// WakeNext makes Unlock wake ports whose turn is next, and the waiters without a port. It is called under the
+// lock when the driver has posted buffers.
 func (b *RxBase) WakeNext() {
 	b.posts++
 	b.wakeOthers()
@@ -346,7 +325,6 @@ func (b *RxBase) WakeNext() {
 	b.giveTurns(true)
 }
 
-// forget removes the ports from index n on, and keeps their memory for add.
 func (b *RxBase) forget(n int) {
 	for i := n; i < len(b.ports); i++ {
 		p := &b.ports[i]
@@ -356,8 +334,7 @@ func (b *RxBase) forget(n int) {
 	b.ports = b.ports[:n]
 }
 
-// WakeAll makes Unlock wake all waiters, and ends all turns: the buffers for these turns will not
-// come.
+// WakeAll makes Unlock wake all waiters, and ends all turns. It is called under the lock.
 func (b *RxBase) WakeAll() {
 	b.wakeOthers()
 	for i := range b.ports {
@@ -379,7 +356,8 @@ func (b *RxBase) wakeOthers() {
 // Err returns the error that stopped the queue.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue and wakes all waiters. It returns false if the queue has stopped already.
+// Fail stops the queue and wakes all waiters. It returns false if the queue has stopped already. It is called
+// under the lock.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false
@@ -389,6 +367,5 @@ func (b *RxBase) Fail(err error) bool {
 	return true
 }
 
-// Restart clears the error. The device model calls it when the driver has set the queue up again,
-// or ended it.
+// Restart clears the error.
 func (b *RxBase) Restart() { b.err = nil }

@@ -11,11 +11,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// waitRing is a device model's receive queue with only what waiting needs.
+// waitRing is a receive queue with only what waiting needs.
 type waitRing struct {
 	nic.RxBase
 	buffers bool
-	moved   bool // AwaitBuffers wakes all waiters, as virtio's may
+	moved   bool // AwaitBuffers wakes all waiters
 	stopped []error
 }
 
@@ -29,19 +29,17 @@ func (q *waitRing) AwaitBuffers() bool {
 func (q *waitRing) Buffers() int { return 0 }
 
 func (q *waitRing) Stopped(err error) {
-	q.Lock() // Stopped is called without the lock
+	q.Lock() // without the lock
 	defer q.Unlock()
 	q.stopped = append(q.stopped, err)
 }
 
-// locked calls f under the lock.
 func (q *waitRing) locked(f func()) {
 	q.Lock()
 	defer q.Unlock()
 	f()
 }
 
-// newWaitRing makes a waitRing without buffers.
 func newWaitRing() *waitRing {
 	q := new(waitRing)
 	q.Init(q)
@@ -52,8 +50,7 @@ type wakes int
 
 func (w *wakes) Wake() { *w++ }
 
-// Senders wait while there are too few buffers and the queue runs. Each is woken once, after the
-// lock is released.
+// Senders that wait are woken once, after the lock is released.
 func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	q := newWaitRing()
 	var a, b wakes
@@ -113,11 +110,11 @@ func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	expect("restarted", 2, 1, true)
 }
 
-// countRing is a receive queue that counts its buffers, each for one frame.
+// countRing is a receive queue whose buffers have no memory, each for one frame.
 type countRing struct {
 	nic.RxBase
 	buffers int
-	short   int // buffers in the ring when a frame last found too few
+	short   int // buffers when a frame last found too few
 }
 
 func newCountRing() *countRing {
@@ -137,7 +134,6 @@ func (q *countRing) post(n int) {
 	q.WakeNext()
 }
 
-// locked calls f under the lock.
 func (q *countRing) locked(f func()) {
 	q.Lock()
 	defer q.Unlock()
@@ -158,8 +154,7 @@ func (q *countRing) take(n int, whole bool) int {
 	return n
 }
 
-// portQueue is a port's queue that always has frames; a round takes up to 32 buffers. Woken queues
-// are appended to ready.
+// portQueue is a port's queue that always has frames. Woken queues are appended to ready.
 type portQueue struct {
 	port  uint32
 	ready *[]*portQueue
@@ -187,7 +182,6 @@ func (s *portQueue) round(q *countRing) {
 	}
 }
 
-// sumOf returns what the queues took.
 func sumOf(qs []*portQueue) (n int) {
 	for _, s := range qs {
 		n += s.took
@@ -195,8 +189,7 @@ func sumOf(qs []*portQueue) (n int) {
 	return n
 }
 
-// Each port gets an equal share of a full receiver, whatever number of queues it waits with, and
-// each queue gets some. No queue stays asleep while there are free buffers.
+// Ports get equal shares of a full receiver, whatever number of queues each waits with.
 //
 // Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
@@ -204,7 +197,7 @@ func TestPortsTakeTurns(t *testing.T) {
 		t.Run(fmt.Sprint(posted), func(t *testing.T) {
 			q := newCountRing()
 			var ready []*portQueue
-			ports := map[int][]*portQueue{} // by their number of queues
+			ports := map[int][]*portQueue{}
 			for i, n := range []int{1, 16, 3} {
 				for range n {
 					s := &portQueue{port: uint32(i + 1), ready: &ready}
@@ -238,9 +231,7 @@ func TestPortsTakeTurns(t *testing.T) {
 	}
 }
 
-// When a turn ends, and only then, the port's next queue gets a turn, even if the last one sent
-// nothing; and so on, as long as there are buffers. A waiter that needs fewer buffers than the one
-// before it gets a turn too.
+// When a turn ends, and only then, the port's next queue gets a turn, as long as there are buffers.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
@@ -290,8 +281,7 @@ func TestTurnsPassOn(t *testing.T) {
 	testkit.Equal(t, "senders wait", q.Waiting(), false)
 }
 
-// A port that is ahead of a port that has a turn waits beside free buffers, and is woken when that
-// turn ends, whatever buffers are left.
+// A port that is ahead of a port that has a turn waits beside free buffers until that turn ends.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.

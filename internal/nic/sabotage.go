@@ -5,29 +5,27 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC, with which a user shows that tests detect it (package
-// sabotage lists the faults). It replaces parts of the NIC when the port makes them, or when the
-// port compiles a State. Nil or zero fields change nothing.
+// Sabotage is a deliberate fault of a NIC (package sabotage). Nil or zero fields change nothing.
 type Sabotage struct {
 	Name  string
-	Every uint32 // the fault hits one of Every occasions of a queue; 0: each
-	Seed  uint64 // selects which one of Every occasions
+	Every uint32 // one hit in Every occasions; 0: in each
+	Seed  uint64 // selects the occasion
 
-	Rx       func(RxQueue) RxQueue             // wraps each receive queue
-	Tx       func(TxQueue) TxQueue             // wraps each Sender's transmit queue
-	Out      func(Outlet) Outlet               // wraps each Sender's outlet
-	Steering func(control.State) control.State // changes a copy of the State to compile, but not the copy's slices
-	Ring     RingFault                         // fault of the receive rings, which the device model implements
+	Rx       func(RxQueue) RxQueue
+	Tx       func(TxQueue) TxQueue
+	Out      func(Outlet) Outlet
+	Steering func(control.State) control.State // changes a copy of the State, but not the copy's slices
+	Ring     RingFault
 }
 
-// RingFault is a fault of the marks that a device model writes to its rings.
+// RingFault is a fault of the marks in a device model's rings.
 type RingFault uint8
 
 // Ring faults.
 const (
 	NoRingFault    RingFault = iota
-	RingEnd                  // the device marks the first buffer of a frame of several buffers as the last one
-	RingGeneration           // a completion keeps the generation bit of the previous lap (models with generation bits)
+	RingEnd                  // the first buffer of a frame of several is marked as the last one
+	RingGeneration           // a completion keeps the generation bit of the previous lap
 )
 
 // Occasions count the occasions for a fault. One goroutine at a time uses them.
@@ -50,7 +48,7 @@ func (o *Occasions) Pass() {
 	o.left--
 }
 
-// RingFault returns the fault of the receive rings; NoRingFault if s is nil.
+// RingFault returns the fault of the receive rings.
 func (s *Sabotage) RingFault() RingFault {
 	if s == nil {
 		return NoRingFault
@@ -79,8 +77,8 @@ func (s *Sabotage) out(o Outlet) Outlet {
 	return s.Out(o)
 }
 
-// compile makes the steering of a State. With a fault of the steering it never reuses the old
-// compiled tables: they were compiled from a State that the fault had changed, not from old.state.
+// compile makes the steering of a State. With a fault of the steering it does not reuse compiled tables, which
+// come from a changed State.
 func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	fault := p.conf.Sabotage
 	if fault == nil || fault.Steering == nil {
@@ -99,7 +97,7 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 // valid until the next call or frame.
 func (m *Mover) Placed(off, n uint32) []dma.Segment { return m.placed(off, n) }
 
-// Copier returns the copier that moves the bytes, during a Put.
+// Copier returns the copier, during a Put.
 func (m *Mover) Copier() *dma.Copier { return m.c }
 
 // Space returns the receiver's address space.

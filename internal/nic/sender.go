@@ -13,122 +13,109 @@ import (
 // TxFrame is a frame on its way through a Sender.
 type TxFrame struct {
 	Packet wire.Packet
-	// Slot is the frame's number in its Sender, from 0 to Batch-1. The queue uses it as index of
-	// its own state of the frame, from Gather to Done or Abandon.
+	// Slot is the frame's number in its Sender, from 0 to Batch-1.
 	Slot int
 
-	since time.Time // of a held frame: since when its receiver has taken no held frame
+	since time.Time // since when the receiver has taken no held frame
 }
 
-// TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's
-// worker calls all methods; it calls Gather, Reload and Done inside the epoch of the queue's address
-// space. None of them may wait.
+// TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's worker calls
+// the methods; Gather, Reload and Done inside the epoch of SenderOptions.Space. None of them may wait.
 type TxQueue interface {
-	// Gather takes at most len(free) new frames from the ring, and describes the frames that the
-	// Sender has to send in free[:filled], in their order (ParseFrame, Meta, Prepare). taken also
-	// counts malformed frames, which Gather does not put into free: the queue disposes of them itself.
-	// After an error the Sender sends the filled frames and then stops the queue; later frames stay
-	// with the driver.
+	// Gather takes at most len(free) new frames from the ring, and describes the frames to send in free[:filled]
+	// (ParseFrame, Meta, Prepare). taken also counts malformed frames, which the queue disposes of itself. After an
+	// error the Sender sends the filled frames and then stops the queue.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again before each retry (RelocatePayload), because Send
-	// may have replaced its segments. moved: the address space has changed since Gather or the last
-	// Reload, so translations are void. ok is false if the frame's memory is gone: then the Sender
-	// drops the frame. An error stops the queue.
+	// Reload finds the payload of a held frame again before a retry (RelocatePayload). moved: translations are
+	// void. ok is false if the frame's memory is gone: then the Sender drops the frame. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
-	// Done returns frames to the driver, in this order. An error stops the queue.
+	// Done returns frames to the driver. An error stops the queue.
 	Done(fs []*TxFrame) error
-	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest
-	// frame. Abandon returns true if the frame is back in the ring for the next start; otherwise
-	// the Sender drops the frame.
+	// Abandon disposes of a held frame when the queue stops; the newest comes first. It returns true if the frame
+	// is back in the ring; otherwise the Sender drops the frame.
 	Abandon(f *TxFrame) (kept bool)
 	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
 	// it.
 	Publish() (call bool)
 	// Call interrupts the driver.
 	Call()
-	// Pending reports whether Gather would find a frame or an error. It must be cheap, because the
-	// Sender polls it.
+	// Pending reports whether Gather would find a frame or an error. It must be cheap.
 	Pending() bool
-	// Backlog is the approximate number of frames that Gather would find. full: together with the
-	// frames in flight they take nearly all of the ring, so the driver may be waiting. The Sender
-	// calls it only while frames fill the batch.
+	// Backlog is the approximate number of frames that Gather would find. full: the driver may be waiting for space
+	// in the ring.
 	Backlog() (frames int, full bool)
-	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more: there are
-	// frames already, for which no kick may come. DisableKick undoes EnableKick.
+	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more: there are frames
+	// already. DisableKick undoes it.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle lets the queue free memory that the held frames do not need. The worker calls it before it
-	// sleeps and when it ends, because the next frame may be far away.
+	// Idle lets the queue free memory that the held frames do not need.
 	Idle(held []*TxFrame)
-	// Stopped reports the error that has ended the worker. It is the worker's last call.
+	// Stopped reports the error that has ended the worker.
 	Stopped(err error)
 }
 
-// Outlet takes a Sender's frames. The Outlet of a device model's Sender is a Transmitter.
+// Outlet takes a Sender's frames.
 type Outlet interface {
-	// Send sends a batch and sets every Verdict.
+	// Send sends a batch and sets the Verdicts.
 	Send(batch []*wire.Packet)
-	// Dropped counts a packet that was Busy and that the Sender gives up.
+	// Dropped counts a packet that was Busy and is given up.
 	Dropped(p *wire.Packet, r wire.DropReason)
 }
 
 // SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // address space of ring and frames; nil: memory of this process, whose addresses do not change
+	Space    *dma.Space    // address space of ring and frames; nil: this process
 	Batch    int           // most frames in flight, held ones included
-	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: limits.Patience
+	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
 	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
-	Drain    bool          // Stop sends all frames in the ring, to receivers that take them at once
-	Pollers  *Pollers      // threads that serve the Sender; nil: it has a goroutine of its own
+	Drain    bool          // Stop sends the frames in the ring to receivers that take them at once
+	Pollers  *Pollers      // threads that serve the Sender; nil: a goroutine of its own
 }
 
-// Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames
-// to the driver, and holds frames that meet a busy receiver. When the receiver has buffers, the
-// worker sends its held frames again, before all new frames and in order, until patience ends. The
-// worker sleeps until a receiver, the driver or Stop wakes it, or a time is up.
+// Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames to the
+// driver, and holds frames that meet a busy receiver, to send them again later, in order.
 //
-// One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of
-// steps that depend on no stack or thread: Round does not wait, and the worker waits for a Sleeper,
-// a kick and a deadline. So one thread can serve several Senders (Pollers).
+// One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of steps that
+// depend on no stack or thread, so one thread can serve several Senders (Pollers).
 type Sender struct {
 	q     TxQueue
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
-	port  *Port // the port whose transmit queue this is; nil: the queue is RDMA's, or not a NIC's
+	port  *Port // nil: the queue is not a Transmitter's
 
-	stopping atomic.Bool   // set by Stop, which then wakes the worker
-	done     chan struct{} // the worker closes it; nil: no worker. Used by the control goroutine
+	stopping atomic.Bool
+	done     chan struct{} // the worker closes it; nil: no worker
 
 	// Used by the worker.
 	cores      int
 	kick       int        // the driver's eventfd; -1: the driver calls Wake
-	frames     []*TxFrame // frames[:held] are in flight, oldest first; the others are free
+	frames     []*TxFrame // frames[:held] are in flight
 	held       int
 	size       batchSize
 	batch      []*wire.Packet // the packets of frames, in the same order
-	disposed   []*TxFrame     // memory for the lists of settle and reload
+	disposed   []*TxFrame
 	late       lateFrames
-	generation uint64          // Generation of the space in which the held frames' segments are valid
-	armed      []wire.Waitable // receivers that will wake the Sender, from prepare to the end of the next step
+	generation uint64          // of the space in which the held frames' segments are valid
+	armed      []wire.Waitable // receivers that will wake the Sender
 	patience   Patience
-	clock      func() time.Time // clock for the times of held frames
+	clock      func() time.Time
 	receivers  receivers
-	kicked     bool  // the first kick has come, or Start does not require it: the worker may read the ring
-	started    bool  // the worker has disabled kicks in its first step
+	kicked     bool  // the worker may read the ring: the first kick has come, or is not required
+	started    bool  // the worker has disabled kicks
 	asked      bool  // prepare has enabled kicks
-	looks      int   // how often a poller has looked for the first kick
+	looks      int   // of a poller for the first kick
 	moved      int   // costOf of the frames done since a poller's last look
-	broken     error // error of the poller that ends this worker
+	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
-// SenderStats are the counters of frames that met a busy receiver.
+// SenderStats are counters about busy receivers.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
-	GaveUp  uint64 // frames dropped after waiting, or when the queue stopped
-	Slow    uint64 // part of GaveUp: dropped for a slow receiver, so that frames to others get slots
-	PutBack uint64 // frames that waited when the queue was stopped, and went back to the driver
+	GaveUp  uint64 // dropped after waiting, or when the queue stopped
+	Slow    uint64 // part of GaveUp: dropped for a slow receiver
+	PutBack uint64 // went back to the driver when the queue stopped
 }
 
 // NewSender makes a stopped Sender of a queue. Close frees it.
@@ -155,8 +142,8 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	return s, nil
 }
 
-// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the driver calls
-// Wake. With kickFirst the worker does not read the ring before the first kick.
+// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the driver calls Wake. With
+// kickFirst the worker does not read the ring before the first kick.
 func (s *Sender) Start(kick int, kickFirst bool) {
 	s.kick = kick
 	s.stopping.Store(false)
@@ -180,7 +167,6 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	})
 }
 
-// end is the worker's last step. err is the error that ended the worker; nil: Stop ended it.
 func (s *Sender) end(err error) {
 	s.disarm()
 	s.patience.Reset()
@@ -190,8 +176,7 @@ func (s *Sender) end(err error) {
 	}
 }
 
-// Stop ends the worker after a last round, in which it sends held frames once more. When it
-// returns, the worker does not touch the ring any more.
+// Stop ends the worker, perhaps after a last try to send held frames, and waits for it.
 func (s *Sender) Stop() {
 	if s.done == nil {
 		return
@@ -202,8 +187,7 @@ func (s *Sender) Stop() {
 	s.done = nil
 }
 
-// Started reports whether the last call was Start and not Stop. The worker may have ended on an
-// error.
+// Started reports whether the last call was Start and not Stop.
 func (s *Sender) Started() bool { return s.done != nil }
 
 // Close stops the Sender and closes its descriptor.
@@ -212,7 +196,7 @@ func (s *Sender) Close() {
 	s.sleep.Close()
 }
 
-// Wake implements wire.Waker: there are new frames. Any goroutine may call it, also after Close.
+// Wake implements wire.Waker: there may be new frames. Any goroutine may call it, also after Close.
 func (s *Sender) Wake() { s.sleep.Wake() }
 
 // Stats reads the counters.
@@ -222,7 +206,6 @@ func (s *Sender) Stats() SenderStats {
 		PutBack: c.putBack.v.Load()}
 }
 
-// run moves frames until Stop, or until an error of the queue.
 func (s *Sender) run() error {
 	s.cores = runtime.GOMAXPROCS(0)
 	for {
@@ -239,8 +222,7 @@ func (s *Sender) run() error {
 	}
 }
 
-// step runs a round. After Stop it runs the last round, after which the worker does not touch the
-// ring. Before the first kick it does nothing.
+// step runs a round; before the first kick it does nothing.
 func (s *Sender) step() (n int, ended bool, err error) {
 	last, full := s.stopping.Load(), s.held == len(s.frames)
 	if !s.kicked {
@@ -254,14 +236,12 @@ func (s *Sender) step() (n int, ended bool, err error) {
 	s.disarm()
 	if err != nil || last {
 		s.Release()
-		// In the last round: if held frames filled the batch, the ring may have more frames to drain.
+		// After a full batch the ring may have more frames to drain.
 		return n, err != nil || n == 0 && !full, err
 	}
 	return n, false, nil
 }
 
-// turn is a step run by a poller; if ended is true, the worker has ended, and the poller closes
-// done.
 func (s *Sender) turn() (n int, ended bool) {
 	if !s.kicked {
 		s.kicked = s.looks%firstKicks == 0 && s.sleep.kicks.Consume(s.kick)
@@ -278,8 +258,8 @@ func (s *Sender) turn() (n int, ended bool) {
 	return n, ended
 }
 
-// Round sends held and new frames, and publishes the completed ones. It returns the number of new
-// frames: 0 in the last round, unless SenderOptions.Drain is set.
+// Round sends held and new frames, and publishes completed ones. It returns the number of new frames. last: it
+// takes no new frames, unless SenderOptions.Drain is set.
 func (s *Sender) Round(last bool) (n int, err error) {
 	token := 0
 	if s.o.Space != nil {
@@ -301,8 +281,6 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch of SenderOptions.Space. After an error of
-// Gather it has sent all frames before the faulty one.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -330,14 +308,12 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	return n, err
 }
 
-// reload finds the memory of held frames again, because mappings may have changed during the sleep.
-// It drops frames whose memory is gone.
 func (s *Sender) reload(moved bool) (err error) {
 	gone := s.disposed[:0]
 	kept := 0
 	for i, f := range s.frames[:s.held] {
 		ok := true
-		if err == nil { // after an error the other frames stay held, for Release
+		if err == nil { // after an error the other frames stay held
 			ok, err = s.q.Reload(f, moved)
 		}
 		if ok || err != nil {
@@ -355,11 +331,11 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle returns finished frames to the driver, and holds frames whose receiver was busy. The
-// Sender held s.frames[:old] before.
+// settle returns finished frames to the driver, and holds frames whose receiver was busy. s.frames[:old] were
+// held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	busy := s.receivers.count(all, old, s.clock) // including frames that wait for links
+	busy := s.receivers.count(all, old, s.clock)
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.giveBack(all)
@@ -377,7 +353,7 @@ func (s *Sender) settle(old int) error {
 	kept := 0
 	for i, f := range all {
 		if v := &f.Packet.Verdict; v.Kind == wire.Busy && v.Until != 0 {
-			f.since = now // it waits for a link, not for a receiver
+			f.since = now
 			s.keep(kept, i)
 			kept++
 			continue
@@ -410,7 +386,6 @@ func (s *Sender) settle(old int) error {
 	return s.giveBack(done)
 }
 
-// giveBack returns frames to the driver, now or later (DelayCompletions).
 func (s *Sender) giveBack(fs []*TxFrame) error {
 	if s.o.Pollers != nil {
 		s.moved += costOf(fs)
@@ -421,14 +396,12 @@ func (s *Sender) giveBack(fs []*TxFrame) error {
 	return s.q.Done(fs)
 }
 
-// keep moves frame i to index k.
 func (s *Sender) keep(k, i int) {
 	s.frames[k], s.frames[i] = s.frames[i], s.frames[k]
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release ends the work on the queue: it puts held frames back into the ring or drops them, and
-// returns done frames to the driver. The worker calls it when it ends.
+// Release puts held frames back into the ring or drops them, and completes delayed frames.
 func (s *Sender) Release() {
 	if s.late.some() {
 		s.late.end()
@@ -448,7 +421,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim frees the long segment lists of frames that are not held.
+// trim frees long segment lists of frames that are not held.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])
@@ -456,6 +429,5 @@ func (s *Sender) trim() {
 	s.q.Idle(s.frames[:s.held])
 }
 
-// Frames returns the frames of a stopped Sender, in any order, for tests of device models which
-// check that the memory of the frames is bounded.
+// Frames returns the frames of a stopped Sender, for tests of device models.
 func (s *Sender) Frames() []*TxFrame { return s.frames }

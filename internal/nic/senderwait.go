@@ -8,9 +8,8 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Wait waits until there is work: the driver has more frames and the batch has space, a receiver of
-// held frames has buffers, or a time is up (timeLeft). If SenderOptions.Spin is set and no frame is
-// held, it polls the ring for a moment before it sleeps.
+// Wait waits until there is work or timeLeft is over. With SenderOptions.Spin it may poll the ring for a moment
+// before it sleeps, if no frame is held.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -24,11 +23,11 @@ func (s *Sender) Wait() error {
 	return err
 }
 
-// prepare asks receivers and the driver to wake the Sender. false: there is work already. The
-// caller has to call resume in both cases. The receivers stay armed until the end of the Sender's
-// next step, because the port's turn at a receiver (RxBase) lasts that long.
+// prepare asks receivers and the driver to wake the Sender. false: there is work already. The caller has to call
+// resume in both cases. Receivers stay armed until the end of the Sender's next step, because the port's turn
+// (RxBase) lasts that long.
 func (s *Sender) prepare() bool {
-	s.disarm() // a poller may have called prepare since the Sender's last step
+	s.disarm() // a poller may have called prepare since the last step
 	s.trim()
 	s.sleep.Park()
 	if s.held > 0 && !s.arm() {
@@ -44,7 +43,6 @@ func (s *Sender) prepare() bool {
 	return true
 }
 
-// resume disables the driver's kicks and calls Unpark.
 func (s *Sender) resume() {
 	if s.asked {
 		s.asked = false
@@ -53,7 +51,6 @@ func (s *Sender) resume() {
 	s.sleep.Unpark()
 }
 
-// spin polls for a moment, and reports whether there is work.
 func (s *Sender) spin() bool {
 	if !s.o.Spin || int(workers.Load()) >= s.cores {
 		return false
@@ -68,17 +65,16 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake the Sender when they have buffers. false: one of them
-// has buffers already.
+// arm makes the receivers of held frames wake the Sender. false: one of them has buffers already.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
-			continue // the frame waits for a link, for which timeLeft ends the sleep, or for the previous frame's receiver
+			continue // it waits for a link (timeLeft), or for the previous frame's receiver
 		}
 		if len(s.armed) == 0 {
 			s.count.waits.add(1)
-			s.sleep.port = f.Packet.From // all frames come from the same port
+			s.sleep.port = f.Packet.From // all frames come from one port
 		}
 		if !receiver.Arm(s.sleep) {
 			return false
@@ -88,7 +84,6 @@ func (s *Sender) arm() bool {
 	return true
 }
 
-// disarm cancels arm, and ends the turns that receivers gave the Sender.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)
@@ -108,7 +103,6 @@ func (s *Sender) timeLeft() time.Duration {
 	return left
 }
 
-// watch returns the Patience that must look at the clock during the sleep; nil: no frame is held.
 func (s *Sender) watch() *Patience {
 	if s.held == 0 {
 		return nil
@@ -116,16 +110,14 @@ func (s *Sender) watch() *Patience {
 	return &s.patience
 }
 
-// heldLeft returns how long the worker may sleep because of held frames: until the first one's
-// patience ends, a link is free, or the Sender has to judge receivers again; negative: no frame is
-// held.
+// heldLeft returns how long the worker may sleep because of held frames; negative: no frame is held.
 func (s *Sender) heldLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
 	limit := s.patience.limit()
 	left := limit
-	link := int64(math.MaxInt64) // when the first link is free: one read of the clock for all frames that wait for links
+	link := int64(math.MaxInt64) // when the first link is free
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
 		if until := f.Packet.Verdict.Until; until != 0 {
@@ -149,6 +141,5 @@ func (s *Sender) heldLeft() time.Duration {
 // spinTime bounds a worker's polling before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the running workers with a locked thread. If there are as many as cores, or more,
-// none of them polls.
+// workers counts the running workers with a locked thread. If they are as many as the cores, none of them polls.
 var workers atomic.Int32

@@ -11,14 +11,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A sender's counters include each packet that has reached its receiver before the counters are
-// read: for guests a transfer is over when its last byte has arrived.
+// A sender's counters include each packet that has reached its receiver before the counters are read.
 func TestWhatHasComeIsCounted(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,
 		Local: netip.MustParseAddrPort("10.0.0.1:1000"), Remote: netip.MustParseAddrPort("10.0.0.2:2000")})
 	testkit.OK(t, err)
-	// Each reader returns a count that rises by one with each packet that a sends to b.
+	// These counts rise by one with each packet from a to b.
 	readers := map[string]func() uint64{
 		"PortCounters": func() uint64 {
 			c, _ := a.port.PortCounters()
@@ -30,7 +29,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 		},
 		"QueueTraffic": func() uint64 {
 			_, tx := a.port.QueueTraffic(0)
-			return tx.Buffers / 2 // one for the headers, one for the payload
+			return tx.Buffers / 2 // for the headers and the payload
 		},
 		"ReadFlowCounter": func() uint64 {
 			c, _ := a.port.ReadFlowCounter(id)
@@ -52,7 +51,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 		b.rx.Lock()
 		b.rx.meets = func() {
 			go func() { after <- read() }()
-			for range 1000 { // gives the reader time to read, before a counts
+			for range 1000 { // time for the reader, before a counts
 				runtime.Gosched()
 			}
 		}

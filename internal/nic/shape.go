@@ -6,8 +6,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Shape limits a port's rate: it has the routes over links and memories that the port's packets
-// take, by the memory where their payload lies.
+// Shape limits a port's rate by the routes over links and memories that its packets take.
 type Shape struct {
 	Tx, Rx           Routes
 	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
@@ -16,7 +15,7 @@ type Shape struct {
 // CopyRoutes are the routes between a GPU and host memory.
 type CopyRoutes struct {
 	Host  *shape.Route
-	Nodes [dma.MaxNodes]*shape.Route // host memory on a NUMA node; nil: as Host
+	Nodes [dma.MaxNodes]*shape.Route // nil: as Host
 }
 
 func (r *CopyRoutes) route(node int) *shape.Route {
@@ -29,10 +28,10 @@ func (r *CopyRoutes) route(node int) *shape.Route {
 // Routes are the routes of one direction. A packet with payload in several memories takes the route
 // of the first GPU.
 type Routes struct {
-	Host    *shape.Route               // payload in host memory, or no payload
-	Nodes   [dma.MaxNodes]*shape.Route // payload in host memory on a NUMA node; nil: as Host
-	Direct  [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory, by GPU number
-	Bounced [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory that is bounced through host memory, by GPU number
+	Host    *shape.Route               // payload in host memory, or none
+	Nodes   [dma.MaxNodes]*shape.Route // nil: as Host
+	Direct  [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory
+	Bounced [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory, through host memory
 }
 
 func (r *Routes) route(w *bytesByMem, bounced bool) *shape.Route {
@@ -47,13 +46,12 @@ func (r *Routes) route(w *bytesByMem, bounced bool) *shape.Route {
 	return r.Direct[w.gpu-1]
 }
 
-// use is a packet's load on the links; buffers is the number of buffers that hold it.
 func use(p *wire.Packet, buffers uint32) shape.Use {
 	return shape.Use{Payload: p.PayloadLen, Header: uint32(len(p.Header)), Buffers: buffers, Wire: p.WireLen()}
 }
 
-// WireBytes returns the number of bytes on the wire of these packets, which become segments frames
-// with headers of the mean length. It does not count the padding of short frames.
+// WireBytes returns the bytes on the wire of these packets, which become segments frames with headers of the
+// mean length, without the padding of short frames.
 func WireBytes(payload, header, packets, segments uint64) float64 {
 	if packets == 0 {
 		return 0
@@ -61,30 +59,29 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+wire.EtherOverhead)
 }
 
-// gate lets packets of a batch into links, in their order. A packet that finds its links in use
-// reserves them for a later time; up to turn bytes of a batch may wait with a reservation, and all
-// packets behind them wait without a reservation. So queues that share a link use it in turn.
+// gate lets packets of a batch into links, in their order. A packet that finds its links in use reserves them
+// for a later time; up to turn bytes of a batch may have a reservation.
 type gate struct {
 	shape *Shape
-	now   int64  // time by shape.Now; 0: gate has not read the clock
-	until int64  // when the links of the first waiting packet are free; 0: no packet waits
-	last  int64  // start time of the last packet
-	turn  uint32 // bytes that wait with a reservation
+	now   int64 // 0: not read yet
+	until int64 // when the links of the first waiting packet are free; 0: none waits
+	last  int64
+	turn  uint32
 }
 
-// turn is how many bytes of a queue may wait with a reservation: one packet of the greatest length.
+// turn is how many bytes of a queue may wait with a reservation.
 const turn = MaxFrame
 
-// passes reports whether a packet may pass now. start is when its reserved links are free; 0: it
-// has no reservation yet. With alone only the first waiting packet of a batch gets a reservation.
+// passes reports whether a packet may pass now; otherwise it makes it Busy. start is when its reserved links are
+// free; 0: no reservation. With alone only the first waiting packet of a batch gets one.
 func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use, alone bool) bool {
-	if g.now == 0 || *start > g.now { // read the clock again: time may have passed since
+	if g.now == 0 || *start > g.now { // time may have passed
 		g.now = shape.Now()
 	}
 	if *start == 0 {
 		if g.until != 0 && (alone || g.turn+p.Len() > turn) {
 			p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
-			g.turn = turn // all packets behind it wait too
+			g.turn = turn // packets behind it wait too
 			return false
 		}
 		*start = max(r.Take(g.now, u), 1)
@@ -102,15 +99,12 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	return false
 }
 
-// leaves reports whether a packet may leave now over its sender's links. Otherwise it has set the
-// packet's verdict (Busy).
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
 	return g.passes(p, &p.Leaves, g.shape.Tx.route(w, !direct), use(p, w.buffers), false)
 }
 
-// arrives reports whether a packet may come in now over its receiver's links. Otherwise it has set
-// the packet's verdict (Busy). The port does not know the packet's buffers yet, so arrives uses the
-// links of the queue's previous packet.
+// arrives reports whether a packet may come in now. Its buffers are not known yet, so it takes the links of the
+// queue's previous packet.
 func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	if rq.way == nil {
 		rq.way = d.gate.shape.Rx.Host
@@ -122,7 +116,6 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	return d.gate.passes(p, p.Progress.Arrives(), rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
-// took records the route and the number of buffers of the packet that the queue has just taken.
 func (rq *rxQueue) took(s *Shape) {
 	w := &rq.mover.byMem
 	rq.way, rq.pieces = s.Rx.route(w, w.bounced > 0), w.buffers

@@ -7,18 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var signal = [8]byte{1} // the value written to an eventfd
+var signal = [8]byte{1}
 
-// sharedFD is an eventfd that its owner may close while other goroutines write it: the last user
-// closes the descriptor.
+// sharedFD is an eventfd that its owner may close while other goroutines write it: the last user closes the
+// descriptor.
 //
-// It is not an os.File. A write to an os.File waits in Go's netpoller, unless the descriptor is
-// blocking when the os.File is made. But that flag belongs to the open file, which the peer shares:
-// if it were blocking, the peer's reads would block too until the next signal.
+// It is not an os.File, whose writes depend on O_NONBLOCK, a flag of the open file, which the peer shares.
 type sharedFD struct {
 	fd     int
 	users  atomic.Int32 // goroutines inside do, and the owner; 0: closed
-	closed atomic.Bool  // the owner has called close
+	closed atomic.Bool
 }
 
 // init takes ownership of an eventfd.
@@ -35,8 +33,7 @@ func (s *sharedFD) do(f func(fd int)) {
 	}
 }
 
-// signal writes the eventfd once. It ignores errors: a full counter is a signal already, and any
-// other error hurts only the peer that passed the eventfd.
+// signal writes the eventfd once. It ignores errors: a full counter is a signal already.
 func (s *sharedFD) signal() {
 	if !s.enter() {
 		return
@@ -67,41 +64,38 @@ func (s *sharedFD) leave() {
 	}
 }
 
-// close releases the owner's use; only the owner calls it. It does not wait for other users.
+// close releases the owner's use, and does not wait for other users.
 func (s *sharedFD) close() {
 	if !s.closed.Swap(true) {
 		s.leave()
 	}
 }
 
-// EventReader reads eventfds that a frontend shares with us. It contains the buffer for a read, so
-// that Consume does not allocate one for each call.
+// EventReader reads eventfds without an allocation for each read.
 type EventReader struct {
 	b   [8]byte
 	iov [1][]byte
 }
 
-// Consume reads an eventfd and reports whether there was a signal. From Linux 5.8 on it never
-// blocks, whatever O_NONBLOCK says: that flag belongs to the open file, and a frontend could clear
-// it.
+// Consume reads an eventfd and reports whether there was a signal. From Linux 5.8 on it never blocks, whatever
+// O_NONBLOCK is.
 func (r *EventReader) Consume(fd int) bool {
 	r.iov[0] = r.b[:]
 	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
-	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8: the flag decides
+	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8
 		n, err = unix.Read(fd, r.b[:])
 	}
 	return err == nil && n == len(r.b)
 }
 
-// event is an eventfd of this process, by which goroutines wake its owner, a goroutine that sleeps.
+// event is an eventfd by which goroutines wake its owner, a goroutine that sleeps.
 //
-// The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine
-// that has work for the sleeper makes the work visible first, and then calls Wake. So either the
-// sleeper sees the work, or Wake sees that the sleeper sleeps.
+// The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine that has work
+// for the sleeper makes the work visible first, and then calls Wake.
 type event struct {
 	file   sharedFD
 	parked atomic.Bool
-	b      [8]byte // memory for consume
+	b      [8]byte // scratch of consume
 }
 
 func (e *event) open() error {
@@ -113,21 +107,19 @@ func (e *event) open() error {
 	return nil
 }
 
-// Wake implements wire.Waker. It makes a system call only between Park and Unpark. It may be called
-// after Close.
+// Wake implements wire.Waker. It may be called after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {
 		e.file.signal()
 	}
 }
 
-// Park marks the owner as about to sleep: from now on Wake signals.
+// Park announces a sleep: from now on Wake signals.
 func (e *event) Park() { e.parked.Store(true) }
 
 // Unpark cancels Park. A Wake in progress may end the next sleep early.
 func (e *event) Unpark() { e.parked.Store(false) }
 
-// consume reads the signals, if there are any.
 func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
 
 // Close closes the descriptor. The owner must not be asleep.

@@ -7,12 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper lets a goroutine, such as a transmit worker, sleep in ppoll, until Wake is called, a
-// driver kicks, or time is up. It does not use Go's netpoller. The protocol is Park, look for work,
-// Sleep or Unpark (see event).
+// Sleeper lets a goroutine sleep in ppoll, not in Go's netpoller, until Wake is called, a driver kicks, or time
+// is up. The protocol is Park, look for work, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
-	port    uint32 // wire.Link.Serial of the Sender's port; 0: no port
+	port    uint32 // 0: no port
 	kicks   EventReader
 	fds     [2]unix.PollFd
 	watched [1]*Patience
@@ -31,14 +30,13 @@ func NewSleeper() (*Sleeper, error) {
 // PortSerial implements PortWaker.
 func (s *Sleeper) PortSerial() uint32 { return s.port }
 
-// Sleep sleeps until Wake, until a signal in kick (a frontend's eventfd; -1: none), or for at most
-// d (negative: no limit). It may end early. It consumes the signals, and reports whether kick had
-// one.
+// Sleep sleeps until Wake, until a signal in kick (a frontend's eventfd; -1: none), or for at most d (negative:
+// no limit). It may end early. It consumes the signals, and reports whether kick had one.
 func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 	return s.sleep(kick, d, nil)
 }
 
-// sleep does the work of Sleep; if p is not nil, p looks at the clock once a Step meanwhile.
+// sleep is Sleep, during which p, if not nil, looks at the clock once a Step.
 func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, err error) {
 	defer s.Unpark()
 	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
@@ -53,13 +51,12 @@ func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, er
 	return s.fds[1].Revents != 0 && s.kicks.Consume(kick), nil
 }
 
-// nap lets a thread sleep in ppoll.
 type nap struct {
 	step unix.Timespec
 }
 
-// poll waits until there is an event of fds, or for d (negative: no limit). Meanwhile each non-nil
-// Patience in watch looks at the clock once a Step. It may end early.
+// poll waits until there is an event of fds, or for d (negative: no limit). Meanwhile each non-nil Patience in
+// watch looks at the clock once a Step. It may end early.
 func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error {
 	step := time.Duration(-1)
 	for _, p := range watch {

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A sleeper wakes on Wake, on its driver's kick, whose signals it consumes, and when time is up,
-// but not on a Wake from before its Park.
+// A sleeper wakes on Wake, on a kick, and when time is up, but not on a Wake from before its Park.
 func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)
@@ -23,7 +22,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 		testkit.OK(t, err)
 		return kicked
 	}
-	s.Wake() // it does not sleep
+	s.Wake()
 	if s.Signaled() {
 		t.Error("a Wake cost a system call without a sleeper")
 	}
@@ -39,7 +38,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	if sleep(kick, -1) || s.Signaled() {
 		t.Error("woken, and said to be kicked, or the signal was not taken")
 	}
-	s.Wake() // it does not sleep any more
+	s.Wake()
 	if s.Signaled() {
 		t.Error("a Wake after the sleep cost a system call")
 	}
@@ -55,8 +54,6 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	}
 }
 
-// A sleeper that parks, looks and sleeps misses no work that a goroutine made visible before it
-// called Wake.
 func TestSleeperMissesNoWake(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)
@@ -79,7 +76,7 @@ func TestSleeperMissesNoWake(t *testing.T) {
 			seen.Add(1)
 			continue
 		}
-		if _, err := s.Sleep(-1, -1); err != nil { // a lost wake would block for ever here
+		if _, err := s.Sleep(-1, -1); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,20 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// steering decides how a port treats packets: a State, and the tables compiled from it. It is
-// immutable, except for the counts of flow counters. The port replaces it as a whole, and uses one
-// steering for a whole batch.
+// steering is a State, and the tables compiled from it. It is immutable, except for the counts of flow counters.
 type steering struct {
 	state        *control.State
 	rules        *splitter.Rules
 	rss          *splitter.RSS
-	splits       []control.Split // of the State
+	splits       []control.Split
 	flowCounters []*flowCounter
 }
 
-// compile makes the steering of a State. It reuses the tables of unchanged rules and RSS, and
-// remaining flow counters keep their counts. old is the previous steering, empty at first and after
-// reset.
+// compile makes the steering of a State. What has not changed comes from old, the previous steering.
 func compile(s *control.State, old *steering) (*steering, error) {
 	rules, err := compileRules(s.Rules, old)
 	if err != nil {
@@ -46,7 +42,7 @@ func compile(s *control.State, old *steering) (*steering, error) {
 	return n, nil
 }
 
-// counter returns the flow counter with an id; nil: none.
+// counter returns a flow counter by id; nil: none.
 func (s *steering) counter(id uint32) *flowCounter {
 	for _, m := range s.flowCounters {
 		if m.id == id {
@@ -56,8 +52,8 @@ func (s *steering) counter(id uint32) *flowCounter {
 	return nil
 }
 
-// compileRules makes the table of a list of rules. If the list is the old one, or the old one plus
-// one rule, the cost is a comparison and a copy; otherwise it compiles all rules.
+// compileRules makes the table of a list of rules. If the list is the old one, with at most one more rule, it
+// compiles at most that rule.
 func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
 	if old.state != nil {
 		n := len(old.state.Rules)
@@ -98,12 +94,11 @@ func rule(r *control.FlowRule) splitter.Rule {
 	return s
 }
 
-// route is where a packet goes.
 type route struct {
-	home    int // the queue of its flow
-	q       int // the queue that gets the packet
+	home    int // queue of its flow
+	q       int // queue that gets the packet
 	split   bool
-	unsplit bool   // the packet should be split, but cannot be
+	unsplit bool   // it should be split, but cannot be
 	hlen    uint32 // bytes for the header buffer, if split
 	hashed  bool
 	hash    uint32
@@ -133,7 +128,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 			r.home = int(to)
 		case r.hashed:
 			r.home = int(s.rss.Queue(r.hash))
-		default: // packets without a hash go to the table's first queue
+		default: // no hash
 			r.home = int(s.rss.Table[0])
 		}
 	}
@@ -143,7 +138,6 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	p.split(s, pkt, r)
 }
 
-// split completes a route that has home and hash.
 func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.q, r.split, r.unsplit, r.hlen = r.home, false, false, 0
@@ -153,7 +147,7 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	}
 	n, ok := h.SplitLen(p.conf.HeaderLimit)
 	if h.Class != splitter.TCP {
-		n = pkt.Len() // the whole frame
+		n = pkt.Len()
 		ok = ok && n <= p.conf.HeaderLimit
 	}
 	if !ok {
@@ -166,8 +160,6 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	r.split, r.hlen = true, n
 }
 
-// hashTypes are the types of packets that RSS can hash: TCP and UDP by 4-tuple, and all IP packets by
-// 2-tuple.
 const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
 	control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
 
@@ -189,16 +181,15 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	return 0, false
 }
 
-// change carries out a command: f changes a copy of the State, and change compiles this copy and
-// makes it the port's State. On an error the State stays the same.
+// change makes a copy of the State, changed by f, the port's State. On an error the State stays.
 func (p *Port) change(f func(s *control.State) error) error {
-	defer p.flushHeld() // flows may now move to other queues: no frame must overtake a held one of its flow
+	defer p.flushHeld() // flows may now move to other queues, and must not overtake their held frames
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changeLocked(f)
 }
 
-// add calls change for a command that adds an object and returns its id.
+// add is change for a command that adds an object and returns its id.
 func (p *Port) add(f func(s *control.State) (id uint32, err error)) (id uint32, err error) {
 	err = p.change(func(s *control.State) (err error) {
 		id, err = f(s)
@@ -223,14 +214,11 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// defaultTableLen is the length of the default table: one entry for each of MaxQueuePairs queues.
 const defaultTableLen = 128
 
-// defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive
-// queues in use, as drivers that send no commands on the control channel (the kernel's virtio_net
-// and gve) expect. A driver that sends commands binds queues, so after its Hello (Info) the table
-// has only queue 0, unless the driver lays out the queues itself (QueueSplits). The caller holds
-// mu.
+// defaultRSS is the table that applies until a driver sets RSS: it spreads flows over the receive queues in use.
+// But a driver that sends commands binds queues, so for it the table has only queue 0, unless QueueSplits is
+// set. The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
 		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
@@ -242,8 +230,7 @@ func (p *Port) defaultRSS() []uint16 {
 	return []uint16{0}
 }
 
-// applyDefaultRSS applies the default table if it has changed and no driver has set RSS. The caller
-// holds mu.
+// applyDefaultRSS applies the default table unless a driver has set RSS. The caller holds mu.
 func (p *Port) applyDefaultRSS() {
 	table := p.defaultRSS()
 	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {
@@ -253,11 +240,10 @@ func (p *Port) applyDefaultRSS() {
 		s.RSS.Table = table
 		return nil
 	})
-	p.flushSoon() // not flushHeld: the caller holds mu, and may be the Monitor, which must not block in an interrupt
+	p.flushSoon() // not flushHeld: the caller holds mu, and must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use, from which the port makes the default RSS table
-// (defaultRSS). A table that a driver has set stays.
+// SetDefaultRSS sets the receive queues in use, over which the default RSS table spreads flows.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// commandPort makes a port whose queues never see a packet.
+// commandPort makes a port whose queues see no packets.
 func commandPort(t testing.TB, c Config) *Port {
 	t.Helper()
 	c.Name, c.MAC, c.MTU, c.QueuePairs, c.HeaderLimit = "a", wire.MAC{2, 0, 0, 0, 0, 1}, 1500, 4, 256
@@ -56,8 +56,7 @@ func anyRule(t *rapid.T) control.FlowRule {
 	return r
 }
 
-// TestSteeringIsTheState: after any commands, refused ones too, a port steers as if its State had
-// been compiled from nothing.
+// After any commands a port steers as if its State had been compiled from nothing.
 func TestSteeringIsTheState(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := commandPort(t, Config{})
@@ -112,8 +111,7 @@ func TestSteeringIsTheState(t *testing.T) {
 	})
 }
 
-// TestCommandsOneAfterAnother: concurrent commands all take effect, and concurrent lookups see the
-// rules before or after each command.
+// Concurrent commands all take effect, and lookups see the rules before or after each command.
 func TestCommandsOneAfterAnother(t *testing.T) {
 	p := commandPort(t, Config{})
 	always := control.FlowRule{Proto: 6, DstPort: 443, Queue: 2}
@@ -162,7 +160,7 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// TestMetersCountOn: a flow counter keeps its counts while other commands run, until it is deleted.
+// A flow counter keeps its counts while other commands run.
 func TestMetersCountOn(t *testing.T) {
 	p := commandPort(t, Config{})
 	m := control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:5"),
@@ -209,7 +207,6 @@ func TestMetersCountOn(t *testing.T) {
 	read(ids[0], 1)
 }
 
-// TestDefaultRSS: when flows are spread over the queues in use, and when not.
 func TestDefaultRSS(t *testing.T) {
 	table := []uint16{3, 2}
 	set := func(table ...uint16) func(*Port) error {
@@ -285,7 +282,7 @@ func BenchmarkAddRules(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxRules, "ns/rule")
 }
 
-// BenchmarkSteer finds the queue and the split of a TCP packet, by RSS and by a rule.
+// BenchmarkSteer finds the queue and the split of a TCP packet.
 func BenchmarkSteer(b *testing.B) {
 	for _, rules := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {

@@ -10,40 +10,36 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Transmitter is the port's part of one transmit queue. It belongs to that queue's goroutine, which
-// dma.Go must have started, and which must be inside the epoch of the port's address space during
-// Send.
+// Transmitter is the port's part of one transmit queue. It belongs to one goroutine, started by dma.Go, which is
+// inside the epoch during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
-	delta  delta // of the current batch
+	delta  delta
 
-	// Send holds uncounted from the delivery of a batch until it has counted the batch. Readers of
-	// counters take uncounted first, so that they find every packet counted that a receiver has read.
-	// Send holds it for one batch at most, because Deliver does not wait.
+	// uncounted is held from the delivery of a batch until it is counted: readers of counters, which take it, find
+	// every packet counted that a receiver has read.
 	uncounted sync.Mutex
 	out       Counters
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // host memory for the GPU payload of one batch, made when first needed
+	bounce []dma.Segment // memory for the GPU payload of one batch
 	marks  []mark
-	run    []*wire.Packet // the batch without the control channel's frames
+	run    []*wire.Packet // without control frames
 	host   []dma.Segment  // segments of bounce that replace GPU payload
 	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet
 }
 
-// mark records where a packet's payload lies before the port may move it.
 type mark struct {
 	header uint32
-	skip   bool // the packet is a control frame, or waits for a link
+	skip   bool // a control frame, or it waits for a link
 	byMem  bytesByMem
 }
 
-// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it for
-// its counters.
+// NewTransmitter makes a Transmitter for batches of at most batch packets.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
@@ -55,9 +51,8 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send carries out the control frames of a batch, delivers the other packets to the wire, and
-// counts them. It sets every Verdict. ParseFrame and Prepare have made the packets, or they are
-// retries (RelocatePayload), in their old order.
+// Send carries out the control frames of a batch, delivers the other packets, and counts them. It sets every
+// Verdict. The packets are prepared, or they are retries (RelocatePayload), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -96,7 +91,6 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 	t.flush()
 }
 
-// flush adds the counts of a batch.
 func (t *Transmitter) flush() {
 	t.delta.flush(&t.out)
 	if t.flows != nil {
@@ -104,7 +98,6 @@ func (t *Transmitter) flush() {
 	}
 }
 
-// settle waits until t has counted the packets that it has delivered.
 func (t *Transmitter) settle() {
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
@@ -116,7 +109,7 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 		link.Deliver(t.Worker, run)
 		return
 	}
-	for _, p := range run { // the port is not attached yet, or its link is down
+	for _, p := range run { // not attached yet, or the link is down
 		p.Verdict = wire.Drop(wire.DropStopped)
 		if link != nil {
 			link.GaveUp(t.Worker, p, wire.DropStopped)
@@ -124,9 +117,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost copies a packet's GPU payload to host memory, as the GPU's copy engine would, for a NIC
-// that cannot read the GPU's memory. used is the number of slots of bounce that earlier packets of
-// the batch take; toHost returns the number with this packet's.
+// toHost copies a packet's GPU payload to slot used of bounce, for a NIC that cannot read the GPU's memory. It
+// returns the next free slot.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -137,8 +129,7 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
 	dst := t.host[used : used+1 : used+1]
 	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
-		// The payload's memory is gone. The receiver's copy will meet the same fault, and the receiver
-		// drops the packet.
+		// The payload's memory is gone: the receiver's copy will meet the same fault.
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
@@ -172,7 +163,7 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	}
 }
 
-// Dropped implements Outlet: it counts a packet that was Busy and that the Sender gave up.
+// Dropped implements Outlet.
 func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, r)
@@ -193,14 +184,13 @@ func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 	}
 }
 
-// Discard counts a frame that the device model returned to its driver without making a packet of
-// it, by reason.
+// Discard counts a frame that the device model returned to its driver without making a packet of it.
 func (t *Transmitter) Discard(r wire.DropReason) {
 	t.discard(0, r)
 	t.delta.flush(&t.out)
 }
 
-// discard counts a frame that the NIC drops before the wire, with the reason also at the link.
+// discard counts a frame that the NIC drops before the wire.
 func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	t.delta.drop(payload)
 	if link := t.port.link.Load(); link != nil {
@@ -208,8 +198,7 @@ func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	}
 }
 
-// isControl reports whether a packet is a control frame for the port. A control frame with a VLAN
-// tag is not for the port: the wire drops it.
+// isControl reports whether a packet is a control frame for the port: one without VLAN tags.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// queuesOf makes n more transmit queues of a NIC.
 func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 	o.Space, o.Batch = d.tx.space, toyBatch
 	for range n {
@@ -29,9 +28,8 @@ type turnWaker struct {
 func (w *turnWaker) PortSerial() uint32 { return w.port }
 func (w *turnWaker) Wake()              { w.woken = true }
 
-// A sender that never sleeps, because it also sends to others or is polled, looks for buffers
-// before a waiting sender can run, or before it is woken. Both get equal shares all the same. When
-// the other has no more frames, the sender that is awake gets all buffers.
+// A sender that never sleeps looks for buffers before a waiting sender can run; both get equal shares all the
+// same.
 //
 // Invariant: nic: A sender that is awake takes at most its port's share.
 func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
@@ -86,9 +84,8 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 	}
 }
 
-// Receivers post, a few at a time, exactly as many buffers as frames are sent to them. Each frame
-// arrives, except frames of queues that are stopped now and then. All senders wait for two
-// receivers, and none stays asleep while there is a buffer.
+// Receivers post exactly as many buffers as frames are sent to them, and each frame arrives unless its queue was
+// stopped.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
@@ -142,7 +139,7 @@ func turnsLoseNoWake(t *testing.T, o nic.SenderOptions, rnd *rand.Rand) {
 			q.Start(-1, false)
 		}
 	}
-	var gaveUp, slow uint64 // slow: a loaded machine may post late
+	var gaveUp, slow uint64 // a loaded machine may post late
 	for _, q := range qs {
 		testkit.Eventually(t, "each frame has come back", func() bool {
 			q.mu.Lock()

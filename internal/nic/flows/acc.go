@@ -7,28 +7,25 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// accs is the number of accumulators of a Shard: the Shard counts the packets of up to accs flows
-// before it adds the counts to the rows of these flows.
 const accs = 8
 
-// Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its
-// Shard.
+// Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its Shard.
 type Acc struct {
 	flow  splitter.Flow
 	flags uint8
-	begun bool   // first and top are set
+	begun bool
 	first uint32 // sequence number of the first byte of payload
 	top   uint32 // sequence number behind the highest byte
-	bytes uint32 // payload bytes of this batch not counted in Again
-	Rule  uint32 // the flow rule that steers the flow; 0: none. The Shard's owner sets it
-	Peer         // the latest acknowledgment of this batch
+	bytes uint32 // bytes not counted in Again
+	Rule  uint32 // flow rule that steers the flow; 0: none. The Shard's owner sets it
+	Peer
 	Counts
 }
 
-// Fresh reports whether the Acc has counted no packet and no dropped payload yet.
+// Fresh reports whether the Acc has counted no packet and no lost payload yet.
 func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
 
-// At returns the Acc of a flow. Only the Shard's owner calls At and Flush.
+// At returns the Acc of a flow. Only the Shard's owner may call it.
 func (s *Shard) At(f *splitter.Flow) *Acc {
 	if s.place < s.n && s.accs[s.place].flow == *f {
 		return &s.accs[s.place]
@@ -49,15 +46,15 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	return a
 }
 
-// Acked records the acknowledgment number and the unscaled window of a TCP packet, which describe
-// the other direction of the connection, unless the Acc has a later acknowledgment.
+// Acked records the acknowledgment number and the unscaled window of a TCP packet, unless a later acknowledgment
+// is known.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}
 	}
 }
 
-// TCP records a TCP packet: its flags, and the sequence numbers of its n bytes of payload.
+// TCP records a packet's flags, and the sequence numbers of its n bytes of payload.
 func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	a.flags |= flags
 	if flags&splitter.SYN != 0 {
@@ -81,14 +78,14 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed prevents a peer from choosing flows that all have the same place in an index. The RSS hash
-// would not prevent this, because a guest chooses the key of that hash.
+// seed prevents a peer from choosing flows with the same place in an index. A guest chooses the key of the RSS
+// hash.
 var seed = maphash.MakeSeed()
 
-// hashOf returns a flow's hash for the index. Tests replace it.
+// hashOf is a variable for tests.
 var hashOf = func(f *splitter.Flow) uint64 { return maphash.Comparable(seed, *f) }
 
-// Flush adds the accumulated counts to the rows of the flows.
+// Flush adds the accumulated counts to the rows. Only the Shard's owner may call it.
 func (s *Shard) Flush() {
 	if s.n == 0 {
 		return
@@ -104,10 +101,9 @@ func (s *Shard) Flush() {
 	s.n = 0
 }
 
-// take adds a batch's counts of the flow to its row.
 func (r *row) take(a *Acc, now int64) {
 	r.last = now
-	if a.flags&splitter.SYN != 0 { // a connection begins, maybe a new one on the same ports
+	if a.flags&splitter.SYN != 0 { // perhaps a new connection
 		r.begun, r.Known = false, false
 	}
 	if a.Known && (!r.Known || int32(a.Ack-r.Ack) >= 0) {

@@ -1,20 +1,12 @@
 // Package flows keeps an account of flows: counters of each flow that passes a NIC's queues.
 //
-// A Table has a fixed number of rows, which New allocates. Each queue has a Shard of it for each
-// direction. One goroutine at a time adds to a Shard: it counts packets by flow in a small array,
-// and adds these counts to the rows at the end of a batch, or when the array is full. A shard takes
-// rows from the table in blocks. If no block is free, a shard with less than its equal part takes
-// the least used block of the shard that has most, unless that shard is in use. Otherwise a new flow
-// gets the row of the least used flow in a block of its own shard. When a flow loses its row, the
+// A Table has a fixed number of rows, which New allocates. Each queue has a Shard of it for each direction. One
+// goroutine at a time adds to a Shard: it counts packets by flow in a small array (Acc), and adds these counts
+// to the rows at the end of a batch, or when the array is full. A shard takes rows from the table in blocks,
+// perhaps the least used block of a shard that has more than its equal part. When a flow loses its row, the
 // shard adds its counters to the sum over such flows (Others).
 //
-// Cost: a row takes 248 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; a
-// Table allocates nothing later. A packet costs a comparison with the flow of the previous packet,
-// and at most 8 more if the flow is another one. A flow of a batch costs a look-up, whose length is
-// bounded by the longest run in an index that is at most half full; a new flow costs at most
-// blockRows comparisons more; a shard that takes a block from another one looks at all rows of that
-// shard. The hash
-// of the index has a random seed, so that no peer can choose flows with the same place in the
-// index. A shard's owner holds its lock while it adds the flows of one batch, and a reader while it
-// copies one block.
+// Cost: a row takes 248 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; counting
+// allocates nothing. The hash of the index has a random seed, so that no peer can choose flows with the same
+// place in the index.
 package flows

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// count counts a packet for each of n flows, numbered from from, each in a batch of its own.
+// count counts a packet for each of n flows, each in a batch of its own.
 func count(s *Shard, from, n uint32) {
 	for i := range n {
 		s.At(flow(from+i)).Packets++
@@ -15,7 +15,7 @@ func count(s *Shard, from, n uint32) {
 	}
 }
 
-// have counts the flows among n, numbered from from, that have this number of packets in a shard.
+// have counts the flows among n that have this number of packets in a shard.
 func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	list, _ := s.Read(nil)
 	for _, r := range list {
@@ -68,8 +68,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// A shard that has its equal share of blocks or more takes no further one: two flooding queues do
-// not take blocks from each other for ever.
+// Two flooding queues do not take blocks from each other for ever.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {
@@ -94,7 +93,7 @@ func TestBlocksComeToRest(t *testing.T) {
 	testkit.Equal(t, "packets", rest.Packets+uint64(len(all)), uint64(16_000))
 }
 
-// Blocks change hands while all owners count and readers read: no packet is lost.
+// No packet is lost while blocks change hands.
 func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	const shards, flood, packets = 8, 300, 400
 	for range 3 {
@@ -135,13 +134,12 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	}
 }
 
-// Another shard takes a block of a shard while a reader reads it, before or after the reader has
-// read that block. The reader gets all packets that the shard has counted, each once.
+// A reader gets each packet once, although another shard takes a block meanwhile.
 //
 // Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
 // flows come in whatever order, and a flow has one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
-	const blocks = 7           // of the shard; the other shard has one
+	const blocks = 7           // the other shard has one
 	for used := range blocks { // index of the least used block, which is taken
 		for steps := range blocks + 1 {
 			tb := New((blocks+1)*blockRows, 2)

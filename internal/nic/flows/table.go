@@ -8,14 +8,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// DefaultRows is the default number of rows of a table.
+// DefaultRows is the default of a table's rows.
 const DefaultRows = 1024
 
 // MaxRows bounds the rows of a table.
 const MaxRows = 1 << 15
 
-// blockRows is the number of rows in a block. A shard takes blocks, and looks in one for the least
-// used row.
 const blockRows = 8
 
 // NumReasons bounds the number of drop reasons (wire.NumDropReasons).
@@ -23,15 +21,15 @@ const NumReasons = 22
 
 // Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // packets as the guest received or sent them, without dropped ones; losses of the sender's link count
-	Segments uint64 // the same packets, cut to wire size
-	Header   uint64 // bytes of the packets' headers
-	Device   uint64 // payload in GPU memory, in bytes
-	GPUFile  uint64 // payload in GPU memory by way of a file, in bytes
-	Host     uint64 // payload in host memory, in bytes
-	Bounced  uint64 // part of Host: payload from or for a GPU, bounced through host memory
-	Again    uint64 // TCP payload below the highest sequence number so far: sent again, or overtaken
-	Lost     uint64 // payload of packets that were dropped, in bytes
+	Packets  uint64 // without dropped ones; losses of the sender's link count
+	Segments uint64 // cut to wire size
+	Header   uint64 // bytes
+	Device   uint64 // payload bytes in GPU memory
+	GPUFile  uint64 // payload bytes in GPU memory by way of a file
+	Host     uint64 // payload bytes in host memory
+	Bounced  uint64 // part of Host: payload bytes from or for a GPU
+	Again    uint64 // TCP payload bytes below the highest sequence number so far
+	Lost     uint64 // payload bytes of dropped packets
 	Drops    [NumReasons]uint32
 }
 
@@ -63,41 +61,39 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
-// Peer has the latest acknowledgment in a TCP flow, which describes the other direction of the
-// connection.
+// Peer has the latest acknowledgment in a TCP flow: it describes the other direction of the connection.
 type Peer struct {
 	Known  bool
-	Window uint16 // unscaled; 0 means a closed window whatever the scale
-	Ack    uint32 // all bytes before it have arrived
+	Window uint16 // unscaled
+	Ack    uint32 // the bytes before it have arrived
 }
 
 // Row is the account of one flow.
 type Row struct {
-	Flow  splitter.Flow // the zero Flow: frames that are not IP
-	Flags uint8         // all TCP flags seen
-	Rule  uint32        // the flow rule of its latest packet that had one; 0: none
-	Begun bool          // Top is set
-	Top   uint32        // sequence number of the byte after the highest byte of payload
+	Flow  splitter.Flow // zero: frames that are not IP
+	Flags uint8         // TCP flags seen
+	Rule  uint32        // flow rule of its latest packet that had one; 0: none
+	Begun bool
+	Top   uint32 // sequence number behind the highest byte of payload
 	Peer
-	First time.Time // time of the first batch since the flow got its row
+	First time.Time // first batch since the flow got its row
 	Last  time.Time
 	Counts
 }
 
 // Others are the summed counters of flows that have lost their rows.
 type Others struct {
-	Flows uint64 // number of times that a flow lost its row
+	Flows uint64 // times that a flow lost its row
 	Counts
 }
 
-// row is the Row in the table.
 type row struct {
 	flow  splitter.Flow
 	used  bool
-	begun bool // top is set
+	begun bool
 	flags uint8
 	rule  uint32
-	top   uint32 // sequence number of the byte after the highest byte
+	top   uint32 // sequence number behind the highest byte of payload
 	Peer
 	hash        uint64
 	first, last int64 // Unix time in nanoseconds
@@ -107,13 +103,12 @@ type row struct {
 // Table has the rows of a port.
 type Table struct {
 	rows   []row
-	blocks atomic.Int64 // blocks taken by shards
+	blocks atomic.Int64
 	shards []*Shard
 	now    func() int64
 }
 
-// New makes a table with at least n rows (n is at most MaxRows), and at least one block for each of
-// its shards.
+// New makes a table with at least min(n, MaxRows) rows, and at least one block for each of its shards.
 func New(n, shards int) *Table {
 	blocks := max((min(n, MaxRows)+blockRows-1)/blockRows, shards)
 	t := &Table{rows: make([]row, blocks*blockRows), now: func() int64 { return time.Now().UnixNano() }}
@@ -124,7 +119,7 @@ func New(n, shards int) *Table {
 	for range shards {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
-	for i, s := range t.shards { // the shard's first block, which no other shard can take
+	for i, s := range t.shards { // no other shard can take it
 		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))
@@ -137,7 +132,6 @@ func (t *Table) Rows() int { return len(t.rows) }
 // Shard returns shard i.
 func (t *Table) Shard(i int) *Shard { return t.shards[i] }
 
-// block takes a free block; false: there is none.
 func (t *Table) block() (uint16, bool) {
 	most := int64(len(t.rows) / blockRows)
 	for {
@@ -151,12 +145,12 @@ func (t *Table) block() (uint16, bool) {
 	}
 }
 
-// Shard is one queue's part of a table, in one direction. Its owner counts packets (At, Flush); any
-// goroutine may call Read.
+// Shard is one queue's part of a table in one direction. Its owner counts packets (At, Flush); any goroutine may
+// call Read.
 type Shard struct {
 	table *Table
 
-	// Used by the owner: the accumulators of this batch.
+	// Used by the owner.
 	accs  [accs]Acc
 	n     int
 	place int // index of the Acc used last
@@ -164,15 +158,15 @@ type Shard struct {
 	held atomic.Int32 // len(blocks); changed under mu
 
 	mu     sync.Mutex
-	index  []uint16 // 1 + index of the row, by hash of the flow (open addressing); 0: empty
+	index  []uint16 // 1 + index of the row, by hash of the flow; 0: empty
 	blocks []uint16
-	used   int // rows in use
-	hand   int // index of the block in which evict looks next
-	lost   int // number of blocks that other shards have taken
+	used   int
+	hand   int
+	lost   int // blocks that other shards have taken
 	rest   Others
 }
 
-// find returns the row of a flow. If the flow has none, find makes one. The caller holds mu.
+// find returns the row of a flow, new if necessary. The caller holds mu.
 func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	mask := uint64(len(s.index) - 1)
 	for i := hash; ; i++ {
@@ -195,7 +189,7 @@ func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	return r
 }
 
-// free returns the index of a row for a new flow: an unused row, or the row of an evicted flow.
+// free returns the index of a row for a new flow, which may evict another flow.
 func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
@@ -212,15 +206,13 @@ func (s *Shard) free() uint16 {
 	return slot
 }
 
-// add adds a block to the shard. The caller holds mu, or is New.
 func (s *Shard) add(block uint16) {
 	s.blocks = append(s.blocks, block)
 	s.held.Store(int32(len(s.blocks)))
 }
 
-// take takes a block from the shard that has most blocks, if this shard has less than its equal
-// part. false: this shard has its part, no other shard has more, or another goroutine holds the
-// other shard's lock.
+// take takes a block from the shard that has most, if this shard has less than its equal part. It may fail: the
+// other shard's lock may be held.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {
@@ -232,8 +224,7 @@ func (s *Shard) take() (uint16, bool) {
 			most = o
 		}
 	}
-	// An owner holds its shard's lock here, so it never waits for another shard's lock: two owners
-	// that wait for each other would deadlock.
+	// The owner holds its shard's lock, so it must not wait for another one's: two owners could deadlock.
 	if int(most.held.Load()) <= part || !most.mu.TryLock() {
 		return 0, false
 	}
@@ -241,8 +232,8 @@ func (s *Shard) take() (uint16, bool) {
 	return most.give(part)
 }
 
-// give removes the least used block from the shard and returns it, if the shard has more than part
-// blocks. The caller holds mu.
+// give removes the least used block from the shard and returns it, unless the shard has at most part blocks. The
+// caller holds mu.
 func (s *Shard) give(part int) (uint16, bool) {
 	if len(s.blocks) <= part {
 		return 0, false
@@ -276,8 +267,7 @@ func (s *Shard) give(part int) (uint16, bool) {
 	return block, true
 }
 
-// evict takes the row from the least used flow in one block of the shard; the next call looks in
-// the next block.
+// evict takes the row from the least used flow in one block of the shard.
 func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
@@ -292,17 +282,15 @@ func (s *Shard) evict() uint16 {
 	return least
 }
 
-// forget adds a row's counts to rest, and removes the row from the index.
 func (s *Shard) forget(slot uint16) {
 	s.unlink(slot)
 	s.rest.Flows++
 	s.rest.add(&s.table.rows[slot].Counts)
 }
 
-// uses returns the number of packets of the flow, by which evict and give find the least used flow.
 func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
 
-// unlink removes a row from the index, and moves the entries behind it to places where find will
+// unlink removes a row from the index (open addressing), and moves entries behind it to places where find will
 // find them.
 func (s *Shard) unlink(slot uint16) {
 	mask := uint64(len(s.index) - 1)
@@ -312,7 +300,7 @@ func (s *Shard) unlink(slot uint16) {
 	}
 	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
 		home := s.table.rows[s.index[i]-1].hash & mask
-		if (i-home)&mask >= (i-hole)&mask { // find still finds the row after it moves into the hole
+		if (i-home)&mask >= (i-hole)&mask { // find will find the row in the hole
 			s.index[hole] = s.index[i]
 			hole = i
 		}
@@ -320,8 +308,8 @@ func (s *Shard) unlink(slot uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows to to, in any order, and returns the result and the sum over flows
-// that have lost their rows.
+// Read appends the shard's rows to to, in any order. It also returns the sum over flows that have lost their
+// rows.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {
@@ -333,18 +321,18 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 type reading struct {
 	s     *Shard
 	rows  []Row
-	begin int // index of the shard's first row in rows
+	begin int // index of the shard's first row
 	block int // index of the block to read next
-	lost  int // Shard.lost when the first block was read
+	lost  int // Shard.lost at the first block
 	rest  Others
 }
 
-// step reads one block. false: no block is left, and the rows read are the shard's rows.
+// step reads one block. false: no block is left.
 func (r *reading) step() (more bool) {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != r.lost { // start again: another shard has taken a block, whose rows may be among the rows read so far
+	if s.lost != r.lost { // start again: the rows of a taken block may have been read
 		r.rows, r.block, r.lost = r.rows[:r.begin], 0, s.lost
 	}
 	if r.block == len(s.blocks) {

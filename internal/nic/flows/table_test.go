@@ -12,14 +12,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow returns flow number n.
 func flow(n uint32) *splitter.Flow {
 	f := &splitter.Flow{Proto: 6, SrcPort: 1, DstPort: 2}
 	binary.BigEndian.PutUint32(f.Src[:], n)
 	return f
 }
 
-// rows reads a table's shards by flow, and fails if a flow has two rows, in one shard or in two.
+// rows reads a table's shards by flow, and fails if a flow has two rows.
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
@@ -130,7 +129,7 @@ func TestFlood(t *testing.T) {
 	t.Error("the flow that moves most has lost its row")
 }
 
-// Each shard has at least one block, even if another shard has taken all free ones.
+// Each shard has at least one block.
 func TestEachShardHasABlock(t *testing.T) {
 	tb := New(1, 4)
 	testkit.Equal(t, "rows", tb.Rows(), 4*blockRows)
@@ -189,7 +188,6 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// Readers read while owners count.
 func TestReadersAndOwners(t *testing.T) {
 	tb := New(32, 2)
 	var wg sync.WaitGroup

@@ -26,17 +26,17 @@ const (
 	opReportTime         = 0x11
 	opQueryRSS           = 0x12
 	opExtended           = 0xff
-	opConfigureFlowRule  = 0x101 // inner opcode, inside opExtended
+	opConfigureFlowRule  = 0x101 // inside opExtended
 	slotLen              = 64
 	adminPage            = 4096 // unit of regPFN
-	slotStatus           = 4    // offset of the status in a slot
+	slotStatus           = 4    // offset in a slot
 	bodyLen              = 56
 )
 
-// body is the part of a command that follows opcode and status.
+// body follows opcode and status.
 type body [bodyLen]byte
 
-// decode reads a struct of fixed size from the beginning of b, which must be long enough.
+// decode reads a struct from the beginning of b, which must be long enough.
 func decode[T any](b []byte) (v T) {
 	_, _ = binary.Decode(b, be, &v)
 	return v
@@ -44,19 +44,17 @@ func decode[T any](b []byte) (v T) {
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// The device reads a command's slot once, and carries out the command inside the register write
-// that rings the doorbell. It writes the command's status before the event counter shows that the
-// command is done (gve_adminq_kick_and_wait).
+// Commands are carried out inside the register write that rings the doorbell (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
 	base    uint64
 	slots   uint32 // a power of two
-	done    uint32 // commands done since the queue started, free running
+	done    uint32 // since the queue started, free running
 }
 
-// run starts the admin queue at the address that the driver has written to the registers.
+// run starts the admin queue at the address in the registers.
 func (d *Device) run() {
-	if d.used { // an earlier driver has set up the device, and not reset it
+	if d.used { // an earlier driver has not reset the device
 		regs := d.regs
 		d.reset()
 		d.regs = regs
@@ -72,8 +70,8 @@ func (d *Device) run() {
 	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
-// writeDoorbell carries out the commands that the driver has posted since the last write; count is
-// the number of commands that it has posted since the queue started, free running.
+// writeDoorbell carries out the commands posted since the last write; count is the driver's count of commands
+// since the queue started, free running.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -93,15 +91,13 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue stops the queue until a reset, or until the driver starts it again: the device
-// cannot trust later commands.
+// stopAdminQueue stops the queue until a reset or a new start.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in the slot at an address. It writes the result of the command to
-// the slot's status, and returns an error only if it cannot read or write the slot.
+// command carries out the command in a slot. The error means that it cannot read or write the slot.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {
@@ -118,7 +114,6 @@ func (d *Device) command(slot uint64) error {
 	return d.mem.write(slot+slotStatus, out[:])
 }
 
-// commands are the commands of a driver, with the specification's names.
 var commands = map[uint32]struct {
 	name string
 	run  func(*Device, *body) error
@@ -141,7 +136,6 @@ var commands = map[uint32]struct {
 	opExtended:           {"EXTENDED", (*Device).extended},
 }
 
-// execute carries out a command.
 func (d *Device) execute(op uint32, b *body) error {
 	if c, ok := commands[op]; ok {
 		return c.run(d, b)
@@ -156,8 +150,7 @@ func commandName(op uint32) string {
 	return fmt.Sprintf("%#x", op)
 }
 
-// extended carries out a command that is too long for a slot: inner opcode u32, its length u32, its
-// address u64.
+// extended carries out a command that is too long for a slot: inner opcode u32, length u32, address u64.
 func (d *Device) extended(b *body) error {
 	op, n, addr := be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 	if op != opConfigureFlowRule {
@@ -173,7 +166,6 @@ func (d *Device) extended(b *body) error {
 	return d.configureFlowRule(&inner)
 }
 
-// invalid makes an INVALID_ARGUMENT error with its reason.
 func invalid(format string, args ...any) error {
 	return errors.Join(fmt.Errorf(format, args...), statusInvalidArgument)
 }

@@ -9,9 +9,7 @@ import (
 	"vnic.dev/vnic/internal/nic/nictest"
 )
 
-// The whole datapath, from a descriptor on one guest's transmit ring to a completion on the other's
-// receive ring, split or not, in a counted flow, allocates nothing. AllocsPerRun counts the
-// workers' allocations too.
+// The path from a descriptor of one guest to a completion of the other, in a counted flow, allocates nothing.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {

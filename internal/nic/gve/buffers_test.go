@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`), split and
-// not. From then on frames lie in buffers of that size, and the limit for GSO packets follows it.
+// The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`).
 //
 // Invariant: nic/gve: Packet buffers have the size that the driver named last.
 func TestBufferSizeChanges(t *testing.T) {
@@ -48,8 +47,7 @@ func TestBufferSizeChanges(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device accepts header buffers from the length of the longest header up to the most bytes that
-// a completion can report.
+// The device accepts header buffers from the longest header up to the most bytes that a completion can report.
 func TestHeaderBufferSizes(t *testing.T) {
 	for _, header := range []uint16{headerLimit, headerLimit + 1, 512, rxMaxHdr} {
 		c := newConfigured(t, 1)

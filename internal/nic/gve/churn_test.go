@@ -13,9 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest starts and stops its queues, split or not, and loses and regains its GPU's memory, while
-// two other guests exchange frames with it. It harms only itself: nothing hangs, and at the end
-// everything works.
+// A guest restarts its queues, and loses and regains its GPU's memory, while two other guests exchange frames
+// with it.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -53,7 +52,7 @@ func TestChurn(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	base := g.Next
 	gpu := true
-	moved := func() bool { // enough frames that the test means something
+	moved := func() bool { // enough frames for the test to mean something
 		c, err := g.Port().PortCounters()
 		g.OK(err)
 		return c.Rx.Packets >= 100 && c.Tx.Packets >= 100
@@ -62,7 +61,7 @@ func TestChurn(t *testing.T) {
 	for round := 0; round < 2000 || !moved() && time.Now().Before(late); round++ {
 		q := rnd.IntN(3)
 		switch rnd.IntN(6) {
-		case 0, 1: // restarts receive queue q in the memory that it used before
+		case 0, 1: // in the memory that it used before
 			g.Next = base + uint64(q)*(1<<20)
 			g.startRx(q, rnd.IntN(2) == 0)
 		case 2:
@@ -122,7 +121,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// refill takes all received frames on a queue, and posts buffers from base on.
+// refill takes the received frames of a queue, and posts buffers from base on.
 func (g *suiteGuest) refill(q int, base uint64) {
 	d := g.rxd[q]
 	for c := (rxCompl{}); d.poll(&c); {

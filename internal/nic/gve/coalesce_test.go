@@ -7,9 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With small buffers a merge ends when the packet would need more than the 17 allowed buffers; the
-// next merge begins behind it. If a merge needs more all the same, its frames come one by one, and
-// none counts as too big.
+// With small buffers a merge ends when the packet would need more than the 17 allowed buffers.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeTakes17Buffers(t *testing.T) {
@@ -37,7 +35,7 @@ func TestMergeTakes17Buffers(t *testing.T) {
 	for i := range apart {
 		apart[i] = 1
 	}
-	sends(apart[:]...) // the buffer size named by the command sets the limits
+	sends(apart[:]...) // the buffer size in the command sets the limits
 	for i := range w.Bad.dev.res.rx {
 		w.Bad.dev.res.rx[i].buf = buf
 	}

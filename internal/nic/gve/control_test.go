@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// The device answers the first reads and commands of a driver. The golden file has the options,
-// byte for byte.
+// The device answers the first reads and commands of a driver.
 func TestHandshake(t *testing.T) {
 	c := newCtl(t, queues(3))
 	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
@@ -45,9 +44,6 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A driver starts with the configured number of queues, and may use more: by default twice as many,
-// up to 16, as Linux wants them for XDP.
-//
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {
 	for _, x := range []struct{ queues, most, want int }{{3, 0, 6}, {0, 0, 8}, {8, 0, 16}, {10, 0, 16}, {4, 4, 4}, {2, 7, 7}} {
@@ -60,7 +56,6 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 		c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
 		testkit.Equal(t, what+": at first", be.Uint16(c.bytes(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
 		testkit.Equal(t, what+": vectors", c.dev.Info().IRQs[vfiouser.IRQMSIX].Count, 2*x.want+1)
-		// The last pair works, and there is none after it.
 		c.configure(2 * x.want)
 		c.pass(opCreateTx, c.txCreate(x.want-1))
 		c.pass(opCreateRx, c.rxCreate(x.want-1, 0))
@@ -70,7 +65,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 	}
 }
 
-// The device works through the commands of a driver's whole life, as Linux 7.2 sends them.
+// Linux 7.2 sends these commands.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {
@@ -105,7 +100,7 @@ func TestLife(t *testing.T) {
 		}
 		stats := c.alloc(4096)
 		c.pass(opReportStats, uint64(8+16*20), stats, uint64(20000))
-		// The driver creates all transmit queues with one doorbell.
+		// Linux creates all transmit queues with one doorbell.
 		var done []func() status
 		var cmds []txCommand
 		for i := range 2 {
@@ -138,7 +133,7 @@ func TestLife(t *testing.T) {
 	testkit.Equal(t, "failed queues", c.dev.Failures(), 0)
 }
 
-// There are more commands than slots: the ring wraps.
+// With more commands than slots, the ring wraps.
 func TestAdminQueueGoesRound(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()
@@ -262,7 +257,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			c := newConfigured(t, 2)
 			testkit.Equal(t, "status", r.do(c), r.want)
-			c.reset() // afterwards it works as before
+			c.reset()
 			c.up(256)
 		})
 	}
@@ -289,7 +284,6 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// Doorbells before the admin queue runs have no effect.
 func TestNothingBeforeRun(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.slot(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(4096))
@@ -301,8 +295,6 @@ func TestNothingBeforeRun(t *testing.T) {
 	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // not a whole word
 }
 
-// An invalid admin queue stops until it is reset.
-//
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
 // start.
 func TestBadAdminQueue(t *testing.T) {
@@ -373,9 +365,8 @@ func TestRegisterAccess(t *testing.T) {
 	c.up(0)
 }
 
-// Register adminq_pfn reads as the admin queue's page while the queue runs, whether the driver
-// writes it, as iPXE does, or not, like Linux. It reads as 0 after a reset, and while the device
-// asks for one. A driver that writes 0 resets the device.
+// Register adminq_pfn reads as the admin queue's page while the queue runs, and as 0 after a reset or while the
+// device asks for one.
 func TestPageOfTheAdminQueue(t *testing.T) {
 	c := newCtl(t, queues(2))
 	page := uint32(c.ring / 4096)
@@ -471,8 +462,6 @@ func TestHeaderSplit(t *testing.T) {
 	}
 }
 
-// The port accepts GSO packets only while all receive queues of the driver do.
-//
 // Invariant: nic/gve: Super-packets are received only while all queues accept them.
 func TestLimits(t *testing.T) {
 	c := newUp(t, 2, 256)

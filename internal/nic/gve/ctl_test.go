@@ -16,15 +16,14 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// ctl drives a device's control plane like a driver: registers, admin queue, doorbells, in its own
-// memory.
+// ctl drives a device's control plane like a driver, in its own memory.
 type ctl struct {
 	*nictest.Memory
 	dev   *Device
 	space *dma.Space
 	ring  uint64 // IOVA of the admin queue
 	slots uint32
-	count uint32 // commands given so far
+	count uint32 // commands so far
 	log   bytes.Buffer
 	word  [4]byte // scratch of bell
 }
@@ -42,8 +41,7 @@ func newCtl(t testing.TB, o Options) *ctl {
 	return newBareCtl(t, o)
 }
 
-// newConfigured makes a device whose driver has configured resources; newUp makes one with all
-// queues created as well.
+// newConfigured makes a device with configured resources, newUp one with all queues as well.
 func newConfigured(t testing.TB, pairs int) *ctl {
 	t.Helper()
 	c := newCtl(t, queues(pairs))
@@ -66,7 +64,6 @@ func newBareCtl(t testing.TB, o Options) *ctl {
 	return newCtlIn(nictest.NewMemory(t, ctlBase, ctlSize, 0), dma.NewFiles(), o)
 }
 
-// newCtlIn makes a device for a guest with this memory.
 func newCtlIn(m *nictest.Memory, files *dma.Files, o Options) *ctl {
 	m.Helper()
 	c := &ctl{Memory: m, space: dma.NewSpace(o.Port.Name, files), slots: 64}
@@ -109,7 +106,6 @@ func (c *ctl) write32(off uint64, v uint32) {
 	c.OK(c.dev.WriteRegion(registersBAR, off, be.AppendUint32(nil, v)))
 }
 
-// bell writes a doorbell.
 func (c *ctl) bell(index, v uint32) {
 	c.Helper()
 	le.PutUint32(c.word[:], v)
@@ -148,7 +144,6 @@ func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
 	return func() status { return status(be.Uint32(s[slotStatus:])) }
 }
 
-// command runs one command.
 func (c *ctl) command(op uint32, vs ...any) status {
 	c.Helper()
 	st := c.slot(op, vs...)
@@ -159,7 +154,6 @@ func (c *ctl) command(op uint32, vs ...any) status {
 	return st()
 }
 
-// pass runs a command that must pass.
 func (c *ctl) pass(op uint32, vs ...any) {
 	c.Helper()
 	if st := c.command(op, vs...); st != statusPassed {
@@ -167,7 +161,7 @@ func (c *ctl) pass(op uint32, vs ...any) {
 	}
 }
 
-// words makes a body of big-endian values, each as long as its type: numbers, or a command.
+// words makes a body of big-endian values, each as long as its type.
 func words(vs ...any) *body {
 	var b body
 	rest := b[:0]
@@ -191,8 +185,7 @@ func (c *ctl) resources(n int) configureCommand {
 	return configureCommand{IRQs: c.alloc(64 * n), Count: uint32(n), Stride: 64, Format: formatDQORDA}
 }
 
-// configure configures resources for n notification blocks, and returns the address of the
-// doorbells' indices.
+// configure configures resources for n notification blocks, and returns the address of the doorbells' indices.
 func (c *ctl) configure(n int) uint64 {
 	c.Helper()
 	cmd := c.resources(n)
@@ -212,7 +205,7 @@ func (c *ctl) rxCreate(id int, header uint16) rxCommand {
 		Buf: packetBuffer, Size: 64, RSC: 1, Header: header}
 }
 
-// up brings everything up: handshake, resources, all queues.
+// up does the handshake, and creates all queues.
 func (c *ctl) up(header uint16) {
 	c.Helper()
 	c.start()

@@ -1,6 +1,6 @@
 package gve
 
-// Layouts of the rings (gve_desc_dqo.h): little endian, unlike the control plane.
+// Rings are little endian, unlike the control plane (gve_desc_dqo.h).
 
 // Sizes of descriptors.
 const (
@@ -10,9 +10,8 @@ const (
 	txComplLen = 8  // struct gve_tx_compl_desc
 )
 
-// rxBuf is a posted receive buffer.
 type rxBuf struct {
-	id     uint16 // offset 0: the completion returns it to the driver
+	id     uint16 // offset 0
 	addr   uint64 // 8
 	header uint64 // 16: address of the header buffer
 }
@@ -23,7 +22,6 @@ func (d *rxBuf) decode(b *[rxBufLen]byte) {
 	d.header = le.Uint64(b[16:])
 }
 
-// rxCompl is a completion of a receive buffer.
 type rxCompl struct {
 	bad       bool   // rx_error
 	ptype     uint16 // packet_type
@@ -61,8 +59,8 @@ const (
 	rxStamped    = 1 << 0 // byte 11: GVE_DQO_RX_HWTSTAMP_VALID
 )
 
-// encode writes the completion without the word at offset 4, which has the generation bit. It
-// returns that word with the generation bit clear; the caller must store the word last.
+// encode writes the completion without the word at offset 4, which it returns with the generation bit clear. The
+// caller must store that word last.
 func (c *rxCompl) encode(b []byte) (word uint32) {
 	e := (*[rxComplLen]byte)(b)
 	e[0], e[1] = rxDID, pick(c.bad, rxError)
@@ -99,14 +97,13 @@ const (
 	txPacket  = 0x0c // GVE_TX_PKT_DESC_DTYPE_DQO
 )
 
-// txDesc is a transmit descriptor of any type.
 type txDesc struct {
 	kind uint8
 
 	addr   uint64 // packet: offset 0
 	eop    bool   // byte 8, bit 5: the packet's last descriptor
 	csum   bool   // bit 6: the layer 4 checksum is partial
-	report bool   // bit 7: the driver requests a descriptor completion
+	report bool   // bit 7: request for a descriptor completion
 	tag    uint16 // 12: for the packet's completion
 	length uint16 // 14: 14 bits
 
@@ -138,8 +135,7 @@ const (
 	txDescDone   = 4 // GVE_COMPL_TYPE_DQO_DESC: value is the index behind the last descriptor read
 )
 
-// txComplWord returns the first word of a transmit completion, with generation 0; the second word
-// is 0.
+// txComplWord returns the first word of a transmit completion, with generation 0.
 func txComplWord(queue int, kind, value uint16) uint32 {
 	return uint32(queue)&(1<<11-1) | uint32(kind)<<11 | uint32(value)<<16
 }

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Layouts are the same as Linux's bit-fields (gve_desc_dqo.h): the bytes here come from gcc, for
-// fields of these widths with the same values.
+// The bytes come from gcc, for fields of these widths with the same values (gve_desc_dqo.h).
 //
 // Invariant: nic/gve: Layouts are Linux's bit-fields.
 func TestLayouts(t *testing.T) {
@@ -80,7 +79,6 @@ func (d *rxBuf) encode(b *[rxBufLen]byte) {
 	le.PutUint64(b[16:], d.header)
 }
 
-// decode reads a completion, which only drivers do, and here tests.
 func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
 	word := le.Uint32(b[4:])
 	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),

@@ -6,15 +6,12 @@ import (
 	"log/slog"
 )
 
-// DESCRIBE_DEVICE, VERIFY_DRIVER_COMPATIBILITY and GET_PTYPE_MAP.
-
 const (
 	descriptorLen     = 40 // struct gve_device_descriptor
 	descriptorVersion = 1  // GVE_ADMINQ_DEVICE_DESCRIPTOR_VERSION
 )
 
-// describe carries out DESCRIBE_DEVICE: address u64, version u32, room u32. The reply is a
-// descriptor and its options.
+// describe carries out DESCRIBE_DEVICE: address u64, version u32, room u32.
 func (d *Device) describe(b *body) error {
 	addr, version, room := be.Uint64(b[0:]), be.Uint32(b[8:]), be.Uint32(b[12:])
 	if version != descriptorVersion {
@@ -27,12 +24,10 @@ func (d *Device) describe(b *body) error {
 	return d.mem.write(addr, out)
 }
 
-// descriptor makes the reply of DESCRIBE_DEVICE.
 func (d *Device) descriptor() []byte {
 	options, n := d.options()
 	var b [descriptorLen]byte
-	// Bytes 0 (max_registered_pages) and 20, 22 (pages of a queue page list) stay 0: DQO-RDA addresses
-	// memory directly.
+	// Bytes 0 (max_registered_pages) and 20, 22 (pages of a queue page list) stay 0.
 	be.PutUint16(b[10:], uint16(d.conf.TxRing))
 	be.PutUint16(b[12:], uint16(d.conf.RxRing))
 	be.PutUint16(b[14:], uint16(d.conf.Queues)) // default_num_queues
@@ -44,18 +39,17 @@ func (d *Device) descriptor() []byte {
 	return append(b[:], options...)
 }
 
-// counters is the number of event counters for which the driver makes room. DQO uses none, but the
-// driver allocates as many as the device announces, and must not allocate 0.
+// counters is the number of event counters for which the driver makes room. DQO uses none, but the driver must
+// not allocate 0.
 const counters = 1
 
-// VERIFY_DRIVER_COMPATIBILITY's description of the driver (struct gve_driver_info).
+// struct gve_driver_info
 const (
 	driverInfoLen = 304
 	capDQORDA     = 1 << 3 // gve_driver_capability_dqo_rda
 )
 
-// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64. It logs the
-// driver's operating system, versions and capabilities.
+// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64.
 func (d *Device) verifyDriver(b *body) error {
 	n, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	if n != driverInfoLen {
@@ -75,7 +69,6 @@ func (d *Device) verifyDriver(b *body) error {
 	return nil
 }
 
-// text returns a zero-terminated string.
 func text(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]

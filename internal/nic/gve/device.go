@@ -24,22 +24,17 @@ import (
 type Options struct {
 	Port   nic.Config // New sets QueuePairs, and the fields from HeaderLimit to Hash
 	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
-	// MaxQueues is the most queue pairs that the driver may use, at most 16. 0: twice Queues, up to
-	// 16, so that the driver has more for XDP (gve_verify_xdp_configuration).
+	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues.
 	MaxQueues int
-	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and
-	// MaxTxRing the longest that it may choose; 0: 1024, 512 (or the longest, if that is less),
-	// 4096, 4096. They are powers of two from 64 to 4096.
+	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and MaxTxRing the longest:
+	// powers of two from 64 to 4096; 0: a default.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
-	LinkSpeed                            uint32 // link speed that the driver reports, in Mbit/s; 0: 100,000
-	// Express makes the device a PCI Express endpoint with this link, for a slot behind a root port;
-	// zero: the device is on a root bus.
+	LinkSpeed                            uint32 // in Mbit/s; 0: 100,000
+	// Express makes the device a PCI Express endpoint with this link; zero: the device is on a root bus.
 	Express pci.Link
-	// Patience is how long a frame waits for a receiver without buffers before the device drops it; 0:
-	// limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
 	Patience time.Duration
-	// Timestamps makes the device offer timestamps of received frames. Then each guest's driver asks
-	// for the time four times a second, and the device reads the clock for each batch of frames.
+	// Timestamps makes the device offer timestamps of received frames.
 	Timestamps bool
 }
 
@@ -48,8 +43,7 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity, layout and vectors (docs/specs/gve.md, 1). For a revision below 1 the driver uses an
-// older admin queue interface.
+// PCI identity, layout and vectors (docs/specs/gve.md, 1).
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042
@@ -61,14 +55,13 @@ const (
 	doorbellsBAR    = 2
 	registersLen    = 4096
 	msixLen         = 4096
-	pendingBits     = 2048 // offset in msixBAR
+	pendingBits     = 2048 // in msixBAR
 	doorbellsLen    = 64 << 10
 	noManagement    = -1
-	vectorsPerQueue = 2 // for each queue pair; one more is for management
+	vectorsPerQueue = 2 // and one more for management
 )
 
-// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the
-// control goroutine.
+// Device is one NIC, a vfiouser.Device. One goroutine, the control goroutine, serves one frontend at a time.
 type Device struct {
 	log     *slog.Logger
 	conf    Options
@@ -78,15 +71,15 @@ type Device struct {
 	tx      []*txQueue
 	vectors vectors
 	late    *moderator
-	common  *shared // the part of the device that queues use
+	common  *shared
 	monitor *nic.Monitor
 	stats   statsReport
 
 	limits     atomic.Pointer[wire.Limits]
-	status     atomic.Uint32 // the device status register
-	management atomic.Int32  // management vector; -1: none
+	status     atomic.Uint32
+	management atomic.Int32 // -1: none
 	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
-	failures   atomic.Uint64 // queues that stopped on an error
+	failures   atomic.Uint64
 
 	// Used by the control goroutine.
 	config *pci.Config
@@ -94,15 +87,14 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // number of receive queues last reported to the port; 0: all have ended
+	rxUsed int // receive queues reported to the port; 0: all have ended
 	flows  flowTable
 	used   bool // a driver has started since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)
 
-// New makes a device for the guest whose memory is in space. The device is detached until
-// Port().Attach, and moves no frames until a vfiouser.Server serves it and a driver has started.
+// New makes a device for the guest whose memory is in space.
 func New(o Options, space *dma.Space) (*Device, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -154,7 +146,6 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	return d, nil
 }
 
-// complete checks the options and fills in their defaults.
 func (o *Options) complete() error {
 	if o.Port.Log == nil {
 		o.Port.Log = slog.New(slog.DiscardHandler)
@@ -189,7 +180,6 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// identity returns the device's PCI identity.
 func (d *Device) identity() pci.Options {
 	return pci.Options{Vendor: vendorGoogle, Device: deviceGVNIC, SubVendor: vendorGoogle, SubDevice: subsystemGVNIC,
 		Class: classEthernet, Revision: revision, Express: d.conf.Express,
@@ -200,13 +190,13 @@ func (d *Device) identity() pci.Options {
 // Port returns the device's port.
 func (d *Device) Port() *nic.Port { return d.port }
 
-// Space returns the guest's address space, as far as the frontend has shared it.
+// Space returns the guest's address space.
 func (d *Device) Space() *dma.Space { return d.space }
 
 // Failures counts queues that have stopped on an error.
 func (d *Device) Failures() uint64 { return d.failures.Load() }
 
-// Close detaches the device and frees it. Nothing may serve it any more.
+// Close detaches the device and frees it. It must not be served any more.
 func (d *Device) Close() {
 	d.release()
 	d.close()
@@ -216,16 +206,15 @@ func (d *Device) Close() {
 	d.vectors.Free()
 }
 
-// close closes the port and frees the transmit queues. The queues must be stopped.
+// close closes the port and frees the transmit queues, which must be stopped.
 func (d *Device) close() {
-	d.port.Close() // from here on no frame comes in
+	d.port.Close()
 	for _, q := range d.tx {
 		q.close()
 	}
 }
 
-// setLimits updates the driver's limits: the driver accepts GSO packets only while all its receive
-// queues do.
+// setLimits updates the driver's limits: GSO packets are accepted only while all its receive queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -244,8 +233,8 @@ func (d *Device) setLimits() {
 	d.limits.Store(&l)
 }
 
-// A queue calls failed when it has stopped on an error. failed asks the driver to reset the device,
-// because the driver would not notice a silent receive queue.
+// failed asks the driver for a reset after a queue has stopped on an error: the driver would not notice a silent
+// receive queue.
 func (d *Device) failed(tx bool, id int, err error) {
 	d.failures.Add(1)
 	dir := "rx"
@@ -257,8 +246,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 	d.AskReset()
 }
 
-// reset is device reset: when it returns, all DMA for the driver has ended, and everything is cleared
-// that the driver has set up by registers, by the admin queue and by the control channel. The PCI
+// reset is device reset: it ends DMA for the driver, and clears what the driver has set up. The PCI
 // configuration space and the eventfds stay.
 func (d *Device) reset() {
 	d.release()
@@ -289,7 +277,7 @@ func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
 	case registersBAR:
 		d.readRegs(off, b)
 	case msixBAR, doorbellsBAR:
-		clear(b) // reads return 0: the frontend keeps the vector table itself, and doorbells are write-only
+		clear(b) // the frontend keeps the vector table, and doorbells are write-only
 	case vfiouser.RegionConfig:
 		return d.config.Read(off, b)
 	default:
@@ -354,12 +342,10 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device. It has nothing to do, because the device translates the
-// addresses of buffers and admin queue at each use.
+// MemoryChanged implements vfiouser.Device: addresses are translated at each use.
 func (d *Device) MemoryChanged() {}
 
-// Disconnected implements vfiouser.Device. The port's counters stay readable; when the next driver
-// starts, the device resets the port's state.
+// Disconnected implements vfiouser.Device.
 func (d *Device) Disconnected() {
 	d.release()
 	d.vectors.close()
@@ -368,5 +354,5 @@ func (d *Device) Disconnected() {
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
-	d.port.Restarted() // tells other ports that the guest's connections are gone
+	d.port.Restarted()
 }

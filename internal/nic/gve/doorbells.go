@@ -1,6 +1,6 @@
 package gve
 
-// writeDoorbells handles a write to BAR2. Only aligned, whole words count.
+// writeDoorbells handles a write to BAR2. Only aligned words count.
 func (d *Device) writeDoorbells(off uint64, b []byte) {
 	if off%4 != 0 {
 		return
@@ -10,8 +10,8 @@ func (d *Device) writeDoorbells(off uint64, b []byte) {
 	}
 }
 
-// doorbell handles one word of BAR2. A doorbell of an object that does not exist has no effect: it
-// may come late.
+// doorbell handles one word of BAR2. A doorbell of an object that does not exist may come late, and has no
+// effect.
 func (d *Device) doorbell(index, v uint32) {
 	switch i := int(index); {
 	case i < txDoorbells:

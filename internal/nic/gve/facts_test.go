@@ -19,8 +19,7 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	return c, header, bytes.Clone(g.At(buf)[:c.length])
 }
 
-// A completion has the packet's type, its hash, and the state of its checksums: the device verifies
-// complete checksums, completes partial ones, and reports a wrong one as wrong.
+// A completion has the packet's type, its hash, and the state of its checksums.
 //
 // Invariant: nic/gve: A completion marks only verified checksums as good.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
@@ -71,7 +70,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			w.B.Post(0, 1)
 			w.A.Send(0, sent)
 			c, _, got := w.B.receiveFacts(0)
-			w.B.startRx(0, false) // drops all posted buffers
+			w.B.startRx(0, false) // drops the posted buffers
 			if c.ptype != x.ptype || c.checked != x.checked || c.l4Bad != x.l4Bad || c.ipBad != x.ipBad || !c.eop || c.split ||
 				c.overflow || c.bad {
 				t.Errorf("%+v", c)
@@ -99,9 +98,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// On a split queue headers go to the header buffer; so does a whole frame without payload worth
-// splitting. A frame that cannot be split comes with the overflow mark and no header: Linux drops
-// it if it cannot read the buffers.
+// A frame that cannot be split comes with the overflow mark and no header.
 //
 // Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {
@@ -132,8 +129,7 @@ func TestSplitMarks(t *testing.T) {
 	}
 }
 
-// GSO packets of all kinds, whose checksum seed has no length, become valid segments for a receiver
-// that does not accept GSO packets. A GSO packet of a single segment becomes a plain packet.
+// GSO packets of all kinds become valid segments for a receiver that does not accept GSO packets.
 func TestSuperPacketsAreCut(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 	for name, x := range map[string]struct {

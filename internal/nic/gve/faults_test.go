@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A dropped interrupt leaves its vector armed, and the next one comes. The management interrupt is
-// never dropped, because no other might follow.
+// A dropped interrupt leaves its vector armed.
 //
 // Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {

@@ -14,10 +14,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port has the rules; this file keeps the
-// location that the driver has given each rule. Rules that came over the control channel get the
-// lowest free locations (ethtool chooses the highest), so that the driver can see and delete them
-// too.
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. This file keeps the location that the driver has given
+// each rule of the port. Rules of the control channel get the lowest free locations (ethtool chooses the
+// highest).
 
 const (
 	flowSpecLen    = 40                  // struct gve_flow_spec
@@ -28,7 +27,6 @@ const (
 	queryHeadLen   = 16              // struct gve_query_flow_rules_descriptor
 )
 
-// Operations of CONFIGURE_FLOW_RULE, and of QUERY_FLOW_RULES.
 const (
 	flowAdd   = 0 // GVE_FLOW_RULE_CFG_ADD
 	flowDel   = 1 // GVE_FLOW_RULE_CFG_DEL
@@ -39,7 +37,7 @@ const (
 	queryStats = 2 // GVE_FLOW_RULE_QUERY_STATS
 )
 
-// flowKinds are the flow types (enum gve_adminq_flow_type): of IPv4, then of IPv6.
+// flowKinds are the flow types (enum gve_adminq_flow_type).
 var flowKinds = [...]control.FlowRule{
 	{Proto: splitter.ProtoTCP}, {Proto: splitter.ProtoUDP}, {Proto: splitter.ProtoSCTP}, {Proto: splitter.ProtoAH},
 	{Proto: splitter.ProtoESP},
@@ -50,7 +48,6 @@ var flowKinds = [...]control.FlowRule{
 
 const maxFlowLoc = nic.MaxRules
 
-// flowSpec is the key or the mask of a rule (struct gve_flow_spec).
 type flowSpec struct {
 	Src, Dst [16]byte // offset 0, 16: IPv4 in the first four bytes
 	Ports    [4]byte  // 32: source and destination; for AH and ESP the SPI
@@ -58,14 +55,12 @@ type flowSpec struct {
 	_        [3]byte
 }
 
-// flowRule is a rule in the driver's form (struct gve_adminq_flow_rule).
 type flowRule struct {
 	Kind      uint16   // offset 0
 	Queue     uint16   // 2
 	Key, Mask flowSpec // 4, 44
 }
 
-// flowCommand is CONFIGURE_FLOW_RULE (struct gve_adminq_configure_flow_rule).
 type flowCommand struct {
 	Op   uint16 // offset 0
 	_    [2]byte
@@ -73,8 +68,7 @@ type flowCommand struct {
 	Loc  uint32   // 88
 }
 
-// exact reports whether a rule compares the field with this mask. A mask must be all ones (compare)
-// or all zeros; otherwise exact returns an error.
+// exact returns true for a mask of ones (compare the field), false for one of zeros, and an error for others.
 func exact(mask []byte) (bool, error) {
 	switch {
 	case bytes.Count(mask, []byte{0}) == len(mask):
@@ -110,16 +104,15 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 	return c, err
 }
 
-// flowField is a field of a rule in the driver's form and in the port's: an address, a port or an
-// SPI.
+// flowField is a field of a rule in the driver's and in the port's form.
 type flowField struct {
 	key, mask []byte
 	addr      *netip.Addr
 	port      *uint16
-	spi       *control.FlowRule // rule whose ports hold the SPI
+	spi       *control.FlowRule // its ports hold the SPI
 }
 
-// get converts the field from the driver's form to the port's.
+// get converts the field to the port's form.
 func (f *flowField) get() error {
 	switch {
 	case f.addr != nil:
@@ -136,8 +129,7 @@ func (f *flowField) get() error {
 	return nil
 }
 
-// put converts the field from the port's form to the driver's. It does nothing if the rule does not
-// compare the field.
+// put converts the field to the driver's form, if the rule compares it.
 func (f *flowField) put() {
 	switch {
 	case f.addr != nil && f.addr.IsValid():
@@ -168,7 +160,6 @@ func (r *flowRule) fields(c *control.FlowRule) []flowField {
 		flowField{key: key[2:], mask: mask[2:], port: &c.DstPort})
 }
 
-// set converts a rule of the port to the driver's form.
 func (r *flowRule) set(c *control.FlowRule) {
 	*r = flowRule{Queue: c.Queue}
 	r.Kind = uint16(slices.IndexFunc(flowKinds[:], func(k control.FlowRule) bool {
@@ -181,20 +172,17 @@ func (r *flowRule) set(c *control.FlowRule) {
 
 // flowTable has the locations of the port's rules. The control goroutine owns it.
 type flowTable struct {
-	locations map[uint32]uint32 // location, by the port's rule id
+	locations map[uint32]uint32 // by the port's rule id
 }
 
-// located is a rule with its location.
 type located struct {
 	loc  uint32
 	rule control.FlowRule
 }
 
-// clear forgets all locations. The device calls it when the port's rules are gone.
 func (t *flowTable) clear() { t.locations = nil }
 
-// list returns the rules sorted by location. It drops locations of deleted rules, and gives new
-// rules a location.
+// list returns the rules by location. It drops locations of deleted rules, and gives new rules a location.
 func (t *flowTable) list(rules []control.FlowRule) []located {
 	locations := make(map[uint32]uint32, len(rules))
 	used := make(map[uint32]bool, len(rules))
@@ -226,8 +214,8 @@ func (d *Device) flowRules() ([]located, error) {
 	return d.flows.list(rules), err
 }
 
-// configureFlowRule carries out CONFIGURE_FLOW_RULE: operation u16, zero u16, the rule, its
-// location u32. A rule replaces another one at the same location, as ethtool expects.
+// configureFlowRule carries out CONFIGURE_FLOW_RULE. A rule replaces another one at the same location, as
+// ethtool expects.
 func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	cmd := decode[flowCommand](b[:])
 	loc := cmd.Loc
@@ -270,9 +258,8 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	}
 }
 
-// queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64,
-// address u64. The reply is {rules, maximum, returned, length}, u32 each, then as many rules, or
-// locations, from the first on as fit. The driver asks for locations until it gets none.
+// queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64, address u64.
+// The reply is {rules, maximum, returned, length}, u32 each, and as many rules, or locations, as fit.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {

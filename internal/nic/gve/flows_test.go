@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow runs an operation on a rule.
 func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	c.Helper()
 	b, err := binary.Append(nil, be, flowCommand{Op: op, Rule: r, Loc: loc})
@@ -22,7 +21,6 @@ func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	return c.command(opExtended, uint32(opConfigureFlowRule), uint32(len(b)), c.Put(b))
 }
 
-// query asks for rules or their locations.
 func (c *ctl) query(what uint16, first uint32, room uint64) (st status, count uint32, reply []byte) {
 	c.Helper()
 	to := c.alloc(int(room))
@@ -54,7 +52,6 @@ func (c *ctl) places(room uint64) (locs []uint32) {
 	}
 }
 
-// placesAre checks the locations of all rules.
 func (c *ctl) placesAre(room uint64, want ...uint32) {
 	c.Helper()
 	if locs := c.places(room); !slices.Equal(locs, want) {
@@ -62,7 +59,6 @@ func (c *ctl) placesAre(room uint64, want ...uint32) {
 	}
 }
 
-// noRules checks that the port has no rules.
 func (c *ctl) noRules() {
 	c.Helper()
 	rules, err := c.dev.port.Flows()
@@ -161,8 +157,7 @@ func TestFlowRules(t *testing.T) {
 	}
 	c.placesAre(4096, 508, 509, 510, 511)
 	c.placesAre(queryHeadLen+4, 508, 509, 510, 511)
-	// A rule that comes over the control channel is listed and can be deleted; a rule deleted that
-	// way is gone.
+	// A rule of the control channel is listed and can be deleted.
 	id, err := p.AddFlow(control.FlowRule{Proto: 6, DstPort: 77, Queue: 1})
 	c.OK(err)
 	c.placesAre(4096, 0, 508, 509, 510, 511)
@@ -174,21 +169,19 @@ func TestFlowRules(t *testing.T) {
 	}
 	testkit.Equal(t, "status", c.flow(flowDel, flowRule{}, 0), statusPassed)
 	testkit.Equal(t, "deleted twice", c.flow(flowDel, flowRule{}, 0), statusNotFound)
-	// A rule replaces another one at its location; a rule that is refused leaves the old one.
+	// A rule replaces another one at its location; a refused one leaves it.
 	testkit.Equal(t, "status", c.flow(flowAdd, tcp4(80, 2), 511), statusPassed)
 	testkit.Equal(t, "the same flow at two places", c.flow(flowAdd, tcp4(80, 3), 510), statusAlreadyExists)
 	c.placesAre(4096, 1, 508, 509, 510, 511)
 	testkit.Equal(t, "status", c.flow(flowReset, flowRule{}, 0), statusPassed)
 	c.noRules()
-	// A query for rules must fail if there are none: Linux would read the last rule of an empty list.
+	// Linux would read the last rule of an empty list.
 	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
 		t.Errorf("rules when there are none: %v", st)
 	}
 	c.placesAre(4096)
 }
 
-// A rule of each type that the driver supports steers its frames to a queue, and no others.
-//
 // Invariant: nic/gve: A flow rule of any type steers its frames, and only those, to its queue.
 func TestRulesSteerFrames(t *testing.T) {
 	w := newWorld(t)
@@ -246,7 +239,7 @@ func TestRulesSteerFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// A driver reads a full table of rules in pages, by several commands.
+// A driver reads a full table of rules by several commands.
 func TestFlowRulesInPages(t *testing.T) {
 	c := newConfigured(t, 2)
 	for i := range nic.MaxRules {

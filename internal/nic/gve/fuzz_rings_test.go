@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fuzzGuests makes a guest whose rings are attacked, with frames in its memory, and a guest that
-// receives from it.
+// fuzzGuests makes a guest whose rings are attacked, with frames in its memory, and a guest that receives from
+// it.
 func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64) {
 	w := newBareWorld(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
 	frames = map[string]uint64{}
@@ -27,9 +27,8 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 	return w.Bad, w.A, frames
 }
 
-// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for
-// each doorbell up to 0xff, then descriptors. The device writes nothing behind the completion ring
-// and at most two completions for a descriptor, and the queue works when it is started again.
+// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: a byte for each doorbell up to
+// 0xff, then descriptors.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzTransmitRing(f *testing.F) {
@@ -119,10 +118,9 @@ func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	g.Next, other.Next = gn, on
 }
 
-// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames: two
-// bytes of buffer size, one that turns header buffers on, a byte for each step (a doorbell, or,
-// from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets a verdict, and there
-// are no more completions than posted buffers.
+// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes, doorbells and frames: two bytes of buffer
+// size, one that turns header buffers on, a byte for each step (a doorbell, or, from 0xc0 on, a frame) up to
+// 0xff, then buffer descriptors.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzReceiveRing(f *testing.F) {

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// FuzzDevice is a hostile driver and frontend: operations as bytes. Whatever they do, the device
-// neither panics nor hangs, and serves the next driver.
+// FuzzDevice is a hostile driver and frontend: operations as bytes.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzDevice(f *testing.F) {
@@ -30,7 +29,7 @@ func FuzzDevice(f *testing.F) {
 			a, b := be.Uint64(arg), be.Uint64(arg[8:])
 			c.count = c.read32(regEvents)
 			switch ops[0] % 9 {
-			case 0: // any command, its body chosen by the bytes; addresses are often good
+			case 0: // its body chosen by the bytes
 				c.slot(uint32(a>>32)%0x14, fuzzBody(a, b))
 				c.write32(regDoorbell, c.count)
 			case 1:
@@ -74,8 +73,7 @@ func FuzzDevice(f *testing.F) {
 	})
 }
 
-// fuzzBody makes a command's body from two numbers: each word is small, an address of memory, or
-// anything.
+// fuzzBody makes a command's body from two numbers: each word is small, an address of memory, or anything.
 func fuzzBody(a, b uint64) *body {
 	r := rand.New(rand.NewPCG(a, b))
 	var out body
@@ -100,7 +98,7 @@ func fuzzBody(a, b uint64) *body {
 	return &out
 }
 
-// FuzzCommands: decoding and encoding keep every field that is not reserved.
+// FuzzCommands: decoding and encoding keep the fields that are not reserved.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzCommands(f *testing.F) {
@@ -125,8 +123,6 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// roundTrip decodes a command, and checks that it stays the same when it is encoded and decoded
-// again.
 func roundTrip[T comparable](t *testing.T, b []byte) T {
 	t.Helper()
 	v := decode[T](b)

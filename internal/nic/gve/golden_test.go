@@ -14,12 +14,12 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// recorder writes down what a driver sees: registers, and for each admin command its slot and the
-// memory that the device has written.
+// recorder writes down registers, and for each admin command its slot and the memory that the device has
+// written.
 type recorder struct {
 	*ctl
 	b      strings.Builder
-	passed map[uint32]bool // commands that passed, by opcode
+	passed map[uint32]bool // by opcode
 }
 
 // watched is how many bytes of memory a recorder watches.
@@ -61,7 +61,7 @@ func (r *recorder) reply(n int) uint64 {
 	return addr
 }
 
-// watch runs admin commands, and writes down their slots and all other changes of memory.
+// watch runs admin commands, and writes down their slots and the other changes of memory.
 func (r *recorder) watch(what string, do func() status) {
 	r.Helper()
 	r.say("%s", what)
@@ -104,14 +104,13 @@ func (r *recorder) watch(what string, do func() status) {
 	}
 }
 
-// give watches one command; the caller has allocated the memory that the command refers to.
+// give watches one command, which refers only to memory that is allocated already.
 func (r *recorder) give(what string, op uint32, vs ...any) {
 	r.Helper()
 	r.watch(what, func() status { return r.command(op, vs...) })
 }
 
-// TestGolden: a driver sees the recorded registers, PCI configuration space, bytes of each admin
-// command and its reply, and the layouts of descriptors that TestLayouts does not cover.
+// A driver sees the recorded registers, commands and replies.
 func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{
 		"pci":         goldenPCI(t),
@@ -144,7 +143,6 @@ func goldenPCI(t *testing.T) string {
 	return r.b.String()
 }
 
-// handshake runs a driver's first commands.
 func (r *recorder) handshake() {
 	r.registers("at first")
 	r.start()
@@ -256,7 +254,6 @@ func goldenTimestamps(t *testing.T) string {
 	return r.b.String()
 }
 
-// goldenRefusals records the status of invalid commands.
 func goldenRefusals(t *testing.T) string {
 	r := newRecorder(t, 2)
 	r.b.WriteString("# What is refused, and with which status\n")

@@ -15,9 +15,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The device returns an unusable receive buffer marked as bad, and drops the frame; for the next
-// frame it uses the next buffer.
-//
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadReceiveBufferComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -64,9 +61,6 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 	}
 }
 
-// A queue refuses a frame for which there are too few buffers without reading any of them, however
-// often the sender tries.
-//
 // Invariant: nic/gve: A frame without enough buffers reads none of them.
 func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w := newWorld(t)
@@ -85,7 +79,7 @@ func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device refuses to create a queue with an invalid ring, and keeps no state of it.
+// The device refuses to create a queue with an invalid ring.
 func TestBadRingsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -143,7 +137,7 @@ func TestBadRingsAreRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// An IOMMU maps page by page: pages that are consecutive for the device lie anywhere in memory.
+// An IOMMU maps page by page.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsOfScatteredPages(t *testing.T) {
@@ -194,8 +188,7 @@ func TestRingsOfScatteredPages(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit ring with an invalid descriptor stops, after earlier packets are sent; nothing else
-// stops.
+// Earlier packets are sent, and nothing else stops.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
@@ -239,8 +232,7 @@ func repeat(d txDesc, n int) (ds []txDesc) {
 	return ds
 }
 
-// A doorbell counts modulo the ring: a driver may write a counter that never wraps, as iPXE does
-// for its buffers.
+// A driver may write a counter that never wraps, as iPXE does.
 func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w := newWorld(t)
 	for _, counter := range []uint32{0, 3 * rawRing, 1<<31 - rawRing, ^uint32(0) - rawRing + 1} {
@@ -277,8 +269,7 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device accepts the value of a doorbell that jumps forwards or back. This harms only the
-// driver that wrote it.
+// A doorbell that jumps harms only the driver that wrote it.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDoorbell(t *testing.T) {
@@ -295,7 +286,6 @@ func TestBadDoorbell(t *testing.T) {
 	w.Moves(t)
 }
 
-// A driver may post the rest of a packet's descriptors with a later doorbell.
 func TestPacketInParts(t *testing.T) {
 	w := newWorld(t)
 	w.A.Post(0, 8)
@@ -317,9 +307,6 @@ func TestPacketInParts(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device drops malformed frames, GSO packets that do not match their descriptor, and frames in
-// unmapped memory. They harm no other guest.
-//
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
@@ -365,9 +352,7 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device uses a buffer in as many pages as one may touch, and refuses a buffer in more regions,
-// which cannot be pages. In both cases the queue's segment lists have room for at most twice
-// maxPieces a buffer.
+// The device refuses a buffer in more regions than pages that one may touch.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

@@ -8,16 +8,14 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Mappings that a driver would not use for DMA: a ROM, which the frontend announces without a file,
-// read-only memory, and two consecutive mappings.
+// Mappings that a driver would not use for DMA.
 const (
 	romMap      = 1 << 37
 	readOnlyMap = 1 << 36
-	splitMap    = 1 << 38 // two mappings, which are not consecutive in the file
+	splitMap    = 1 << 38 // not consecutive in the file
 	mapLen      = 64 << 10
 )
 
-// oddMaps adds these mappings.
 func (c *ctl) oddMaps() {
 	c.Helper()
 	from, _ := c.Alloc(3 * mapLen)
@@ -32,9 +30,6 @@ func (c *ctl) oddMaps() {
 	}
 }
 
-// The device refuses a command whose reply goes to a ROM or to read-only memory, and writes a reply
-// across two mappings.
-//
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
 // start.
 func TestRepliesToOddMemory(t *testing.T) {
@@ -83,7 +78,7 @@ func TestRepliesToOddMemory(t *testing.T) {
 					want = statusPassed // it starts at its page, and fits
 				}
 				testkit.Equal(t, where, reply(c, x.addr), want)
-				c.reset() // afterwards it works as before
+				c.reset()
 				c.up(256)
 			}
 		})
@@ -97,8 +92,7 @@ func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	return c.command(opCreateTx, cmd)
 }
 
-// The device refuses transmit buffers in a ROM, and receive buffers in a ROM or in read-only
-// memory. It uses buffers across two mappings.
+// The device refuses buffers in a ROM, and receive buffers in read-only memory.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBuffersInOddMemory(t *testing.T) {
@@ -135,8 +129,7 @@ func TestBuffersInOddMemory(t *testing.T) {
 	w.Moves(t)
 }
 
-// A queue whose vector has no eventfd still works; the device raises its interrupt when the
-// frontend sets an eventfd.
+// The interrupt of a vector without an eventfd is raised when the frontend sets an eventfd.
 //
 // Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
 // are due meanwhile are raised as one.
@@ -167,7 +160,7 @@ func TestQueueWithoutEventFD(t *testing.T) {
 	w.Moves(t)
 }
 
-// The memory of the stats report may be unmapped at any time, or become a ROM: no queue fails.
+// No queue fails when the memory of the stats report is unmapped or becomes a ROM.
 func TestStatsReportLosesItsMemory(t *testing.T) {
 	c := newUp(t, 2, 0)
 	c.oddMaps()
@@ -191,9 +184,6 @@ func TestStatsReportLosesItsMemory(t *testing.T) {
 	c.up(0)
 }
 
-// A guest unmaps memory while another guest's worker writes to it, again and again. When the
-// unmapping is done nothing is written there any more, and both guests go on.
-//
 // Invariant: nic/gve: After an unmapping has returned, nothing is written to that memory.
 func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w := newWorld(t)
@@ -232,8 +222,7 @@ func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w.Moves(t)
 }
 
-// The driver may write any values to interrupt doorbells, in any order; they mask or arm the vectors
-// and set their intervals. They break nothing, and interrupts come when the driver enables them again.
+// The driver may write any values to interrupt doorbells, in any order.
 func TestAnyInterruptDoorbell(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(0)

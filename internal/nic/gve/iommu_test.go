@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at its own
-// address.
+// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at its own address.
 type translated struct {
 	g  *suiteGuest
 	cl *vfiotest.Client
@@ -52,8 +51,7 @@ func (x *translated) add(i int) error {
 
 func (x *translated) remove(i int) error { return x.cl.Unmap(x.iova(i), 4096) }
 
-// receive sends a frame into the buffer of mapping i, and reports whether the buffer came back as
-// bad.
+// receive sends a frame into the buffer of mapping i, and reports whether the buffer came back as bad.
 func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	g := x.g
 	g.Helper()
@@ -93,10 +91,7 @@ func mappings(t *testing.T, fd int) (n int) {
 	return n
 }
 
-// A guest's IOMMU maps 10,000 pages by as many messages, and unmaps them in any order, while frames
-// arrive in mapped pages. Each frame goes to the page that is mapped; an unmapped page is not
-// accessible, and a buffer there comes back as bad. However many mappings there are, each file is
-// mapped once.
+// Each frame goes to the mapped page, and a buffer in an unmapped page comes back as bad.
 //
 // Invariant: nic/gve: 10,000 IOMMU mappings are added and removed under traffic; each file is
 // mapped once, and access to removed mappings is an error.
@@ -114,8 +109,7 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	regions := len(g.space.Regions())
 	order := rand.New(rand.NewPCG(1, 2)).Perm(translatedMaps)
 
-	// through calls do for each mapping of in (do sends a message about the mapping), while frames
-	// arrive in mapped pages: frame k in the page of mapping use(k).
+	// through calls do for each mapping of in, while frame k arrives in the page of mapping use(k).
 	through := func(what string, in []int, do func(i int) error, use func(k int) int) {
 		t.Helper()
 		var client sync.WaitGroup

@@ -3,15 +3,14 @@ package gve
 // linkSpeed is the default of Options.LinkSpeed, in Mbit/s.
 const linkSpeed = 100_000
 
-// reportLinkSpeed carries out REPORT_LINK_SPEED: it writes the speed to the address of a u64.
+// reportLinkSpeed carries out REPORT_LINK_SPEED: address of a u64.
 func (d *Device) reportLinkSpeed(b *body) error {
 	var out [8]byte
 	be.PutUint64(out[:], uint64(d.conf.LinkSpeed))
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink sets whether the link is up, which is the default. While the link is down, the device
-// receives no frames and drops frames to send. Any goroutine may call it.
+// SetLink sets whether the link is up, which is the default. Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {
@@ -22,12 +21,11 @@ func (d *Device) SetLink(up bool) {
 	d.event()
 }
 
-// AskReset asks the driver to reset the device. The device also calls it when one of its queues has
-// stopped on an error. Any goroutine may call it.
+// AskReset asks the driver to reset the device. Any goroutine may call it.
 func (d *Device) AskReset() {
 	d.status.Or(statusReset)
 	d.event()
 }
 
-// event makes the driver read the device status, by the management interrupt.
+// event makes the driver read the device status.
 func (d *Device) event() { d.vectors.fire(int(d.management.Load())) }

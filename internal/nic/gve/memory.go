@@ -8,21 +8,17 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The control plane is big endian: registers, admin queue, and the memory that its commands refer
-// to (gve_adminq.h). Doorbells and descriptors are little endian.
+// The control plane is big endian (gve_adminq.h). Doorbells and descriptors are little endian.
 var (
 	be = binary.BigEndian
 	le = binary.LittleEndian
 )
 
-// maxPieces is the most segments of one buffer. The longest buffer that a descriptor can describe,
-// 16383 bytes, touches 5 pages wherever it begins, and regions are whole pages (package vfiouser).
-// So the segment lists of a packet have at most maxPieces entries for each of its buffers, whatever
-// the frontend maps, and the queue may keep their memory.
+// maxPieces is the most segments of one buffer: 16383 bytes, the most that a descriptor can describe, touch 5
+// pages at most, and regions are whole pages (package vfiouser).
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory reads and writes guest memory for one goroutine. It translates addresses anew for each
-// copy.
+// memory reads and writes guest memory for one goroutine. Addresses are translated for each copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -31,10 +27,8 @@ type memory struct {
 
 func newMemory(space *dma.Space) *memory { return &memory{space: space, copier: dma.NewCopier()} }
 
-// read fills b from iova.
 func (m *memory) read(iova uint64, b []byte) error { return m.move(iova, b, dma.Read) }
 
-// write writes b to iova.
 func (m *memory) write(iova uint64, b []byte) error { return m.move(iova, b, dma.Write) }
 
 func (m *memory) move(iova uint64, b []byte, a dma.Access) error {

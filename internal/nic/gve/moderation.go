@@ -8,23 +8,21 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Interrupt moderation: the driver writes an interval to the doorbell of a queue's vector
-// (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`), and two interrupts of the vector are at least
-// that interval apart. The device delays an interrupt that is due earlier; the moderator raises it
-// when the interval is over. A vector with interval 0 does not read the clock.
+// Interrupt moderation: the driver writes an interval to a vector's doorbell (gve_set_itr_coalesce_usecs_dqo;
+// `ethtool -C`), the least time between two interrupts of the vector. A vector with interval 0 does not read the
+// clock.
 
-// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*). Bit 1 clears the pending bit, which QEMU
-// keeps itself.
+// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*).
 const (
 	irqEnable        = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO: arms the vector
-	irqNoUpdate      = 3 << 3 // GVE_ITR_NO_UPDATE_DQO: keep the interval; otherwise bits 5 to 16 have it
+	irqNoUpdate      = 3 << 3 // GVE_ITR_NO_UPDATE_DQO: keep the interval
 	irqIntervalShift = 5
 	irqIntervalMask  = 1<<12 - 1
 	irqIntervalUnit  = int64(2 * time.Microsecond)
 )
 
-// irqInterval returns the interval in a doorbell's value, in nanoseconds. ok is false if the value
-// keeps the old interval.
+// irqInterval returns the interval in a doorbell's value in nanoseconds. ok is false if the value keeps the old
+// interval.
 func irqInterval(db uint32) (interval int64, ok bool) {
 	if db&irqNoUpdate == irqNoUpdate {
 		return 0, false
@@ -32,13 +30,12 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 	return int64(db>>irqIntervalShift&irqIntervalMask) * irqIntervalUnit, true
 }
 
-// moderator is the goroutine that raises interrupts delayed by moderation. It is another goroutine
-// than the device's monitor, because the monitor frees writers that block in a frontend's eventfd,
-// and the moderator may be such a writer.
+// moderator is the goroutine that raises interrupts delayed by moderation. It is not the device's monitor, which
+// frees writers that block in an eventfd: the moderator may be such a writer.
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when the moderator looks next; never: not before wait wakes it
+	next    atomic.Int64 // when it looks next; never: not before wait wakes it
 	closing atomic.Bool
 	done    chan struct{}
 }
@@ -46,7 +43,6 @@ type moderator struct {
 // never is later than any shape.Now.
 const never = math.MaxInt64
 
-// moderate starts the moderator of vectors vs.
 func (vs *vectors) moderate() (*moderator, error) {
 	s, err := nic.NewSleeper()
 	if err != nil {
@@ -59,8 +55,7 @@ func (vs *vectors) moderate() (*moderator, error) {
 	return m, nil
 }
 
-// setWait sets the function that vectors call with the time of a delayed interrupt; nil: interrupts
-// are not delayed.
+// setWait sets the function to call with the time of a delayed interrupt; nil: no delays.
 func (vs *vectors) setWait(wait func(until int64)) {
 	for i := range vs.v {
 		v := &vs.v[i]
@@ -78,7 +73,7 @@ func (m *moderator) wait(until int64) {
 func (m *moderator) run() {
 	defer close(m.done)
 	for !m.closing.Load() {
-		m.sleeper.Park() // Park before raiseDue looks, so that a later wait wakes the moderator
+		m.sleeper.Park() // before raiseDue looks, so that a later wait wakes it
 		m.next.Store(never)
 		next := m.vectors.raiseDue()
 		m.next.Store(next)
@@ -91,7 +86,7 @@ func (m *moderator) run() {
 			d = time.Duration(max(0, next-m.vectors.now()))
 		}
 		if _, err := m.sleeper.Sleep(-1, d); err != nil {
-			m.vectors.setWait(nil) // the moderator cannot sleep: from here on no interrupt is delayed
+			m.vectors.setWait(nil) // from here on no interrupt is delayed
 			return
 		}
 	}
@@ -105,7 +100,7 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises the interrupts that are due, and returns when the next delayed interrupt is due.
+// raiseDue raises due interrupts, and returns when the next one is due.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
@@ -117,8 +112,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	return next
 }
 
-// raiseDue raises the vector's delayed interrupt if it is due. It returns the time at which a
-// delayed interrupt will be due; 0: none is delayed any more.
+// raiseDue raises the vector's delayed interrupt if it is due, or returns when it will be due; 0: none is
+// delayed.
 func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
 	due = v.until

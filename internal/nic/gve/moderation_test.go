@@ -21,9 +21,9 @@ type stepped struct {
 	*testing.T
 	vectors
 	time  int64
-	reads int     // reads of the clock
+	reads int     // of the clock
 	waits []int64 // times until which interrupts were delayed
-	e     event   // eventfd of vector 0
+	e     event   // the eventfd of vector 0
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -39,7 +39,7 @@ func newStepped(t *testing.T) *stepped {
 	return s
 }
 
-// set sets the time to n microseconds after the start, and raises interrupts that are due.
+// set sets the time to n microseconds after the start, and raises due interrupts.
 func (s *stepped) set(n int64) {
 	s.time = 1e9 + n*1000
 	s.raiseDue()
@@ -50,8 +50,6 @@ func (s *stepped) expect(what string, n uint64) {
 	testkit.Equal(s, "interrupts "+what, s.e.fired(), n)
 }
 
-// Two interrupts of a vector are at least the interval apart; the last one comes, too.
-//
 // Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
 // last one is raised.
 func TestInterruptModeration(t *testing.T) {
@@ -77,8 +75,7 @@ func TestInterruptModeration(t *testing.T) {
 	s.fire(0)
 	s.expect("long after", 1)
 
-	// An interrupt that is due while the vector is masked waits both for the driver and for the
-	// interval.
+	// An interrupt that is due while the vector is masked waits both for the driver and for the interval.
 	s.fire(0)
 	s.set(120)
 	s.expect("masked, and the interval is over", 0)
@@ -109,8 +106,6 @@ func TestInterruptModeration(t *testing.T) {
 	testkit.Equal(t, "looks again", s.raiseDue(), int64(never))
 }
 
-// A vector without an interval reads no clock.
-//
 // Invariant: hot path: An interrupt without moderation reads no clock.
 func TestNoModerationNoClock(t *testing.T) {
 	s := newStepped(t)
@@ -127,8 +122,7 @@ func TestNoModerationNoClock(t *testing.T) {
 	}
 }
 
-// The device does not delay interrupts of the management vector, and a reset clears all intervals
-// and delayed interrupts.
+// The management vector's interrupts are not delayed, and a reset clears intervals and delayed interrupts.
 func TestModerationEnds(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(8190))
@@ -152,7 +146,6 @@ func TestModerationEnds(t *testing.T) {
 	s.expect("without an interval", 2)
 }
 
-// Without a moderator, no interrupt is delayed.
 func TestWithoutModerator(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(8190))
@@ -164,8 +157,6 @@ func TestWithoutModerator(t *testing.T) {
 	s.expect("what waited", 1)
 }
 
-// A device raises delayed interrupts itself, on every vector.
-//
 // Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
 // last one is raised.
 func TestModeratedInterruptsCome(t *testing.T) {
@@ -184,7 +175,6 @@ func TestModeratedInterruptsCome(t *testing.T) {
 	}
 }
 
-// waitEvent waits for an interrupt, and consumes it.
 func waitEvent(t *testing.T, e *event) {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}

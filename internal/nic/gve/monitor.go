@@ -11,7 +11,7 @@ type monitored Device
 
 var _ nic.Monitored = (*monitored)(nil)
 
-// Kicked implements nic.Monitored: no descriptor is watched, because doorbells are register writes.
+// Kicked implements nic.Monitored: no descriptor is watched.
 func (m *monitored) Kicked(int) {}
 
 // Tend implements nic.Monitored: it writes the driver's stats report.

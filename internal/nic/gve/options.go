@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id), and their bits in DQO_RDA's mask
-// (enum gve_sup_feature_mask): the driver uses an option only if both are present.
+// Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id), and their bits in DQO_RDA's mask (enum
+// gve_sup_feature_mask). A driver uses an option only if both are present.
 const (
 	optDQORDA       = 0x4
 	optModifyRing   = 0x6
@@ -29,23 +29,19 @@ const (
 const (
 	optionHeadLen = 8 // struct gve_device_option
 
-	// packetBuffer is the size of a packet buffer that the device offers: one page, and so one net_iov
-	// of a dmabuf. The driver may choose a smaller size.
+	// packetBuffer is the size of packet buffers that the device offers: one page.
 	packetBuffer    = 4096
 	minPacketBuffer = 1024
-	// headerLimit is the length of the longest header that the device splits off, and the size of a
-	// header buffer: link header with two tags, IPv6 with extension headers, TCP with options. A
-	// completion could report 1023 bytes (gve_desc_dqo.h).
+	// headerLimit is the length of the longest header that the device splits off. A completion could report 1023
+	// bytes (gve_desc_dqo.h).
 	headerLimit = 256
 
 	minRing = 64 // descriptors
-	// minTxRing is the minimum that the device reports, unless Options.TxRing is less: a shorter ring
-	// holds too few packets of many buffers (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE).
+	// minTxRing is the reported minimum (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE), unless Options.TxRing is less.
 	minTxRing = 256
-	maxRing   = 4096 // far less than the number of 16-bit buffer ids
+	maxRing   = 4096 // less than the number of 16-bit buffer ids
 )
 
-// options returns the options and their number.
 func (d *Device) options() (b []byte, n uint16) {
 	add := func(id uint16, body ...any) {
 		start := len(b)

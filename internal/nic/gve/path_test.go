@@ -15,18 +15,18 @@ import (
 // stream is a nictest.Stream.
 type stream struct {
 	a, b    *suiteGuest
-	tx      []txDesc // one frame's descriptors
+	tx      []txDesc // of one frame
 	tag     uint16
 	payload int // bytes
-	buffers int // buffers of a frame
+	buffers int // of a frame
 	frame   int // bytes
 	ended   bool
 }
 
 const streamRing = 2048
 
-// newStream prepares frames of payload bytes; above the MTU they are GSO packets. If split, payload
-// goes to the GPU's memory.
+// newStream prepares frames of payload bytes; above the MTU they are GSO packets. If split, payload goes to the
+// GPU's memory.
 func newStream(t testing.TB, payload int, split bool) *stream {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 1, mtu: 1500, ring: streamRing, rsc: payload > 1460, p2p: true}
@@ -108,7 +108,6 @@ func (l *stream) Done(wait bool) (frames int) {
 	}
 }
 
-// Take counts complete frames.
 func (l *stream) Take(wait bool) (frames int) {
 	d := l.b.rxd[0]
 	for c := (rxCompl{}); ; {
@@ -143,8 +142,6 @@ func (l *stream) Copy() (dst, src []byte) {
 	return l.b.RAM[16<<20:][:l.payload], l.a.RAM[8<<20:][:l.payload]
 }
 
-// Bytes arrive as they were sent, whole, split or not, with complete checksums.
-//
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
 // to other buffers; split or not, its bytes stay as they were sent.
 func TestPathKeepsBytes(t *testing.T) {
@@ -166,7 +163,6 @@ func TestPathKeepsBytes(t *testing.T) {
 	}
 }
 
-// meter adds a flow counter, for the allocation test.
 func (l *stream) meter() {
 	_, err := l.b.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})

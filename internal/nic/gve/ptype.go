@@ -15,11 +15,10 @@ const (
 	l4SCTP  = 5 // GVE_L4_TYPE_SCTP
 )
 
-// ptypes is the number of packet types: 10 bits of a completion. The device chooses their numbers:
-// l3<<4 | l4; 0 is unknown.
+// ptypes is the number of packet types: 10 bits of a completion. The device chooses their numbers: l3<<4 | l4; 0
+// is unknown.
 const ptypes = 1 << 10
 
-// ptypeOf returns the packet type for completions.
 func ptypeOf(h *splitter.Headers) uint16 {
 	l3, l4 := uint16(l3IPv4), uint16(l4Other)
 	if h.IPv6 {
@@ -34,7 +33,7 @@ func ptypeOf(h *splitter.Headers) uint16 {
 		switch {
 		case !h.IPv6 && h.Proto == 1, h.IPv6 && h.Proto == 58: // ICMP, ICMPv6 (IANA)
 			l4 = l4ICMP
-		case h.Proto == 132: // SCTP
+		case h.Proto == 132:
 			l4 = l4SCTP
 		}
 	case splitter.Fragment:

@@ -18,20 +18,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// suiteGuest is a nictest.Guest: a driver with rings that the test fills. The test controls each
-// descriptor that the device sees.
+// suiteGuest is a nictest.Guest: a driver with rings that the test fills.
 type suiteGuest struct {
 	*ctl
 	nictest.Sender
 	o          rawOptions
 	mac        wire.MAC
-	irqs       []*event // by vector: one for each transmit queue, then one for each receive queue
+	irqs       []*event // one for each transmit queue, then one for each receive queue
 	rxd        []*rxDriver
 	txd        []*txDriver
-	doorbellAt uint64 // address at which the device writes the index of a queue's doorbell
+	doorbellAt uint64 // address for the index of a queue's doorbell
 
 	mu     sync.Mutex
-	errs   map[string]error // of queues that failed
+	errs   map[string]error // by queue
 	failed chan struct{}    // one value for each
 }
 
@@ -47,7 +46,7 @@ type rawOptions struct {
 	patience time.Duration // Options.Patience
 	hold     time.Duration // of nic.Config
 	clock    func() int64  // of nic.Config
-	wait     time.Duration // timeout for the NIC; 0: a minute
+	wait     time.Duration // 0: a minute
 	sabotage *nic.Sabotage
 }
 
@@ -60,8 +59,8 @@ const (
 	poison     = 0xee
 )
 
-// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. The guest has a GPU, and has
-// created all queues.
+// newSuiteGuest attaches a NIC to the switch, and guest i, which has a GPU and has created all queues, to the
+// NIC.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
@@ -94,7 +93,6 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// watchFailures records calls of failed.
 func (g *suiteGuest) watchFailures() {
 	s := g.dev.rx[0].shared
 	next := s.failed
@@ -107,14 +105,12 @@ func (g *suiteGuest) watchFailures() {
 	}
 }
 
-// failure returns the error of a queue, by its name.
 func (g *suiteGuest) failure(name string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.errs[name]
 }
 
-// broken waits until a queue has stopped on an error.
 func (g *suiteGuest) broken(name string, want error) {
 	g.Helper()
 	select {
@@ -133,7 +129,7 @@ func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
 // Copied implements nictest.Guest.
 func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.tx[q].t.Worker.Copier.Counts() }
 
-// SetSplit restarts a queue.
+// SetSplit implements nictest.Guest: it restarts the queue.
 func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.Helper()
 	g.startRx(q, on)
@@ -167,7 +163,7 @@ func (g *suiteGuest) Arm(q int) {
 // Called implements nictest.Guest.
 func (g *suiteGuest) Called(q int) bool { return g.irqs[g.rxd[q].params.notify].fired() > 0 }
 
-// wait sleeps until an interrupt comes; one that came meanwhile is latched.
+// wait sleeps until an interrupt comes.
 func (g *suiteGuest) wait(vector int) {
 	g.bell(irqDoorbells+uint32(vector), irqEnable)
 	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
@@ -179,13 +175,13 @@ func (g *suiteGuest) wait(vector int) {
 	g.irqs[vector].fired()
 }
 
-// driverRing is the part that both kinds of driver queues share.
+// driverRing is the common part of driver queues.
 type driverRing struct {
 	g            *suiteGuest
 	params       ringParams
 	ring, compl  []byte
 	mask         uint32
-	posted, seen uint32 // descriptors posted and completions seen, since the start
+	posted, seen uint32 // since the start
 	doorbells    uint32 // index of the queue's doorbell
 }
 
@@ -198,10 +194,9 @@ func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) dr
 		params: ringParams{desc: desc, compl: compl, size: n, complSize: n, notify: vector}, doorbells: doorbells}
 }
 
-// doorbell shows the device the posted descriptors.
 func (d *driverRing) doorbell() { d.g.bell(d.doorbells, d.posted&d.mask) }
 
-// lap returns the generation bit that the next completion will have in its word.
+// lap returns the generation bit of the next completion.
 func (d *driverRing) lap(bit uint32) uint32 {
 	if d.seen&(d.mask+1) == 0 {
 		return bit
@@ -213,7 +208,7 @@ func (d *driverRing) lap(bit uint32) uint32 {
 type rxDriver struct {
 	driverRing
 	split  bool
-	header uint64 // address of the first header buffer
+	header uint64 // of the first header buffer
 	addrs  []uint64
 }
 
@@ -281,8 +276,8 @@ func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	return d.addrs[slot], d.header + uint64(slot)*rawHeader
 }
 
-// Post posts buffers: on a split queue n pages of the GPU, otherwise about 17 KiB n times, as far
-// as the ring has room.
+// Post posts buffers: on a split queue n pages of the GPU, otherwise about 17 KiB n times, as far as the ring
+// has room.
 func (g *suiteGuest) Post(q, n int) {
 	g.Helper()
 	d := g.rxd[q]
@@ -343,10 +338,10 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 // txDriver is a driver's end of a transmit queue.
 type txDriver struct {
 	driverRing
-	head       uint32 // descriptors read by the device, from its descriptor completions
+	head       uint32 // descriptors read by the device
 	lastReport uint32
 	tag        uint16
-	flight     int // packets sent and not completed
+	flight     int // packets not completed
 }
 
 // startTx gives transmit queue i new rings, maybe at the address of the old ones.
@@ -371,8 +366,7 @@ func (d *txDriver) add(x txDesc) {
 	d.posted++
 }
 
-// packet adds the descriptors of one packet, and shows them. Descriptors without a type are
-// buffers.
+// packet adds the descriptors of one packet, and shows them. Descriptors without a type are buffers.
 func (d *txDriver) packet(ds ...txDesc) {
 	for i, x := range ds {
 		x.kind = cmp.Or(x.kind, txPacket)
@@ -443,7 +437,7 @@ func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
 
 func (g *suiteGuest) Show(q int) { g.txd[q].doorbell() }
 
-// Sent waits until all packets are completed.
+// Sent implements nictest.Guest.
 func (g *suiteGuest) Sent(q int) {
 	g.Helper()
 	for d := g.txd[q]; d.flight > 0; {

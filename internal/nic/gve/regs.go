@@ -8,19 +8,19 @@ const (
 	regDriverStatus  = 0x04
 	regMaxTx         = 0x08
 	regMaxRx         = 0x0c
-	regPFN           = 0x10 // adminq_pfn: address of the admin queue, in pages of 4 KiB
-	regDoorbell      = 0x14 // doorbell of the admin queue
-	regEvents        = 0x18 // number of commands done
+	regPFN           = 0x10 // address of the admin queue, in pages of 4 KiB
+	regDoorbell      = 0x14 // of the admin queue
+	regEvents        = 0x18
 	regDriverVersion = 0x1f // one byte, written repeatedly
 	regBaseHi        = 0x20
 	regBaseLo        = 0x24
-	regLength        = 0x28 // length of the admin queue, in bytes
+	regLength        = 0x28 // of the admin queue, in bytes
 	regsLen          = 0x2a
 )
 
 // Bits of the device status (enum gve_device_status_flags).
 const (
-	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the device asks the driver for a reset
+	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: asks for a reset
 	statusLink      = 1 << 2 // GVE_DEVICE_STATUS_LINK_STATUS_MASK
 	statusResetDone = 1 << 4 // GVE_DEVICE_STATUS_DEVICE_IS_RESET
 )
@@ -31,27 +31,25 @@ const (
 	driverReset = 1 << 1 // GVE_DRIVER_STATUS_RESET_MASK
 )
 
-// maxVersion is the number of bytes of the driver version that the device keeps.
 const maxVersion = 64
 
-// registers are the registers that keep the value that the driver writes to them.
+// registers keep the written values.
 type registers struct {
 	driverStatus   uint32
 	pfn            uint32
 	doorbell       uint32
 	baseHi, baseLo uint32
 	length         uint16
-	version        []byte // the bytes of the driver version received so far
+	version        []byte // bytes received so far
 }
 
-// readRegs reads BAR0.
 func (d *Device) readRegs(off uint64, b []byte) {
 	var r [regsLen]byte
 	be.PutUint32(r[regDeviceStatus:], d.status.Load())
 	be.PutUint32(r[regDriverStatus:], d.regs.driverStatus)
 	be.PutUint32(r[regMaxTx:], uint32(len(d.tx)))
 	be.PutUint32(r[regMaxRx:], uint32(len(d.rx)))
-	if d.status.Load()&statusReset == 0 { // iPXE looks only at this register to find that it has to restart the NIC
+	if d.status.Load()&statusReset == 0 { // iPXE finds only by this register that it has to restart the NIC
 		be.PutUint32(r[regPFN:], d.regs.pfn)
 	}
 	be.PutUint32(r[regDoorbell:], d.regs.doorbell)
@@ -65,7 +63,6 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	}
 }
 
-// writable lists the writable registers, in order of address.
 var writable = [...]struct {
 	off, size uint64
 	write     func(d *Device, v uint32)
@@ -79,8 +76,7 @@ var writable = [...]struct {
 	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
 }
 
-// writeRegs handles a write to BAR0. It writes a register only if the write covers all of the
-// register.
+// writeRegs handles a write to BAR0. Registers that it covers in part stay.
 func (d *Device) writeRegs(off uint64, b []byte) {
 	for i := range writable {
 		r := &writable[i]
@@ -110,12 +106,9 @@ func (d *Device) driverResets() {
 	d.reset()
 }
 
-// writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_alloc and
-// gve_adminq_release) writes the register only on a device of revision 0, and when it releases the
-// admin queue it waits until the register reads 0. iPXE (drivers/net/gve.c) writes this register,
-// base and length, whatever the revision (gve_admin_enable). It writes 0 to reset the device
-// (gve_reset), and takes a register that reads 0 as a reset by the host: gve_admin_wait then ends a
-// command, and gve_watchdog restarts the NIC.
+// writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_release) waits until the
+// register reads 0. iPXE (drivers/net/gve.c) writes 0 to reset the device (gve_reset), and takes a register that
+// reads 0 as a reset by the host (gve_admin_wait, gve_watchdog).
 func (d *Device) writePFN(v uint32) {
 	if v == 0 {
 		d.driverResets()
@@ -123,7 +116,7 @@ func (d *Device) writePFN(v uint32) {
 	d.regs.pfn = v
 }
 
-// writeVersion receives one byte of the driver version, which ends with a newline.
+// writeVersion receives one byte of the driver version, up to a newline.
 func (d *Device) writeVersion(v uint32) {
 	if c := byte(v); c != '\n' {
 		if len(d.regs.version) < maxVersion {

@@ -30,9 +30,6 @@ func (c *ctl) idle(what string) {
 	}
 }
 
-// A device is reset by its driver, by the machine, or by a frontend that hangs up: each time no
-// state is left, and the device works again.
-//
 // Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
 // that starts without a reset finds none either.
 func TestReset(t *testing.T) {
@@ -71,8 +68,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// A driver that starts without a reset (kexec, a frontend's new guest) finds the device as after a
-// reset.
+// The driver starts without a reset (kexec).
 //
 // Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
 // that starts without a reset finds none either.
@@ -90,9 +86,6 @@ func TestRunTwice(t *testing.T) {
 	c.configure(4)
 }
 
-// When a queue has stopped on an error, the device asks the driver for a reset; the driver can still
-// destroy the queue.
-//
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestFailedQueue(t *testing.T) {
 	c := newUp(t, 2, 0)
@@ -109,8 +102,6 @@ func TestFailedQueue(t *testing.T) {
 	testkit.Equal(t, "reset asked for", c.read32(regDeviceStatus)&statusReset, 0)
 }
 
-// A queue stops when its ring is unmapped; the others go on.
-//
 // Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestUnmappedRing(t *testing.T) {
 	c := newConfigured(t, 2)
@@ -138,7 +129,7 @@ func TestStatsReport(t *testing.T) {
 	be.PutUint32(report[8+16*3:], 4) // the driver's own counter
 	c.pass(opReportStats, uint64(len(report)), addr, uint64(1<<40))
 	s := &c.dev.stats
-	put := func() { // as the monitor does when a report is due
+	put := func() { // as when a report is due
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.put()
@@ -165,7 +156,7 @@ func TestStatsReport(t *testing.T) {
 	clear(report)
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
-	// With too little room nothing is written.
+	// Too little room.
 	c.pass(opReportStats, uint64(8+16*3), addr, uint64(1<<40))
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
@@ -198,7 +189,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 	}
 }
 
-// A driver's life cycle as in TestLife, over vfio-user.
+// The life cycle of TestLife, over vfio-user.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {

@@ -5,14 +5,11 @@ import (
 	"math/bits"
 )
 
-// CONFIGURE_DEVICE_RESOURCES, and creation and end of queues.
-
-// Doorbells are words of BAR2: little endian, 32 bits; the driver writes them. The device reports a
-// doorbell's index in words.
+// Doorbells are words of BAR2: little endian, 32 bits. The device reports a doorbell's index in words.
 const (
-	irqDoorbells = 0x000 // one for each notification block
-	txDoorbells  = 0x400 // one for each transmit queue
-	rxDoorbells  = 0x800 // one for each receive queue
+	irqDoorbells = 0x000 // notification blocks
+	txDoorbells  = 0x400 // transmit queues
+	rxDoorbells  = 0x800 // receive queues
 )
 
 const (
@@ -31,15 +28,14 @@ type resources struct {
 }
 
 type queueState struct {
-	live bool // the queue is created and not destroyed; it may have stopped on an error
+	live bool // created and not destroyed; it may have stopped on an error
 	rsc  bool
 	buf  int
 }
 
-// configureCommand is CONFIGURE_DEVICE_RESOURCES (struct gve_adminq_configure_device_resources).
 type configureCommand struct {
 	_      [8]byte // event counters, which DQO does not use
-	IRQs   uint64  // offset 8: address for the doorbells' indices
+	IRQs   uint64  // offset 8: address for doorbell indices
 	_      [4]byte
 	Count  uint32 // 20: of notification blocks
 	Stride uint32 // 24: bytes from one index to the next
@@ -76,14 +72,12 @@ func (d *Device) configure(b *body) error {
 	return nil
 }
 
-// writeIndex writes the index of a doorbell for the driver.
 func (d *Device) writeIndex(addr uint64, index uint32) error {
 	var w [4]byte
 	be.PutUint32(w[:], index)
 	return d.mem.write(addr, w[:])
 }
 
-// deconfigure carries out DECONFIGURE_DEVICE_RESOURCES. It ends all remaining queues.
 func (d *Device) deconfigure() error {
 	if d.res.blocks == 0 {
 		return fmt.Errorf("no resources are configured: %w", statusFailedPrecondition)
@@ -92,8 +86,7 @@ func (d *Device) deconfigure() error {
 	return nil
 }
 
-// release ends all queues and frees all resources. When it returns, all DMA for the driver has
-// ended.
+// release ends all queues and frees all resources.
 func (d *Device) release() {
 	for i := range d.tx {
 		d.endTx(i)
@@ -107,7 +100,6 @@ func (d *Device) release() {
 	d.res.blocks, d.res.base = 0, 0
 }
 
-// txCommand is CREATE_TX_QUEUE (struct gve_adminq_create_tx_queue).
 type txCommand struct {
 	ID        uint32 // offset 0
 	_         [4]byte
@@ -120,7 +112,7 @@ type txCommand struct {
 	ComplSize uint16 // 42
 }
 
-// checkQueue checks the parameters that all queues share.
+// checkQueue checks the parameters that both kinds of queues have.
 func (d *Device) checkQueue(qs []queueState, id, pages, block uint32, p *ringParams, most int) error {
 	switch {
 	case d.res.blocks == 0:
@@ -158,8 +150,7 @@ func (d *Device) createTx(b *body) error {
 	return nil
 }
 
-// offerDoorbell writes the index of a queue's doorbell to the driver's memory for the queue's
-// resources.
+// offerDoorbell writes a doorbell's index to the driver's struct gve_queue_resources.
 func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	if err := d.mem.has(addr, resourcesLen); err != nil {
 		return err
@@ -167,7 +158,6 @@ func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	return d.writeIndex(addr, index)
 }
 
-// rxCommand is CREATE_RX_QUEUE (struct gve_adminq_create_rx_queue).
 type rxCommand struct {
 	ID        uint32 // offset 0
 	_         [8]byte
@@ -212,7 +202,6 @@ func (d *Device) createRx(b *body) error {
 func (d *Device) destroyTx(b *body) error { return d.destroy("transmit", d.res.tx, b, d.endTx) }
 func (d *Device) destroyRx(b *body) error { return d.destroy("receive", d.res.rx, b, d.endRx) }
 
-// destroy ends the queue that the driver names in b: it calls end with the queue's id.
 func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)) error {
 	id := be.Uint32(b[:])
 	if id >= uint32(len(qs)) || !qs[id].live {
@@ -222,26 +211,23 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged updates everything that depends on which receive queues exist. The device calls it
-// after it has started or ended receive queue id.
+// rxChanged updates what depends on which receive queues exist.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)
 	d.setDefaultRSS()
 }
 
-// endTx stops a transmit queue: when it returns, the queue touches no memory.
 func (d *Device) endTx(id int) {
 	d.tx[id].stop()
 	d.res.tx[id] = queueState{}
 }
 
-// endRx stops a receive queue: when it returns, the queue touches no memory. The port drops frames
-// for the queue until the driver creates it again.
+// endRx stops a receive queue. The port drops frames for it until the driver creates it again.
 func (d *Device) endRx(id int) {
 	d.port.FlushRx(id)
 	d.rx[id].stop()
-	d.port.FlushRx(id) // drops frames that the port has held since the first FlushRx
+	d.port.FlushRx(id) // drops frames held since the first FlushRx
 	if !d.res.rx[id].live {
 		return
 	}

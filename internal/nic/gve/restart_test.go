@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Over many laps of small rings, with packets across their ends, no frame is lost, repeated or
-// changed: generation bits, indices and descriptor completions wrap.
+// Over many laps of small rings, no frame is lost, repeated or changed.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
@@ -49,8 +48,7 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d.doorbell()
 }
 
-// Buffers of any size are filled to the last byte. The device drops a frame that needs more buffers
-// than allowed as too big; the frame does not wait.
+// Buffers of any size are filled to the last byte.
 func TestOddBufferSizes(t *testing.T) {
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
@@ -80,9 +78,6 @@ func TestOddBufferSizes(t *testing.T) {
 	}
 }
 
-// A receive queue that is stopped under traffic writes no memory after stop has returned, and
-// another queue loses nothing meanwhile.
-//
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
 func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
@@ -94,7 +89,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	}
 	var ended atomic.Bool
 	done := make(chan struct{})
-	dma.Go(func() { // sends to queue 2, which is restarted again and again
+	dma.Go(func() { // to queue 2, which is restarted again and again
 		defer close(done)
 		f := nictest.Make(b.mac, w.A.mac, nictest.Spec{Port: 5001, Payload: 3000})
 		for !ended.Load() {
@@ -159,8 +154,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit queue that the driver stops while its frames wait for a receiver ends at once; the
-// device drops and counts the waiting frames.
+// Frames wait when the driver stops the queue: they are dropped and counted.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -187,7 +181,7 @@ func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
-// The worker reads an incomplete packet once for each doorbell, and not again and again.
+// The worker reads an incomplete packet once for each doorbell.
 func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()
@@ -227,13 +221,11 @@ func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobo
 // Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newPatientWorld(t)) }
 
-// flag is a waker that counts.
 type flag struct{ atomic.Int32 }
 
 func (f *flag) Wake() { f.Add(1) }
 
-// A sender that found too few buffers waits only if the driver has posted none since. The next
-// buffers wake it, or the end of the queue.
+// A sender that found too few buffers waits only if the driver has posted none since.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
@@ -281,9 +273,6 @@ func TestArm(t *testing.T) {
 	}
 }
 
-// Buffers that come while a sender is about to sleep wake it: none of many frames waits until
-// patience ends.
-//
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestNoWakeIsLost(t *testing.T) {
 	w := newPatientWorld(t)
@@ -299,9 +288,6 @@ func TestNoWakeIsLost(t *testing.T) {
 	testkit.Equal(t, "frames were given up", w.A.dev.tx[0].sender.Stats().GaveUp, 0)
 }
 
-// A guest whose memory is truncated under traffic loses its queue; guests that send to it, or
-// receive from it, do not.
-//
 // Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
@@ -327,8 +313,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Frames that wait in memory are lost if it is unmapped; queues whose rings lie in it stop before
-// it is unmapped.
+// Frames that wait in memory are lost if it is unmapped.
 //
 // Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
@@ -370,8 +355,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// Backlog returns how many descriptors wait in a transmit queue, and whether the driver has used
-// nearly all of its ring.
+// Backlog returns how many descriptors wait, and whether the ring is nearly full.
 func TestBacklog(t *testing.T) {
 	w := newWorld(t)
 	q, d := w.A.dev.tx[0], w.A.txd[0]

@@ -7,27 +7,24 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ringLimit bounds the length of a ring.
 const ringLimit = 1 << 15
 
-// errBadRing means that the parameters or the memory of a ring are invalid.
+// errBadRing is about the parameters or the memory of a ring.
 var errBadRing = errors.New("bad ring")
 
-// ringPage is the size of the pieces in which pin pins a ring that lies in several regions: an
-// IOMMU maps no smaller pages.
+// ringPage is the size of the pieces of a ring that lies in several regions: an IOMMU maps no smaller pages.
 const ringPage = 4096
 
-// ring is the pinned memory of a ring of 2^n entries.
 type ring struct {
 	iova, size uint64
 	mask       uint32 // entries - 1
-	entry      uint32 // bytes of an entry
+	entry      uint32
 	pages      [][]byte
 	shift      uint // log2 of the pages' length
 	pins       []*dma.Pin
 }
 
-// pin finds and pins the memory of a ring. Its user must guard each access with dma.Recover.
+// pin pins the memory of a ring. Each access must be guarded with dma.Recover.
 func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error) {
 	if entries < 2 || entries > ringLimit || entries&(entries-1) != 0 {
 		return fmt.Errorf("ring of %d: not a power of two up to %d: %w", entries, ringLimit, errBadRing)
@@ -36,7 +33,7 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	if iova%uint64(entry) != 0 || iova > ^uint64(0)-r.size {
 		return fmt.Errorf("ring at %#x: not aligned to its descriptors, or beyond the end: %w", iova, errBadRing)
 	}
-	piece := r.size // a power of two; the whole ring, if it lies in one region
+	piece := r.size // the whole ring, if it lies in one region
 	p, err := space.Pin(iova, piece)
 	if err != nil && iova%ringPage == 0 && piece > ringPage {
 		piece = ringPage
@@ -59,28 +56,25 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	return err
 }
 
-// entryAt returns entry i, modulo the ring. An entry does not cross a page boundary, because its
-// address is a multiple of its length.
+// entryAt returns entry i, modulo the ring. An entry crosses no page boundary: its address is a multiple of its
+// length.
 func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
 	return r.pages[off>>r.shift][in : in+uint64(r.entry)]
 }
 
-// even reports whether index i is in an even lap of the ring. The first lap is even, and its
-// generation is 1.
+// even reports whether index i is in an even lap of the ring. The first lap is even, and its generation bit is
+// 1.
 func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
 
-// overlaps reports whether the ring has bytes in [iova, iova+n).
 func (r *ring) overlaps(iova, n uint64) bool {
 	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
 }
 
-// rings are the two rings of a queue.
 type rings struct{ in, out ring } // descriptors or buffers; completions
 
-// pin finds and pins the memory of both rings, with descriptors of descLen bytes and completions of
-// complLen bytes.
+// pin pins the memory of both rings, with entries of descLen and of complLen bytes.
 func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
 	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -92,7 +86,6 @@ func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, compl
 	return nil
 }
 
-// overlap reports whether one of the rings has bytes in [iova, iova+n).
 func (r *rings) overlap(iova, n uint64) bool {
 	return r.in.overlaps(iova, n) || r.out.overlaps(iova, n)
 }

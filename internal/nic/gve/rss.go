@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive side scaling: CONFIGURE_RSS and QUERY_RSS, for the port's control.RSS.
+// Receive side scaling: CONFIGURE_RSS and QUERY_RSS.
 
 const (
 	rssKeyLen   = 40  // GVE_RSS_KEY_SIZE
@@ -15,9 +15,8 @@ const (
 	rssHeadLen  = 8   // struct gve_query_rss_descriptor
 )
 
-// hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. The types for IPv6
-// with extension headers (3, 5, 8) are accepted but not reported: the hash never covers extension
-// headers.
+// hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. Those for IPv6 with extension
+// headers (3, 5, 8) are accepted but not reported.
 var hashTypes = [...]struct {
 	gve uint16
 	rss uint32
@@ -28,7 +27,7 @@ var hashTypes = [...]struct {
 
 const allHashTypes = 1<<9 - 1
 
-// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). A field of 0 means: no change.
+// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). 0 means: no change.
 type rssCommand struct {
 	Types     uint16 // offset 0
 	Alg       uint8  // 2
@@ -85,8 +84,8 @@ func (d *Device) configureRSS(b *body) error {
 	return d.port.SetRSS(r)
 }
 
-// queryRSS carries out QUERY_RSS: room u64, address u64. The reply is {length u32, types u16,
-// algorithm u8, 0}, key, table.
+// queryRSS carries out QUERY_RSS: room u64, address u64. The reply is {length u32, types u16, algorithm u8, 0},
+// key, table.
 func (d *Device) queryRSS(b *body) error {
 	room, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	r, err := d.port.RSS()
@@ -107,16 +106,14 @@ func (d *Device) queryRSS(b *body) error {
 	be.PutUint16(out[4:], types)
 	out[6] = rssToeplitz
 	copy(out[rssHeadLen:], r.Key[:])
-	for i := range rssTableLen { // the length of the port's table is a power of two: repeat a table that is shorter
+	for i := range rssTableLen { // the table's length is a power of two: a shorter one is repeated
 		be.PutUint32(out[rssHeadLen+rssKeyLen+4*i:], uint32(r.Table[i%len(r.Table)]))
 	}
 	return d.mem.write(addr, out[:])
 }
 
-// setDefaultRSS tells the port which receive queues exist: by default all take part in RSS. The
-// driver expects this default if the device keeps the table (gve_init_rss_config does nothing
-// then). A queue that ends while others go on (a restart) keeps its share: setDefaultRSS reduces
-// the number of queues only after all have ended.
+// setDefaultRSS tells the port which receive queues exist: by default all take part in RSS
+// (gve_init_rss_config). A queue that ends while others go on (a restart) keeps its share.
 func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {

@@ -41,7 +41,6 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	return be.Uint16(b[4:]), b[8:48], table
 }
 
-// tableIs checks the table that the driver sees.
 func (c *ctl) tableIs(when string, want []uint16) {
 	c.Helper()
 	if _, _, table := c.queryRSS(); !slices.Equal(table, want) {
@@ -69,7 +68,7 @@ func TestRSS(t *testing.T) {
 		t.Errorf("table at first %d", table)
 	}
 	testkit.Equal(t, "hash types at first", types, 0xd7)
-	// The driver restarts one queue, which keeps its entries in the table.
+	// A queue that the driver restarts keeps its entries in the table.
 	c.pass(opDestroyRx, uint32(3))
 	c.pass(opCreateRx, c.rxCreate(3, 0))
 	c.tableIs("table after a restart", table)
@@ -85,7 +84,7 @@ func TestRSS(t *testing.T) {
 		}
 		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
-	// A table that the driver has set stays, and a command changes only the parameters that it has.
+	// A table that the driver has set stays, and a command changes only its own parameters.
 	indices := make([]uint32, 128)
 	for i := range indices {
 		indices[i] = uint32(i / 64)
@@ -110,7 +109,7 @@ func TestRSS(t *testing.T) {
 	c.pass(opDestroyRx, uint32(0))
 	c.pass(opCreateRx, c.rxCreate(0, 0))
 	check()
-	// If the control channel has set a shorter table, QUERY_RSS returns that table, repeated to 128 entries.
+	// QUERY_RSS repeats a shorter table, set by the control channel, to 128 entries.
 	r, err := c.dev.port.RSS()
 	c.OK(err)
 	r.Table = []uint16{3, 2, 1, 3}
@@ -122,7 +121,6 @@ func TestRSS(t *testing.T) {
 	if c.dev.port.SetRSS(r) == nil {
 		t.Error("a table was set that the driver cannot be told")
 	}
-	// A new driver finds the defaults.
 	c.reset()
 	c.up(0)
 	c.tableIs("table after reset", spreadOver(4))

@@ -9,45 +9,39 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// maxRxBufs bounds the buffers of a frame: as many as an skb can have fragments (MAX_SKB_FRAGS).
+// maxRxBufs bounds the buffers of a frame: MAX_SKB_FRAGS.
 const maxRxBufs = 17
 
-// maxOwn is the length of the longest Header of a packet: the port makes frames of the control
-// channel, which are all header.
+// maxOwn is the length of the longest Header: frames of the control channel are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// maxRSC returns the longest GSO packet for queues with buffers of bufSize bytes
-// (wire.Limits.MaxBytes).
+// maxRSC returns the longest GSO packet for buffers of bufSize bytes (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
-// rxQueue is a receive queue, an nic.RxQueue: a ring in which the driver posts buffers, and a ring
-// in which the buffers come back in the same order. The queue exists from New on; the driver starts
-// and stops it.
+// rxQueue is a receive queue: a ring of buffers, and a ring in which they come back in the same order.
 //
-// The control goroutine calls start, stop, doorbell and unmapping. A goroutine that uses the fields
-// below RxBase, except seen and count, holds RxBase's lock; only the control goroutine may read
-// without it the fields that start and stop set.
+// The control goroutine calls start, stop, doorbell and unmapping. RxBase's lock guards the fields below RxBase,
+// except seen and count; the control goroutine may read without it the fields that start and stop set.
 type rxQueue struct {
 	*shared
 	id     int
-	tail   atomic.Uint32 // from the doorbell: index of the buffer that the driver posts next
-	vector atomic.Int32  // notification block
+	tail   atomic.Uint32 // index of the buffer posted next
+	vector atomic.Int32  // MSI-X vector
 
 	nic.RxBase
 	p       rxParams
 	on      bool
-	seen    bool // doorbell has looked at the first buffer. Used by the control goroutine
+	seen    bool // for doorbell: the first buffer has been looked at
 	rings        // buffers and completions
 	head    uint32
-	shown   uint32   // completions published since the start; head counts used buffers, and so staged completions
-	words   []uint32 // the words that publish completions, by index in the ring
-	short   uint32   // number of buffers that were too few when a frame last found too few
+	shown   uint32   // completions published; head counts used buffers
+	words   []uint32 // words that publish completions, by index in the ring
+	short   uint32   // buffers when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
-	time    int64        // arrival time of this batch; 0: the queue has not read the clock yet, or has none
-	scratch [maxOwn]byte // a frame's headers
-	// Calls of Put that did not take a frame, and frames with a bad checksum, since New.
-	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+	time    int64        // of this batch; 0: not read yet
+	scratch [maxOwn]byte // headers
+	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
 var (
@@ -61,7 +55,7 @@ func newRxQueue(s *shared, id int) *rxQueue {
 	return q
 }
 
-// start starts the queue with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings.
 func (q *rxQueue) start(p rxParams) (err error) {
 	q.stop()
 	switch {
@@ -89,8 +83,7 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	return nil
 }
 
-// stop stops the queue: when it returns, the queue touches neither rings nor buffers. It may be
-// called on a stopped queue.
+// stop stops the queue: it touches neither rings nor buffers any more.
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()
@@ -99,15 +92,13 @@ func (q *rxQueue) stop() {
 	q.shut()
 }
 
-// shut frees the rings and wakes waiters.
 func (q *rxQueue) shut() {
 	q.rings.close()
 	q.WakeAll()
 }
 
-// doorbell records that the driver has posted buffers up to index tail, modulo the ring's length.
-// Linux's driver writes an index (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c,
-// gve_refill_rx).
+// doorbell sets tail, modulo the ring's length. Linux writes an index (gve_rx_write_doorbell_dqo), iPXE a
+// counter (drivers/net/gve.c, gve_refill_rx).
 func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
 		return
@@ -127,8 +118,7 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. It stands
-// for all buffers: a driver binds whole queues to GPU memory, and restarts a queue when it binds it.
+// firstInGPU reports whether the first buffer lies in GPU memory. The others are taken to lie where it does.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -137,7 +127,7 @@ func (q *rxQueue) firstInGPU() bool {
 		return false
 	}
 	if q.peek(1) != nil {
-		return false // a frame will meet the same error, and stop the queue
+		return false // a frame will meet the same error
 	}
 	segs, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
 	return err == nil && len(segs) == 1 && segs[0].GPU() >= 0
@@ -161,7 +151,7 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	}
 }
 
-// unmapping stops the queue, and calls failed, if one of its rings overlaps [iova, iova+n).
+// unmapping stops the queue if one of its rings overlaps [iova, iova+n).
 func (q *rxQueue) unmapping(iova, n uint64) {
 	q.Lock()
 	defer q.Unlock()
@@ -183,8 +173,7 @@ func (q *rxQueue) Flush() (call bool) {
 	return true
 }
 
-// publish shows completions to the driver. A completion becomes valid by the generation bit in its
-// word, which flips with each lap.
+// publish shows completions to the driver: they become valid by the generation bit, which flips with each lap.
 func (q *rxQueue) publish() (err error) {
 	defer dma.Recover(&err)
 	for ; q.shown != q.head; q.shown++ {
@@ -200,17 +189,14 @@ func (q *rxQueue) publish() (err error) {
 // Call implements nic.RxQueue.
 func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 
-// avail returns the number of posted buffers.
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel. It need not ask for a notification, because the device gets
-// each doorbell.
+// AwaitBuffers implements nic.RxModel: the device gets each doorbell.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.
 func (q *rxQueue) Buffers() int { return int(q.avail()) }
 
-// fail stops the queue until the driver sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.on {
 		q.Fail(err)

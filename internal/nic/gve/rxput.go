@@ -8,20 +8,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// placement describes the buffers into which the queue writes the parts of a frame.
+// placement describes the buffers into which a frame is written.
 type placement struct {
-	n        uint32 // number of buffers
-	inHeader uint32 // bytes that go to the first buffer's header buffer
-	rest     uint32 // bytes that go to the packet buffers, one buffer after the other
+	n        uint32 // buffers
+	inHeader uint32 // bytes in the first buffer's header buffer
+	rest     uint32 // bytes in the packet buffers
 	header   []dma.Segment
 	payload  []dma.Segment
-	whole    []dma.Segment // scratch: a header buffer
+	whole    []dma.Segment // scratch
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). The headers of a split frame go to the header
-// buffer of its first buffer, its payload to the packet buffer of that buffer and of the following
-// ones. A frame that cannot be split lies whole in the buffers, with the overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). A frame that cannot be split lies whole in the packet
+// buffers, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -78,8 +77,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that the queue did not take, unless it is a merged one, whose frames the port
-// puts one by one.
+// lost counts a frame that the queue did not take, unless it is merged.
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
@@ -89,7 +87,6 @@ func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 // peek reads the next n posted buffers.
 func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
 
-// read reads posted buffers from index first on.
 func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	defer dma.Recover(&err)
 	for i := range bufs {
@@ -98,8 +95,7 @@ func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	return nil
 }
 
-// locate finds the memory for a frame's parts. If ok is false, the device cannot use buffer number
-// bad.
+// locate finds the memory for a frame. If ok is false, buffer number bad cannot be used.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	place := &q.frame
 	var err error
@@ -127,15 +123,14 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	}
 	place.header = dma.Cut(place.header[:0], place.whole, 0, head)
 	place.payload = place.payload[:0]
-	if more := uint64(place.inHeader) - head; more > 0 { // a whole frame that is not TCP goes to the header buffer
+	if more := uint64(place.inHeader) - head; more > 0 { // a whole frame that is not TCP
 		place.payload = dma.Cut(place.payload, place.whole, head, more)
 	}
 	place.payload = append(place.payload, place.buffers...)
 	return 0, true
 }
 
-// refuse returns the buffers up to buffer number bad, which the device cannot use, to the driver,
-// marked as bad, and drops the frame. The driver then posts other buffers.
+// refuse drops the frame, and returns the buffers up to number bad, marked as bad.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -146,9 +141,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the memory that locate found, and determines the checksum fields of c. The ring
-// format has no partial checksums on receive, so write completes them; it verifies checksums of TCP
-// and UDP that are not known to be good.
+// write fills the memory that locate found, and the checksum fields of c. It completes partial checksums, and
+// verifies checksums of TCP and UDP that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -157,7 +151,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	var sum uint16
 	var err error
 	switch {
-	case meta.GSOType != splitter.GSONone: // the checksums of its frames are good; the driver ignores this one
+	case meta.GSOType != splitter.GSONone: // the checksums of its frames are good
 		c.segLen = meta.GSOSize
 		csum = splitter.CsumGood
 		err = m.Payload(q.frame.payload, f.Payload)
@@ -187,7 +181,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	return m.Header(q.frame.header, hdr)
 }
 
-// complete stages the completions of a frame's buffers, with the fields of c. Flush publishes them.
+// complete stages the completions of a frame's buffers.
 func (q *rxQueue) complete(c *rxCompl) (err error) {
 	defer dma.Recover(&err)
 	place := &q.frame

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue so that its ring has the fault of s, if s has a ring fault.
+// sabotaged wraps a receive queue in the ring fault of s, if there is one.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	switch s.RingFault() {
 	case nic.RingEnd:
@@ -18,8 +18,7 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that marks the first of a frame's buffers as the last one, when an
-// occasion is due.
+// earlyEnd marks the first of a frame's buffers as the last one, when an occasion is due.
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
@@ -38,16 +37,14 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 	return res
 }
 
-// end sets the end-of-packet bit of completion i, which the queue has not published yet. It ignores
-// an error: if the ring is gone, Flush finds that too.
+// end sets the end-of-packet bit of completion i, which is not published yet.
 func (q *earlyEnd) end(i uint32) {
 	var err error
 	defer dma.Recover(&err)
 	q.out.entryAt(i)[8] |= rxEOP
 }
 
-// oldGeneration is a receive queue that publishes a completion with the generation bit of the
-// previous lap, when an occasion is due.
+// oldGeneration publishes a completion with the generation bit of the previous lap, when an occasion is due.
 type oldGeneration struct {
 	*rxQueue
 	occasions nic.Occasions

@@ -12,9 +12,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The NIC drops frames in memory that a guest does not share: frames sent from there and frames
-// received to there. The queue goes on. The test adds the memory while the NIC works.
-//
 // Invariant: nic/gve: Frames in memory that is not shared are dropped and counted, and their queue
 // continues.
 func TestMemoryThatIsNotShared(t *testing.T) {

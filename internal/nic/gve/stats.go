@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// The stats report: the counters that the device writes (gve_adminq.h, enum gve_stat_names), lengths
-// and bounds.
+// The stats report (gve_adminq.h, enum gve_stat_names).
 const (
 	statDrops = 65 // RX_QUEUE_DROP_CNT; then RX_NO_BUFFERS_POSTED, RX_DROPS_PACKET_OVER_MRU, RX_DROPS_INVALID_CHECKSUM
 
@@ -17,32 +16,27 @@ const (
 	maxStatsReport = 1 << 20
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
-	// freshStats is the time within which the device reports a change, whatever the period: the period
-	// of the kernel's driver is 20 s, and a user of ethtool -S should see drops before the sender's
-	// timer has backed off for long.
+	// freshStats is the time within which the device reports a change: the period of the kernel's driver is 20 s.
 	freshStats = 500 * time.Millisecond
 )
 
-// statsReport is the memory in which the driver expects counters: written_count u64, and {name u32,
-// queue u32, value u64} for each. The driver writes the first counters; the device writes the last
-// ones, four for each existing receive queue (gve_get_ethtool_stats counts them from the end, and
-// omits stopped queues).
+// statsReport is the memory for counters: written_count u64, and {name u32, queue u32, value u64} for each. The
+// device writes the last ones, four for each receive queue (gve_get_ethtool_stats).
 type statsReport struct {
 	dev *Device
 	mem *memory
 
-	mu     sync.Mutex // guards the fields below; write holds it, so that no write follows detach
+	mu     sync.Mutex // write holds it, so that no write follows detach
 	addr   uint64
 	count  int // room for counters; 0: no report
 	period time.Duration
 	due    time.Time
 	queues []int  // existing receive queues
-	was    int    // number of counters in the last report
-	sum    uint64 // sum of the counters in the last report; a counter only rises
+	was    int    // counters in the last report
+	sum    uint64 // sum of the last report; a counter only rises
 }
 
-// reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. A length of 0
-// ends reports.
+// reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. Length 0 ends reports.
 func (d *Device) reportStats(b *body) error {
 	n, addr, every := be.Uint64(b[0:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if n == 0 {
@@ -67,7 +61,7 @@ func (s *statsReport) attach(addr uint64, count int, period time.Duration) {
 	s.addr, s.count, s.period, s.due, s.was = addr, count, period, time.Now(), 0
 }
 
-// detach ends reports: after it returns, the device writes no report.
+// detach ends reports: after it returns, none is written.
 func (s *statsReport) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +78,8 @@ func (s *statsReport) live(id int, on bool) {
 	}
 }
 
-// write writes the report if it is due, or if counters have changed, and returns when to call write
-// again; the zero Time: the driver wants no report.
+// write writes the report if it is due, or if counters have changed, and returns when to call it again; the zero
+// Time: no report is wanted.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,14 +99,12 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 	return next
 }
 
-// counters returns a receive queue's counters in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
 	count := &s.dev.rx[queue].count
 	return [statsPerQueue]uint64{rx.Drops, count.noBuffer.get(), count.tooBig.get(), count.badCsum.get()}
 }
 
-// changed reports whether counters have changed since the last report. The caller holds mu.
 func (s *statsReport) changed() bool {
 	var sum uint64
 	for _, q := range s.queues {
@@ -128,7 +120,7 @@ func (s *statsReport) put() {
 	now := statsPerQueue * len(s.queues)
 	n := max(now, s.was)
 	if n > s.count {
-		return // the report's memory has room for fewer queues
+		return // no room
 	}
 	out := make([]byte, (n-now)*statLen, n*statLen) // counters of ended queues become zeros: no counter has name 0
 	s.sum = 0
@@ -139,6 +131,6 @@ func (s *statsReport) put() {
 		}
 	}
 	s.was = now
-	// If the report's memory is gone, the driver has removed it, and the report is lost.
+	// An error means that the driver has removed the memory.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

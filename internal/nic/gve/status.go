@@ -34,7 +34,7 @@ func (s status) Error() string {
 	return fmt.Sprintf("status %#x", uint32(s))
 }
 
-// statusOf returns the status for a command's error. Errors of the port have an errno.
+// statusOf returns the status for a command's error.
 func statusOf(err error) status {
 	var s status
 	switch {

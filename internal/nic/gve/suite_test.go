@@ -25,8 +25,7 @@ func TestNIC(t *testing.T) {
 // Invariant: nic: The suite detects each fault of package sabotage that the device model can have.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
-// patient is for tests whose frames wait until the test goes on, however long a loaded machine
-// takes.
+// patient is for tests whose frames wait until the test goes on.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]
@@ -67,8 +66,7 @@ func tcp(from, to *suiteGuest, n int) nictest.Frame {
 	return nictest.Make(to.mac, from.mac, nictest.Spec{Payload: n})
 }
 
-// arrives checks that the bytes of a frame arrive; a partial checksum has become a complete, good
-// one.
+// arrives checks that a frame arrives, with a good checksum if it left with a partial one.
 func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	t.Helper()
 	if got := nictest.Arrives(t, g, q, f); f.Partial && !got.Good {
@@ -76,7 +74,6 @@ func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	}
 }
 
-// sendsTo checks that a frame arrives from a transmit queue at another guest.
 func (g *suiteGuest) sendsTo(to *suiteGuest, q, n int) {
 	g.Helper()
 	f := tcp(g, to, n)

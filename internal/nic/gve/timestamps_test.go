@@ -27,7 +27,7 @@ func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	return ids, mask
 }
 
-// The device offers its clock to the driver if one is configured; the clock never goes back.
+// The device offers its clock to the driver if one is configured.
 func TestNICTime(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		c := newCtl(t, Options{Queues: 1, Timestamps: on})
@@ -63,9 +63,6 @@ func TestNICTime(t *testing.T) {
 	}
 }
 
-// Frames of one batch have the batch's time, which is read once; without a clock there are no
-// timestamps.
-//
 // Invariant: nic/gve: A receive timestamp is that of the frame's batch, and without the option no
 // clock is read.
 func TestReceiveTimestamps(t *testing.T) {

@@ -11,13 +11,10 @@ import (
 // txBatch bounds the packets that a queue's Sender has at a time, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit queue, an nic.TxQueue. While the queue is started, its Sender's worker owns
-// all fields, except where marked.
+// txQueue is a transmit queue. While it is started, its Sender's worker owns the fields, except where marked.
 //
-// The driver owns a descriptor again when the device has read it; a descriptor completion reports
-// this if the driver asks for it. The driver owns a packet's buffers again when the packet is
-// finished; the packet's completion reports this. So held packets use no descriptors, and the queue
-// cannot put them back into the ring: it sends or drops them.
+// The driver owns a descriptor again when the device has read it, and a packet's buffers when the packet is
+// finished. So held packets use no descriptors, and cannot be put back into the ring.
 //
 // The control goroutine calls start, stop, doorbell, unmapping and close.
 type txQueue struct {
@@ -25,16 +22,16 @@ type txQueue struct {
 	id     int
 	sender *nic.Sender
 	t      *nic.Transmitter
-	tail   atomic.Uint32 // from the doorbell: index of the descriptor that the driver posts next
+	tail   atomic.Uint32 // index of the descriptor posted next
 
-	block int // notification block; set, like the rings, before the worker starts
+	block int // MSI-X vector; set, like the rings, before the worker starts
 	rings
-	head   uint32 // number of descriptors read since the start
-	compl  uint32 // number of completions written since the start
-	partly uint32 // value of tail at which the packet at head was incomplete; noTail: it may be complete
-	fired  uint32 // value of compl at the last interrupt
+	head   uint32 // descriptors read since the start
+	compl  uint32 // completions written since the start
+	partly uint32 // tail at which the packet at head was incomplete; else noTail
+	fired  uint32 // compl at the last interrupt
 
-	slots []txSlot // txBatch slots, made at the first start, because most queues of a NIC are never used
+	slots []txSlot // made at the first start: most queues are never used
 	count struct{ bad, unmapped counter }
 }
 
@@ -43,10 +40,9 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// noTail is a value that tail never has.
+// noTail is no value of tail.
 const noTail = ^uint32(0)
 
-// newTxQueue makes a stopped queue of port p. close frees it.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
 	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
@@ -55,7 +51,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	return q, err
 }
 
-// start starts the queue with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings.
 func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
@@ -70,15 +66,13 @@ func (q *txQueue) start(p ringParams) error {
 	return nil
 }
 
-// stop stops the queue: it sends or drops the packets read from the ring. When it returns, the
-// queue touches neither rings nor buffers.
+// stop stops the queue: it sends or drops the packets read from the ring.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.rings.close()
 }
 
-// doorbell records that the driver has posted descriptors up to index tail, modulo the ring's
-// length (see rxQueue.doorbell).
+// doorbell sets tail (see rxQueue.doorbell).
 func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
 		return
@@ -87,7 +81,7 @@ func (q *txQueue) doorbell(tail uint32) {
 	q.sender.Wake()
 }
 
-// unmapping stops the queue, and calls failed, if one of its rings overlaps [iova, iova+n).
+// unmapping stops the queue if one of its rings overlaps [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
 	if q.sender.Started() && q.overlap(iova, n) {
 		q.stop()
@@ -95,7 +89,6 @@ func (q *txQueue) unmapping(iova, n uint64) {
 	}
 }
 
-// close stops and frees the queue.
 func (q *txQueue) close() {
 	q.stop()
 	q.sender.Close()
@@ -132,12 +125,10 @@ func (q *txQueue) finish(kind, value uint16) {
 	q.compl++
 }
 
-// Abandon implements nic.TxQueue: it returns false, because the queue cannot put packets back into
-// the ring.
+// Abandon implements nic.TxQueue.
 func (q *txQueue) Abandon(*nic.TxFrame) (kept bool) { return false }
 
-// Publish implements nic.TxQueue: it shows nothing, because a completion is valid as soon as finish
-// has written it.
+// Publish implements nic.TxQueue. Completions are valid as soon as finish has written them.
 func (q *txQueue) Publish() (call bool) {
 	call = q.fired != q.compl
 	q.fired = q.compl
@@ -147,14 +138,13 @@ func (q *txQueue) Publish() (call bool) {
 // Call implements nic.TxQueue.
 func (q *txQueue) Call() { q.notify.fire(q.block) }
 
-// Pending implements nic.TxQueue: it reports whether the driver has posted descriptors that Gather
-// has not looked at.
+// Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool {
 	tail := q.tail.Load()
 	return tail != q.head&q.in.mask && tail != q.partly
 }
 
-// Backlog implements nic.TxQueue: a frame has at least one descriptor.
+// Backlog implements nic.TxQueue.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = int((q.tail.Load() - q.head) & q.in.mask)
 	return frames, nic.RingFull(len(q.slots)+frames, int(q.in.mask)+1)
@@ -166,8 +156,7 @@ func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 // DisableKick implements nic.TxQueue.
 func (q *txQueue) DisableKick() {}
 
-// Idle implements nic.TxQueue: it frees nothing, because maxPieces bounds the lists kept for a
-// frame.
+// Idle implements nic.TxQueue: maxPieces bounds the lists kept for a frame.
 func (q *txQueue) Idle([]*nic.TxFrame) {}
 
 // Stopped implements nic.TxQueue.

@@ -11,34 +11,31 @@ import (
 )
 
 const (
-	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS), and
-	// maxTSOBufs the buffers of a packet with one.
+	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS).
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
 	minMSS, maxMSS = 88, 9728
 )
 
-// txSlot is the queue's state of a packet in flight.
 type txSlot struct {
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
-	tso   txDesc // the TSO descriptor of a GSO packet
+	tso   txDesc // of a GSO packet
 	super bool
 	csum  bool
-	n     int // number of buffers
+	n     int // buffers
 	bufs  [maxTSOBufs]txBuf
 	total uint32        // bytes in them
 	segs  []dma.Segment // their memory
 }
 
-// txBuf is a buffer of a packet.
 type txBuf struct {
 	addr uint64
 	len  uint16
 }
 
-// Errors that a guest can cause with each packet, so they are allocated only once.
+// A guest can cause these errors with each packet, so they are allocated only once.
 var (
 	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 
@@ -47,8 +44,7 @@ var (
 	errContext     = fmt.Errorf("%w: context inside a packet, or twice", errBadDesc)
 )
 
-// Reload implements nic.TxQueue. If a packet's memory is gone, it returns false, and the Sender
-// drops the packet.
+// Reload implements nic.TxQueue.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if moved {
@@ -77,7 +73,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		}
 		if k == 0 {
 			if q.partly = noTail; posted > 0 {
-				q.partly = tail // the driver has not posted the rest of the packet yet
+				q.partly = tail // the rest of the packet is not posted yet
 			}
 			return filled, taken, nil
 		}
@@ -86,13 +82,13 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		switch e := q.describe(f, s); {
 		case e == nil:
 			filled++
-		case errors.Is(e, nic.ErrBadFrame): // a malformed packet: the queue drops it
+		case errors.Is(e, nic.ErrBadFrame):
 			q.count.bad.add(1)
 			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
-		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file (dma.FaultError) stops the queue
+		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file stops the queue
 			return filled, taken, e
-		default: // the packet's memory is unmapped, unreadable, or in too many segments
+		default: // unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)
 			q.t.Discard(wire.DropFault)
 			q.finish(txPacketDone, s.tag)
@@ -101,8 +97,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read reads the descriptors of one packet; posted is the number of descriptors in the ring that
-// the driver has posted. It returns the number of the packet's descriptors; 0: the packet is
+// read reads the descriptors of one packet, at most posted, and returns their number; 0: the packet is
 // incomplete.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
@@ -119,7 +114,7 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 			}
 			s.super, s.tso = true, d
 			continue
-		case txGeneral: // path hash, for multi-path networks: the device ignores it
+		case txGeneral: // path hash, for multi-path networks
 			if s.n > 0 || n > 2 {
 				return 0, errContext
 			}
@@ -148,7 +143,6 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	return 0, nil
 }
 
-// translate finds the memory of a packet's buffers.
 func (s *txSlot) translate(space *dma.Space) (err error) {
 	s.segs = s.segs[:0]
 	for i := range s.bufs[:s.n] {
@@ -161,7 +155,6 @@ func (s *txSlot) translate(space *dma.Space) (err error) {
 	return nil
 }
 
-// describe makes the packet f of the buffers of slot s.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if err := s.translate(q.space); err != nil {
 		return err
@@ -187,9 +180,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes p a GSO packet, as its TSO descriptor specifies. The checksum field has the
-// pseudo-header's sum without the length, which differs between segments (gve_prep_tso); cut
-// replaces it by the sum with the whole length, as in all other GSO packets.
+// cut makes p a GSO packet. Its checksum field has the pseudo-header's sum without the length (gve_prep_tso),
+// which cut replaces by the sum with the whole length.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

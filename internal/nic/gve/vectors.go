@@ -7,35 +7,33 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it, and its
-// doorbell re-arms it. If an interrupt is due while the vector is masked, the device latches it and raises
-// it when the driver re-arms the vector, because the driver does not look for work again after that
-// (gve_napi_poll_dqo). Any goroutine may fire and arm them.
+// vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it, and its doorbell
+// re-arms it. The driver does not look for work again after that (gve_napi_poll_dqo), so an interrupt that was
+// due meanwhile is raised then. Any goroutine may fire and arm them.
 type vectors struct {
 	nic.EventFDs
 	v   []vector
 	now func() int64
 }
 
-// vector is one MSI-X vector. Its lock is a leaf: its holder takes no other lock and makes no
-// system call.
+// vector is one MSI-X vector. Its lock is a leaf: its holder takes no other lock and makes no system call.
 type vector struct {
-	port    *nic.Port // nil: it drops no interrupts (nic.Port.LoseInterrupt)
+	port    *nic.Port // nil: no interrupt is lost
 	mu      sync.Mutex
 	eventFD *nic.EventFD // under mu; nil: none
 	armed   bool         // under mu
-	always  bool         // under mu: the vector is never masked; only the management vector is so
+	always  bool         // under mu: never masked (management)
 	due     bool         // under mu: an interrupt is latched
 
-	// Moderation, under mu: nanoseconds, and times of now.
+	// Moderation, under mu; times by now.
 	now      func() int64
-	wait     func(until int64) // notifies the moderator; nil: interrupts are not delayed
-	interval int64             // minimum between two interrupts; 0: none
+	wait     func(until int64) // notifies the moderator; nil: no delays
+	interval int64             // least time between two interrupts; 0: none
 	last     int64             // time of the last interrupt, while interval is set
-	until    int64             // when a delayed interrupt is due; 0: none is delayed
+	until    int64             // when a delayed interrupt is due; 0: none
 }
 
-// init makes n vectors; now returns the time in nanoseconds, never 0, like shape.Now.
+// init makes n vectors; now returns the time in nanoseconds, never 0.
 func (vs *vectors) init(n int, now func() int64) {
 	vs.v, vs.now = make([]vector, n), now
 	for i := range vs.v {
@@ -43,15 +41,14 @@ func (vs *vectors) init(n int, now func() int64) {
 	}
 }
 
-// losesFor makes the vectors of queues drop an interrupt when the port requests it (LoseInterrupt);
-// the vector then stays armed, so a later interrupt follows.
+// losesFor makes the vectors of queues drop interrupts when the port requests it (LoseInterrupt).
 func (vs *vectors) losesFor(p *nic.Port) {
 	for i := range vs.v {
 		vs.v[i].port = p
 	}
 }
 
-// get returns vector i; nil: there is none.
+// get returns vector i; nil: none.
 func (vs *vectors) get(i int) *vector {
 	if i < 0 || i >= len(vs.v) {
 		return nil
@@ -59,15 +56,14 @@ func (vs *vectors) get(i int) *vector {
 	return &vs.v[i]
 }
 
-// fire raises vector i, or latches the interrupt if the vector is masked, has no eventfd, or fired
-// too short a time ago (moderation).
+// fire raises vector i, or latches the interrupt.
 func (vs *vectors) fire(i int) {
 	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
 	}
 }
 
-// arm handles db, a value that the driver has written to vector i's doorbell.
+// arm handles db, the value written to vector i's doorbell.
 func (vs *vectors) arm(i int, db uint32) {
 	if v := vs.get(i); v != nil {
 		v.change(func() {
@@ -87,8 +83,7 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls to, which changes the vector's state, and then writes the vector's eventfd if an
-// interrupt is due and not too early, and the vector is not masked.
+// change calls to, which changes the vector's state, and raises the interrupt if it is due.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
@@ -109,19 +104,18 @@ func (v *vector) change(to func()) {
 		v.last = now
 	}
 	v.due = false
-	// The interrupt is lost on its way to the processor, so the vector stays armed for the next one.
+	// The vector stays armed for the next interrupt.
 	if !v.always && v.port != nil && v.port.InterruptLost() {
 		v.mu.Unlock()
 		return
 	}
 	v.armed = false
-	e.Enter() // under mu, so that setFD, when it replaces the eventfd, sees the writer (Busy)
+	e.Enter() // under mu, so that setFD sees the writer (Busy)
 	v.mu.Unlock()
 	e.Write()
 }
 
-// setFD sets the eventfd of vector i, and makes the vector its owner; -1: none. A latched interrupt
-// fires if the vector is armed.
+// setFD sets the eventfd of vector i, which the vector owns; -1: none.
 func (vs *vectors) setFD(i, fd int) {
 	v := vs.get(i)
 	if v == nil {
@@ -135,7 +129,7 @@ func (vs *vectors) setFD(i, fd int) {
 	var old *nic.EventFD
 	v.change(func() {
 		old, v.eventFD = v.eventFD, e
-		if old != nil && old.Busy() { // a signal in the old eventfd may be lost, so write the new one too
+		if old != nil && old.Busy() { // a signal in the old eventfd may be lost
 			v.due, v.armed = true, true
 		}
 	})
@@ -153,7 +147,6 @@ func (vs *vectors) reset() {
 	}
 }
 
-// close ends all eventfds.
 func (vs *vectors) close() {
 	for i := range vs.v {
 		vs.setFD(i, -1)

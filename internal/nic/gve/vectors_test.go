@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// A vector fires once for each arming, and loses no interrupt.
-//
 // Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
 // are due meanwhile are raised as one.
 func TestVectorFiresOnce(t *testing.T) {
@@ -31,13 +29,13 @@ func TestVectorFiresOnce(t *testing.T) {
 	c.dev.vectors.fire(1)
 	c.dev.vectors.fire(1)
 	expect("armed once", 1)
-	c.bell(irqDoorbells+1, irqEnable|3<<3) // as the driver writes it: the interval is kept
+	c.bell(irqDoorbells+1, irqEnable|3<<3) // the interval is kept
 	expect("those that came while it was masked", 1)
 	c.bell(irqDoorbells+1, irqEnable)
 	c.bell(irqDoorbells+1, 0)
 	c.dev.vectors.fire(1)
 	expect("masked by the driver", 0)
-	// The frontend takes the eventfd away for a while, and sets another one.
+	// The frontend takes the eventfd away for a while.
 	c.OK(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
 	c.bell(irqDoorbells+1, irqEnable)
 	e2 := c.irq(1)
@@ -94,8 +92,7 @@ func TestManagementVector(t *testing.T) {
 	}
 }
 
-// A frontend that makes an eventfd blocking and leaves it full delays no other guest, even if it
-// sets another one meanwhile.
+// The frontend makes an eventfd blocking and leaves it full.
 //
 // Invariant: nic/gve: A frontend that blocks its eventfd delays nobody else.
 func TestStuckInterrupt(t *testing.T) {
@@ -110,7 +107,7 @@ func TestStuckInterrupt(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				c.dev.vectors.fire(0) // returns
+				c.dev.vectors.fire(0)
 			}()
 			if replaced {
 				e = c.irq(0)
@@ -132,7 +129,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 	c := newConfigured(t, 1)
 	c.irq(0)
 	v := c.dev.vectors.get(0)
-	v.eventFD.Enter() // an interrupt in progress: a vector enters its eventFD before it writes
+	v.eventFD.Enter() // an interrupt in progress
 	old := v.eventFD
 	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()

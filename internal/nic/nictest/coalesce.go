@@ -15,17 +15,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// tcpStream makes the frames of a TCP flow, as a sender without TSO does.
+// tcpStream makes the frames of a TCP flow.
 type tcpStream struct {
 	a, b    Guest
-	spec    Spec // describes the next frame
+	spec    Spec
 	source  uint16
 	id      uint16
 	fixedID bool // IPv4: DF, with equal identifications
 	whole   bool // checksums are complete, not partial
 }
 
-// frame makes the next frame, with n bytes of payload.
 func (s *tcpStream) frame(n int, flags uint8) Frame {
 	s.spec.Payload, s.spec.Flags = n, flags|splitter.ACK
 	f := Make(s.b.MAC(), s.a.MAC(), s.spec)
@@ -34,7 +33,6 @@ func (s *tcpStream) frame(n int, flags uint8) Frame {
 	return f
 }
 
-// finish sets header fields that Make does not set.
 func (s *tcpStream) finish(f *Frame) {
 	be := binary.BigEndian
 	var h splitter.Headers
@@ -63,7 +61,6 @@ func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	return append(fs, s.frame(n, splitter.PSH))
 }
 
-// complete returns the frame's bytes with its checksum complete.
 func (f *Frame) complete(t testing.TB) []byte {
 	t.Helper()
 	b := f.Bytes()
@@ -73,7 +70,7 @@ func (f *Frame) complete(t testing.TB) []byte {
 	return b
 }
 
-// cut returns the frames from which the received packet was merged, with complete checksums.
+// cut returns the frames from which the received packet was merged.
 func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	t.Helper()
 	if f.GSO == splitter.GSONone {
@@ -104,8 +101,8 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that
-// cutting the received packets returns the original frames.
+// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that cutting these
+// gives the original frames.
 func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	frames, packets := b.Port().Coalesced()
@@ -152,10 +149,6 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// coalesces checks that frames of a flow in one batch reach a guest as one GSO packet, split once,
-// with its payload in one piece. Counters, flow counters and taps see the frames as they crossed
-// the wire.
-//
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
@@ -251,12 +244,8 @@ func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadOf returns the number of received bytes of payload.
 func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// apart checks that each frame comes by itself, unchanged, if the driver accepts no GSO packets or
-// coalescing is off.
-//
 // Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 10, 1448
@@ -278,9 +267,6 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// mergeShortage checks that, if there are too few buffers for a merge, its frames come one by one
-// into the posted buffers, and the other frames later, in order, when the driver posts more.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
@@ -316,9 +302,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops", c.Rx.Drops, 0)
 }
 
-// mergeModel sends random frames of several flows together; some end a merge or join none.
-// It checks that cutting the received packets returns the frames of each flow, in order, with
-// coalescing and without.
+// mergeModel sends random frames of several flows; some end a merge or join none.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
@@ -355,7 +339,7 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 					mss = 0
 				case 6:
 					if len(fs) > 0 {
-						fs = append(fs, fs[rnd.IntN(len(fs))]) // a repeated frame
+						fs = append(fs, fs[rnd.IntN(len(fs))]) // repeated
 					}
 				}
 				f := s.frame(mss, flags)
@@ -380,16 +364,15 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tweak changes a field of a frame's header, so that the frame ends a merge.
 func tweak(f *Frame, rnd *rand.Rand) {
 	var h splitter.Headers
 	_ = splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h)
 	ip, tcp := f.Header[h.L3Off:], f.Header[h.L4Off:]
 	switch rnd.IntN(4) {
 	case 0:
-		tcp[14]++ // window
+		tcp[14]++
 	case 1:
-		tcp[11]++ // acknowledgment
+		tcp[11]++
 	case 2:
 		ip[1] ^= 0x10 // TOS, or the flow label of IPv6
 	case 3:
@@ -405,16 +388,13 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	}
 }
 
-// mergeOrder checks that a frame of unknown flow, here a fragment, keeps its place among frames
-// that the NIC merges.
-//
 // Invariant: nic: No packet overtakes its flow.
 func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 9, 1000
 	a, b := lab(t, Options{})
 	s := tcpStream{a: a, b: b, source: 1000}
 	fs := s.frames(n*mss, mss)
-	f := &fs[3] // this frame begins no merge, and ends open merges
+	f := &fs[3] // it begins no merge, and ends open merges
 	f.Header[splitter.EthLen+6] |= 0x20
 	var h splitter.Headers
 	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
@@ -449,9 +429,6 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// badSumAlone checks that a frame with a bad checksum joins no merge, and ends the open merge of
-// its flow. The receiver gets the frame as it was sent.
-//
 // Invariant: nic: Only frames with good checksums are merged.
 func badSumAlone(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 9, 1000

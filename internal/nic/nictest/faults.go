@@ -8,9 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exhausted checks that frames to a NIC that takes no receive buffers for a while wait, in order,
-// and that the NIC can still send. Answers of the control channel come when the fault ends.
-//
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
@@ -43,22 +40,18 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 		next++
 	}
 	b.Post(0, 1)
-	b.Port().Exhaust(time.Hour)        // the port limits the time to MaxExhaustion
-	b.Port().Exhaust(time.Millisecond) // replaces the previous exhaustion, and ends by itself
+	b.Port().Exhaust(time.Hour) // the port limits the time to MaxExhaustion
+	b.Port().Exhaust(time.Millisecond)
 	arrives(t, a, b, 0, fs[0])
 	rx, _ := b.Port().QueueCounters(0)
 	testkit.Equal(t, "drops", rx.Drops, 0)
-	b.Port().Exhaust(nic.MaxExhaustion) // this exhaustion ends when the NIC is closed
+	b.Port().Exhaust(nic.MaxExhaustion)
 }
 
-// isControl reports whether a received frame is an answer of the control channel.
 func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// late checks that with delayed completions a send takes at least the delay, that frames arrive
-// before their completions, and that a send completes after the delay has been removed.
-//
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.
 func late(t *testing.T, lab Lab, _ Traits) {
@@ -85,7 +78,7 @@ func late(t *testing.T, lab Lab, _ Traits) {
 	a.Port().DelayCompletions(time.Hour) // the port limits the delay to MaxCompletionDelay
 	b.Post(0, n+1)
 	a.Queue(0, fs...)
-	received() // the receiver gets the frames before the sender's driver gets the completions
+	received() // before the sender's completions
 	testkit.Eventually(t, "late completions", func() bool { return a.Port().Faults().LateCompletions == 2*n })
 	a.Port().DelayCompletions(0)
 	a.Send(0, fs[0])

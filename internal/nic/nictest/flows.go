@@ -75,7 +75,7 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 
 // received returns a receive queue's counts of the flow to a TCP port.
 func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
-	p.QueueCounters(queue) // QueueCounters waits until the sender that fills the queue has left it
+	p.QueueCounters(queue) // waits until the sender that fills the queue has left it
 	for _, q := range p.FlowAccount() {
 		for _, r := range q.Rows {
 			if !q.Tx && q.Queue == queue && r.Flow.DstPort == port {
@@ -86,8 +86,7 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks a queue's counts of the flow to TCP port 2000, after the NIC has merged all
-// frames of the flow to one packet. split: payload is in GPU memory, bounced if o has NoP2P.
+// countedMerged checks a queue's counts of the flow to TCP port 2000, merged to one packet.
 func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
 	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}

@@ -20,19 +20,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. While a port
-// holds frames that are not due, it looks at that clock about once in this interval of real time.
+// holdFor is nic.Config.Hold in these tests, by a clock that only the test advances.
 const holdFor = time.Millisecond
 
-// steps is a clock that the test advances.
 type steps struct{ now atomic.Int64 }
 
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which time ends no merge until the test advances the clock. It sets RSS
-// tables of queue 0 alone: a default table may change with the queues in use, and a change of RSS
-// ends open merges.
+// holding makes a lab in which time ends no merge until the test advances the clock. A change of the default RSS
+// table would end open merges, so it sets tables.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -42,21 +39,19 @@ func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	for _, g := range []Guest{a, b} {
 		rss, err := g.Port().RSS()
 		must(t, err)
-		rss.Table = []uint16{0, 0} // the table {0} is the default table, and would count as unset
+		rss.Table = []uint16{0, 0} // {0} would count as the default table
 		must(t, g.Port().SetRSS(rss))
 	}
 	return a, b, clock
 }
 
-// oneByOne sends each frame in a batch of its own.
 func oneByOne(a Guest, fs []Frame) {
 	for i := range fs {
 		a.Send(0, fs[i])
 	}
 }
 
-// givesAgain receives packets until cutting them has returned all frames, in the order of each
-// flow, and returns the packets.
+// givesAgain receives packets until cutting them has returned the frames, and returns the packets.
 func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	flowOf := func(b []byte) splitter.Flow {
@@ -88,9 +83,7 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds checks that frames of a flow that come in separate batches reach the guest as one GSO
-// packet, split once, with its payload in one piece. Counters, flow counters and taps see each
-// frame once, and taps also its place. Without Hold each frame comes by itself.
+// holds sends the frames in separate batches.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
@@ -197,9 +190,6 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 	})
 }
 
-// holdTime checks that a merge ends when its time is up, counted from its first frame, and not
-// before.
-//
 // Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
 // then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
 func holdTime(t *testing.T, lab Lab, _ Traits) {
@@ -216,10 +206,10 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, fs[1])
 		a.Send(0, late[0])
 		clock.turn(holdFor/2 - 1)
-		a.Send(0, fs[2]) // the merge's time is not up
+		a.Send(0, fs[2])
 		clock.turn(1)
 		testkit.Equal(t, "packets of the first flow", len(givesAgain(t, b, 0, fs)), 1)
-		a.Send(0, late[1]) // the time of the other merge is not up either
+		a.Send(0, late[1])
 		clock.turn(holdFor / 2)
 		testkit.Equal(t, "packets of the second flow", len(givesAgain(t, b, 0, late)), 1)
 	}
@@ -231,9 +221,7 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "packets while nothing is merged", len(givesAgain(t, b, 0, fs)), 3)
 }
 
-// holdFlows checks that a queue merges 64 flows at a time, and that the 65th ends the oldest merge.
-// Merges ended by PSH arrive in the order in which they end. The same holds for long frames:
-// 64 flows of them just fill the queue's memory for held payload.
+// The 65th flow ends the oldest merge. 64 flows of long frames just fill the queue's memory for held payload.
 //
 // Invariant: nic: A merge ends at the latest when the configured time after its first frame is up;
 // then its frames wait for buffers alone. At most 64 merges of a queue outlive their batch.
@@ -241,7 +229,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // twice as many as virtio needs, because gve's are smaller
+		b.Post(0, 2*flows) // gve's are smaller
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
@@ -254,7 +242,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, first[:32]...)
 		oneByOne(a, first[32:])
 		got := givesAgain(t, b, 0, first[:1])
-		oneByOne(a, second) // each in a batch of its own: a sender's batch has room for 32 frames, and there are 65
+		oneByOne(a, second) // a sender's batch has room for 32 frames
 		got = append(got, givesAgain(t, b, 0, append(slices.Clone(first[1:]), second...))...)
 		for i, f := range got {
 			want, port := 2*mss, 1500+i-1
@@ -270,10 +258,6 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdStop checks that held frames reach their queue before it stops, before its split changes, and
-// before rules change. If the queue has no buffers, the port drops the held frames with a reason,
-// when the queue stops or when patience ends.
-//
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1000, 5
@@ -309,7 +293,7 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 		testkit.Equal(t, what+": frames", taken()-was, n)
 	}
 
-	b.SetSplit(2, true) // a queue without buffers
+	b.SetSplit(2, true) // without buffers
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 3000, Queue: 2})
 	must(t, err)
 	s.spec.Port = 3000
@@ -317,7 +301,7 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	var to tapLog
 	b.Port().Link().SetTap(&to)
 	b.SetSplit(2, false)
-	if !traits.SplitStops { // otherwise held frames wait for buffers until patience ends
+	if !traits.SplitStops { // then held frames wait for buffers until patience ends
 		clock.turn(holdFor + limits.Patience.Here())
 	}
 	for rx := (control.DirCounters{}); rx.Drops != 2; rx, _ = b.Port().QueueCounters(2) {
@@ -335,9 +319,6 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdShortage checks that held frames that find no buffers wait, and that the next frames of their
-// flow wait with their sender. No frame is lost, and the order stays the same.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
@@ -356,10 +337,10 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 		if posted > 0 {
 			givesAgain(t, b, 1, fs[:posted])
 		}
-		b.Post(1, n+1) // a buffer for each frame, and one for rest: the queue may put a merge's frames one by one
+		b.Post(1, n+1) // the queue may put a merge's frames one by one; one more for rest
 		a.Sent(0)
 		givesAgain(t, b, 1, fs[posted:])
-		rest := []Frame{s.frame(mss, 0)} // the same test for a merge that ends when its time is up
+		rest := []Frame{s.frame(mss, 0)} // a merge that ends when its time is up
 		a.Send(0, rest[0])
 		clock.turn(holdFor)
 		givesAgain(t, b, 1, rest)
@@ -369,9 +350,6 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdLost checks that the port drops and counts held frames that find no buffers for long; a
-// hardware NIC would drop them at once.
-//
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdLost(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 3, 1000
@@ -404,8 +382,7 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdPieces checks that a queue that never has enough buffers for a whole merge gets the merge
-// frame by frame.
+// The queue never has enough buffers for a whole merge.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdPieces(t *testing.T, lab Lab, _ Traits) {
@@ -425,8 +402,7 @@ func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// firstFragment returns the first fragment of a packet from a to b; it still has the ports of its
-// flow.
+// firstFragment returns the first fragment of a packet from a to b, with the ports of its flow.
 func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	t.Helper()
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: payload})
@@ -438,10 +414,6 @@ func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	return f
 }
 
-// holdOrder checks that a frame that cannot be merged, and may belong to a flow with held frames,
-// does not overtake these: a fragment, and a frame that cannot be split and may go to another
-// queue.
-//
 // Invariant: nic: No packet overtakes its flow.
 func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	const mss = 1000
@@ -483,8 +455,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// holdWaits checks that, while a frame that ended a merge waits for buffers, the next frame of its
-// flow does not join the merge and so overtake it, although it continues the merge's sequence.
+// A frame must not join a merge past a frame of its flow that waits for buffers.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdWaits(t *testing.T, lab Lab, _ Traits) {
@@ -498,14 +469,14 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	for b.Port().Link().Counters().Busy == was {
 		runtime.Gosched()
 	}
-	b.Post(0, 4) // a buffer for each frame: the queue may put them one by one
+	b.Post(0, 4) // the queue may put the frames one by one
 	a.Sent(0)
 	clock.turn(holdFor)
 	if n := len(givesAgain(t, b, 0, fs)); n < 3 {
 		t.Errorf("%d packets", n)
 	}
 
-	// A fragment for the flow's queue, with buffers there, ends the merge and comes after it.
+	// A fragment for the flow's queue ends the merge and comes after it.
 	frag := firstFragment(t, a, b, mss)
 	fs = []Frame{s.frame(mss, 0), s.frame(mss, 0)}
 	b.Post(0, 2)
@@ -515,9 +486,6 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 }
 
 // holdModel sends random frames of several flows in random batches; some end a merge or join none.
-// It also advances the clock, and switches coalescing on and off. It checks that cutting
-// the received packets returns the frames of each flow, in order, and that the port counts each
-// frame once.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holdModel(t *testing.T, lab Lab, _ Traits) {
@@ -567,7 +535,6 @@ func holdModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// anyFrame makes the next frame of a flow; most continue it, some do not.
 func anyFrame(s *tcpStream, rnd *rand.Rand) Frame {
 	mss, flags := 1000, uint8(0)
 	switch rnd.IntN(40) {

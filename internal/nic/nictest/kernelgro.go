@@ -8,11 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// segment describes a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c,
-// create_packet).
+// segment describes a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c, create_packet).
 type segment struct {
 	seq, n int
-	flags  uint8 // TCP flags besides ACK
+	flags  uint8 // besides ACK
 	ack    byte  // added to the acknowledgment number
 	v6     bool
 	noDF   bool
@@ -21,13 +20,12 @@ type segment struct {
 	ipOpts []byte
 	ext    byte // payload of IPv6 destination options; 0: none
 	frag   bool
-	tos    byte // IPv4's TOS, or IPv6's traffic class
+	tos    byte // or IPv6's traffic class
 	ttl    byte // added to the TTL
-	badIP  bool // the IPv4 header's checksum is wrong
-	badTCP bool // TCP's checksum is wrong
+	badIP  bool
+	badTCP bool
 }
 
-// frame makes the frame, with a complete checksum unless it is a fragment.
 func (s segment) frame(a, b Guest) Frame {
 	be := binary.BigEndian
 	spec := Spec{V6: s.v6, Opts: len(s.opts), Payload: s.n, Seq: uint32(s.seq), Flags: s.flags | splitter.ACK, Port: 8000}
@@ -82,16 +80,15 @@ func (s segment) frame(a, b Guest) Frame {
 	return f
 }
 
-// groCase has the segments of a case of the kernel's test, and the payload length of each packet
-// that the test expects.
+// groCase is a case of the kernel's test: segments, and the payload length of each expected packet.
 type groCase struct {
 	send []segment
 	want []int
 	ip   int // IP version; 0: both
 }
 
-// groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and
-// gro_receiver), by name. The other cases of gro.py send IP in IP, which a NIC does not merge.
+// groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and gro_receiver), by name.
+// The other cases of gro.py send IP in IP, which a NIC does not merge.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
 	nth := func(i int, s segment) segment {
@@ -179,13 +176,12 @@ func groCases() map[string]groCase {
 	}
 }
 
-// kernelsMerges checks that the frames of the kernel's test of hardware GRO arrive as that test
-// expects, also with each frame in a batch of its own. A frame with FIN ends the case.
+// The frames come together, or each in a batch of its own. A frame with FIN ends the case.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
-		a, b, _ := holding(t, lab, Options{}) // a new lab for each case, which uses up much guest memory
+		a, b, _ := holding(t, lab, Options{}) // a case uses up much guest memory
 		for _, v6 := range []bool{false, true} {
 			if c.ip == 4 && v6 || c.ip == 6 && !v6 {
 				continue

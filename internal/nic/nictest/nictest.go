@@ -1,13 +1,8 @@
-// Package nictest is the test suite that each device model of a NIC passes. It tests header split,
-// steering, segmentation, checksums, counters and the control channel as a guest sees them,
-// independently of the ring format.
+// Package nictest is the test suite that each device model of a NIC passes. It tests a NIC as a guest sees it,
+// with two guests on one switch (Lab).
 //
-// A device model provides two guests on one switch (Lab). All frames go through their rings: there
-// are no mocks.
-//
-// The package also has what the tests of all device models need: a guest's memory and its GPU
-// (Memory), three guests on a switch (World), and equal frames without allocations, for benchmarks
-// (Stream).
+// The package also has a guest's memory and its GPU (Memory), three guests on a switch (World), and equal frames
+// without allocations, for benchmarks (Stream).
 package nictest
 
 import (
@@ -29,9 +24,9 @@ type Frame struct {
 	Header  []byte // sent: the frame's headers. Received: the header buffer's bytes, or the whole frame if not Split
 	Payload []byte
 	Split   bool
-	Dirty   bool // received: the NIC wrote more to the header buffer than headers
+	Dirty   bool // received: the header buffer has more than headers
 	Buffers int  // received: buffers used
-	Partial bool // the checksum is partial: the receiver has to complete it at Start + Offset
+	Partial bool // the receiver has to complete the checksum at Start + Offset
 	Good    bool // received: the NIC has found the checksum good
 	Start   uint16
 	Offset  uint16
@@ -42,37 +37,33 @@ type Frame struct {
 // Bytes returns the whole frame.
 func (f *Frame) Bytes() []byte { return append(append([]byte(nil), f.Header...), f.Payload...) }
 
-// Guest is a guest with a driver on its NIC. Any error fails the test.
+// Guest is a guest with a driver on its NIC. An error fails the test.
 type Guest interface {
 	Port() *nic.Port
 	MAC() wire.MAC
 	// SetSplit turns a receive queue's header split on or off.
 	SetSplit(queue int, on bool)
-	// Post posts buffers to a receive queue. If the queue is split, these are n pairs of a header
-	// buffer, filled with a pattern, and a payload buffer of PayloadBuf bytes in GPU memory.
-	// Otherwise they are n buffers of 68 KiB, or for gve small buffers, about 17 KiB n times, as
-	// far as the ring has room.
+	// Post posts buffers to a receive queue: if it is split, n pairs of a header buffer, filled with a pattern, and
+	// a payload buffer of PayloadBuf bytes in GPU memory; otherwise n buffers of 68 KiB, or as many smaller ones.
 	Post(queue, n int)
 	// Send sends frames on a transmit queue and returns when the NIC is done with them.
 	Send(queue int, f ...Frame)
-	// SendGPU sends a frame as Send does, with the payload in the second half of GPU memory.
+	// SendGPU is Send with the payload in the second half of GPU memory.
 	SendGPU(queue int, f Frame)
-	// Queue adds frames to a transmit queue and does not wait; Sent waits until the NIC is done with
-	// them.
+	// Queue adds frames to a transmit queue; Sent waits until the NIC is done with them.
 	Queue(queue int, f ...Frame)
 	Sent(queue int)
 	// Receive waits for a frame on a queue.
 	Receive(queue int) Frame
-	// Arm asks the NIC for an interrupt at the next frame on a receive queue in which no frame waits.
-	// Called reports whether the NIC has interrupted since.
+	// Arm asks the NIC for an interrupt at the next frame on a receive queue. Called reports whether the NIC has
+	// interrupted since.
 	Arm(queue int)
 	Called(queue int) bool
 	// Stop takes a receive queue away from the NIC.
 	Stop(queue int)
-	// Buffers returns copies of all buffers that a receive queue has had, header buffers included.
+	// Buffers returns copies of the buffers that a receive queue has had, header buffers included.
 	Buffers(queue int) [][]byte
-	// Copied returns the numbers of bytes that the worker of a transmit queue has copied for its
-	// frames, at both ends.
+	// Copied returns the bytes that the worker of a transmit queue has copied, at both ends.
 	Copied(queue int) *dma.Counts
 }
 
@@ -81,23 +72,22 @@ type Options struct {
 	NoOffload bool // the receiver accepts no GSO packets, and no partial checksums if the model has such a choice
 	NoP2P     bool // neither NIC reaches its guest's GPU peer to peer
 
-	Hold     time.Duration // nic.Config.Hold of both NICs
-	Clock    func() int64  // nic.Config.Clock of both NICs
-	Sabotage *nic.Sabotage // fault of both NICs; nil: none
-	Wait     time.Duration // how long a guest waits for its NIC before the test fails; 0: no limit
+	Hold     time.Duration // nic.Config.Hold
+	Clock    func() int64  // nic.Config.Clock
+	Sabotage *nic.Sabotage // nil: none
+	Wait     time.Duration // how long a guest waits for its NIC; 0: no limit
 }
 
 // Traits are the differences between device models.
 type Traits struct {
 	OwnUnsplit bool // unsplittable frames stay on their queue; otherwise they go to queue 0
-	Completes  bool // a receiver with offloads gets complete and good checksums, never partial ones
-	SplitStops bool // a change of split stops the queue, so buffers are not returned; queue 0 may be split
+	Completes  bool // receivers with offloads get complete checksums, never partial ones
+	SplitStops bool // a change of split stops the queue; queue 0 may be split
 	RingHeader int  // bytes before each frame's headers (virtio_net_hdr)
 }
 
-// Lab makes two guests on one switch, with three queue pairs each and an MTU of 9000. Both have
-// sent a frame, so the switch has learnt their addresses. Each half of the GPU's memory is a
-// registered buffer of their ports.
+// Lab makes two guests on one switch, with three queue pairs each and an MTU of 9000, whose addresses the switch
+// has learnt. Each half of the GPU's memory is a registered buffer of their ports.
 type Lab func(t testing.TB, o Options) (a, b Guest)
 
 // Spec describes a frame for Make.
@@ -174,7 +164,7 @@ func Make(dst, src wire.MAC, s Spec) Frame {
 			th[13] = splitter.ACK
 		}
 		for i := 20; i < l4; i++ {
-			th[i] = 1 // no operation
+			th[i] = 1
 		}
 	}
 	b = append(b, th...)

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// moved counts the bytes that a copier has moved, by kind of memory of source and destination.
+// moved are bytes by kind of memory of source and destination.
 type moved [dma.NumMemKinds][dma.NumMemKinds]uint64
 
 func counted(c *dma.Counts) (m moved) {
@@ -18,9 +18,7 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// once checks that the NICs copy a frame's payload once from one guest to the other, and besides
-// only its headers. Without peer to peer they copy the payload three times: the counters include
-// each bounce.
+// Without peer to peer there are two bounces more.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {

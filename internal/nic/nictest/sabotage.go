@@ -18,14 +18,11 @@ import (
 )
 
 const (
-	// sabotageEnv is the environment variable with the fault of the suite's NICs, in a process that
-	// runs one case.
+	// sabotageEnv is the environment variable with the fault of the suite's NICs, in a process that runs one case.
 	sabotageEnv = "VNIC_NICTEST_SABOTAGE"
-	// caseTimeout is the timeout of such a process.
 	caseTimeout = 2 * time.Minute
-	// faultWait is how long a guest in such a process waits for its NIC before the case fails.
+	// faultWait is how long a guest in such a process waits for its NIC.
 	faultWait = 3 * time.Second
-	// faultSeed is the seed of the faults.
 	faultSeed = 2
 )
 
@@ -41,10 +38,8 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 	return f.NIC(faultSeed)
 }
 
-// SeesSabotage checks that the suite detects each fault of package sabotage that a device model can
-// have: the case named for the fault passes without the fault, and fails with it because a check of
-// that case fails. SeesSabotage runs test, which must call Run, in separate processes. It is Slow
-// (testkit).
+// SeesSabotage checks that the case named for a fault of package sabotage passes without the fault, and fails
+// with it. It runs test, which must call Run, in separate processes. It is Slow (testkit).
 func SeesSabotage(t *testing.T, model, test string) {
 	testkit.Slow(t)
 	self, err := os.Executable()
@@ -64,8 +59,7 @@ func SeesSabotage(t *testing.T, model, test string) {
 	}
 }
 
-// runCase runs a case of the suite in another process, and reports whether it passed. It is an
-// error if the case did not run, or if the process ended in another way.
+// runCase runs a case in another process, which must end properly, and reports whether it passed.
 func runCase(t *testing.T, self, test, name, fault string) (passed bool, out string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
@@ -83,9 +77,6 @@ func runCase(t *testing.T, self, test, name, fault string) (passed bool, out str
 	return passed, out
 }
 
-// placed checks that RSS steers a flow by its Toeplitz hash, with the key and the table that the
-// test has set.
-//
 // Invariant: nic: RSS goes by Toeplitz hash, key and table.
 func placed(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -121,9 +112,6 @@ func placed(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// comeBack checks that the NIC completes each frame that a guest sends, whether another guest
-// receives it or none does.
-//
 // Invariant: nic: The buffers of each transmitted frame are returned to its driver.
 func comeBack(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -141,9 +129,6 @@ func comeBack(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// called checks that a driver that asks for an interrupt before each frame gets it, and then finds
-// the frame.
-//
 // Invariant: nic: A waiting driver gets its interrupt.
 func called(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -153,7 +138,7 @@ func called(t *testing.T, lab Lab, _ Traits) {
 			f := Make(b.MAC(), a.MAC(), Spec{Port: port, Payload: 10 + i})
 			b.Post(q, 1)
 			b.Arm(q)
-			a.Send(0, f) // when the sender's NIC is done with the frame, the receiver's NIC is done too
+			a.Send(0, f) // then the receiver's NIC is done too
 			if !b.Called(q) {
 				t.Fatalf("queue %d: no call for frame %d", q, i)
 			}
@@ -165,9 +150,6 @@ func called(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// completed checks that a partial checksum is complete and good when the frame arrives, or still
-// partial at a receiver that accepts partial checksums.
-//
 // Invariant: nic: A partial checksum is completed, by the NIC or by a receiver that accepts it.
 func completed(t *testing.T, lab Lab, traits Traits) {
 	for _, o := range []Options{{}, {NoOffload: true}} {
@@ -193,9 +175,6 @@ func completed(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// leftAlone checks that a receive queue that its driver has stopped writes no memory when frames
-// come for it.
-//
 // Invariant: nic: A stopped receive queue writes to no memory.
 func leftAlone(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})

@@ -10,24 +10,23 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Stream is a stream of equal frames from one guest to another. Its methods allocate nothing.
+// Stream is a stream of equal frames from one guest to another. Its methods do not allocate.
 type Stream interface {
 	Ports() []*nic.Port
-	Room() int                    // number of frames for which the transmit ring has room
-	Add(n int)                    // adds n frames to the transmit ring
+	Room() int
+	Add(n int)
 	Show()                        // shows the NIC the added frames
-	Done(wait bool) (frames int)  // takes completed frames back; if wait is set, waits for at least one
-	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again; waits as Done does
-	EndWorker()                   // ends the transmit queue's worker, whose ring stays
-	Round() (frames int, e error) // runs a round of the ended worker, which sees added frames
+	Done(wait bool) (frames int)  // takes completed frames back; wait: at least one
+	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again
+	EndWorker()                   // the transmit queue's ring stays
+	Round() (frames int, e error) // runs a round of the ended worker
 	Copy() (dst, src []byte)      // memory of receiver and sender, as long as the payload
 }
 
-// StreamBatch is how many frames a round of a stream moves.
+// StreamBatch is how many frames Round moves.
 const StreamBatch = 32
 
-// Round moves a batch of a stream: it sends the batch, waits until it is sent and received, and
-// posts the buffers again.
+// Round moves a batch of a stream.
 func Round(l Stream) {
 	l.Add(StreamBatch)
 	l.Show()
@@ -39,8 +38,8 @@ func Round(l Stream) {
 	}
 }
 
-// BenchmarkPath measures the time of frames from guest to guest over two devices, with the guests'
-// work at both rings, kicks and interrupts. The reference is a copy of the same bytes.
+// BenchmarkPath measures frames from guest to guest, with the guests' work at both rings. The reference is a
+// copy of the same bytes.
 func BenchmarkPath(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)) * StreamBatch)
@@ -53,8 +52,7 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream measures the same as BenchmarkPath without pauses: it keeps the transmit ring
-// full. The result is the worker's time for a frame, unless the test's drivers are slower.
+// BenchmarkStream is BenchmarkPath with a full transmit ring.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
@@ -76,9 +74,7 @@ func BenchmarkStream(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), b.N)
 }
 
-// BenchmarkWorker measures the processor time that a transmit queue's worker takes for a frame. The
-// benchmark's thread runs the worker's rounds. The result does not include the guests' work at the
-// rings; its reference is the same as in BenchmarkPath.
+// BenchmarkWorker measures the processor time of a transmit queue's worker.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -113,8 +109,6 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// report compares the time of frames with the time of copies of their payload between the guests'
-// memories.
 func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -130,8 +124,7 @@ func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	b.ReportMetric(perFrame/ref, "x-copy")
 }
 
-// StreamAllocatesNothing checks that rounds of a stream, and the workers, allocate nothing, with a
-// tap and without.
+// StreamAllocatesNothing checks that a stream allocates nothing, with a tap and without.
 func StreamAllocatesNothing(t *testing.T, l Stream) {
 	t.Helper()
 	round := func() { Round(l) }

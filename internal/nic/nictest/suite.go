@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Run runs the suite with guests of a device model: guest makes guest i of a lab with these
-// options.
+// Run runs the suite; guest makes guest i of a lab.
 func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
 	lab := func(t testing.TB, o Options) (a, b Guest) {
 		testkit.CheckFDs(t)
@@ -83,7 +82,7 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// SplitTo splits queue q of a guest, and steers all TCP frames for a port to it.
+// SplitTo splits queue q of a guest, and steers TCP frames for a port to it.
 func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
@@ -93,15 +92,14 @@ func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	}
 }
 
-// arrives sends a frame from one guest, and checks that it arrives on queue q of the other.
 func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
 	t.Helper()
 	from.Send(0, f)
 	return Arrives(t, to, q, &f)
 }
 
-// same checks that a received frame equals the sent one. The checksum field may differ only if the
-// NIC has completed it.
+// same checks that a received frame equals the sent one. The checksum field may differ only if the NIC has
+// completed it.
 func same(t testing.TB, got, want *Frame) {
 	t.Helper()
 	sent := want.Bytes()
@@ -116,9 +114,6 @@ func same(t testing.TB, got, want *Frame) {
 	}
 }
 
-// Headers go to the header buffer and payload elsewhere, exact to the byte, for every critical
-// length.
-//
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
 // to other buffers; split or not, its bytes stay as they were sent.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
@@ -154,9 +149,6 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "frames unsplit", b.Port().Unsplit(), 0)
 }
 
-// A frame that cannot be split arrives whole, on queue 0 or on its own queue, and the port counts
-// it.
-//
 // Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
@@ -176,8 +168,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
-	// A UDP frame, which has no payload worth splitting, stays on its queue, whole in the header
-	// buffer.
+	// A UDP frame has no payload worth splitting.
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
@@ -228,8 +219,7 @@ func excludes(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// busy calls send, and waits until the frame that send has sent to g has found too few buffers, so
-// that buffers posted next come too late for the frame's first try.
+// busy calls send, and waits until its frame to g has found too few buffers.
 func busy(t testing.TB, g Guest, send func()) {
 	t.Helper()
 	before := g.Port().Link().Counters().Busy
@@ -242,9 +232,6 @@ func busy(t testing.TB, g Guest, send func()) {
 	}
 }
 
-// With too few buffers the queue publishes no part of a frame; the frame comes when there are
-// enough.
-//
 // Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -265,8 +252,7 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// A frame that cannot be split, and may go to queue 0, does not overtake frames of its flow that
-// wait on their queue, even with a control frame between them.
+// The last frame cannot be split, and may go to queue 0.
 //
 // Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
@@ -291,7 +277,7 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 	Arrives(t, b, q, &last)
 }
 
-// A receiver without TSO and partial checksums gets segments with correct headers and checksums.
+// The receiver has neither TSO nor partial checksums.
 //
 // Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func segments(t *testing.T, lab Lab, traits Traits) {
@@ -311,8 +297,8 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet, and checks their checksums and bytes. It passes
-// each to check, with the offset of its payload.
+// Segments receives the segments of a GSO packet, checks their checksums and bytes, and passes each to check,
+// with the offset of its payload.
 func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
 	for off := 0; off < len(f.Payload); n++ {
@@ -351,9 +337,6 @@ func super(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// Without peer to peer, the NICs bounce payload through host memory at both ends; they count it as
-// bounced, and the payload arrives.
-//
 // Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
@@ -385,8 +368,7 @@ func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
-	// Sequence numbers cross the wrap in order, then one segment comes late, and one is partly
-	// repeated.
+	// Sequence numbers cross the wrap in order, then one segment comes late, and one is partly repeated.
 	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512},
 		{Seq: edge + 1000, Payload: 1000}} {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
@@ -407,14 +389,12 @@ func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// hello is the request InfoHello.
 func hello(g Guest) Frame {
 	f := control.Frame{Dst: wire.ControlMAC, Src: g.MAC()}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
 	return Frame{Header: f.Append(nil)}
 }
 
-// linkDrops returns the sum of all drops of guests' links.
 func linkDrops(guests ...Guest) (n uint64) {
 	for _, g := range guests {
 		for _, k := range g.Port().Link().Counters().Drops {
@@ -442,9 +422,9 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 		}
 	}
 	check()
-	a.Send(1, ask) // the port answers a repeated request again, on whichever queue it is sent
+	a.Send(1, ask) // a repeated request, on another queue
 	check()
-	// Frames that the port does not answer: tagged, too long, not to the control MAC.
+	// Frames that the port does not answer.
 	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
 	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
 	other := Frame{Header: bytes.Clone(ask.Header)}
@@ -463,7 +443,6 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 	a.Send(0, ask)
 	check()
-	// A long answer arrives whole.
 	for i := range 40 {
 		_, err := a.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: uint16(100 + i), Queue: 1})
 		must(t, err)
@@ -479,10 +458,6 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// The wire drops a frame whose checksum field overlaps checked header fields; if the ring format
-// cannot place the field, the frame arrives unchanged. In no case does completing the checksum turn
-// it into a control frame, or into a frame of another flow.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -490,8 +465,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	// If a NIC completed the checksum, the frame would become a control frame: 02:76:6e:69:63:01,
-	// 88b5.
+	// With a complete checksum this would be a control frame.
 	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
@@ -517,9 +491,6 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// When a queue's split is turned off, the queue's driver gets the buffers back unused, or the queue
-// stops and no longer uses them.
-//
 // Invariant: nic: When header split is switched off, a queue's buffers are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})

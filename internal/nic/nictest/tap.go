@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Quiet is a wire.Tap that only counts, for tests of a tap's cost.
+// Quiet is a wire.Tap that only counts.
 type Quiet struct{ sent, came atomic.Int64 }
 
 // Sending implements wire.Tap.
@@ -35,11 +35,11 @@ type tapLog struct {
 
 type arrival struct {
 	verdict wire.Verdict
-	place   wire.Placement // the place, without Payload
-	payload []byte         // the bytes at the place's Payload
+	place   wire.Placement // without Payload
+	payload []byte         // bytes at the place's Payload
 	header  []byte
-	offs    []uint64    // offsets of the segments in their GPU's memory
-	kind    dma.MemKind // memory kind of the first segment
+	offs    []uint64    // of the segments in their GPU's memory
+	kind    dma.MemKind // of the first segment
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {
@@ -77,7 +77,6 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, place wire.Placem
 	w.came = append(w.came, a)
 }
 
-// take returns the received packets and the verdicts of the sent ones, and clears the log.
 func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,10 +85,6 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap checks that a link's tap gets the place of each frame while the frame lies there, and the
-// frame's verdict. Answers of the control channel do not pass the wire, so the tap does not see
-// them.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func tap(t *testing.T, lab Lab, _ Traits) {
@@ -115,7 +110,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.place)
 	}
 
-	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule matches: the frame arrives whole, in host memory
+	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule matches
 	b.Post(0, 1)
 	arrives(t, a, b, 0, f)
 	_, came = to.take()
@@ -150,9 +145,6 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tapBounced checks that, if the NIC does not reach the GPU peer to peer, the tap still sees the
-// payload in GPU memory, marked as bounced.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {

@@ -8,11 +8,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// trailer checks that bytes after the IP packet arrive with their frame, on a split queue and on
-// one without split. The frame's checksum, which does not cover these bytes, is complete and right,
-// and the NIC does not merge the frame. The NIC removes the padding of a runt, which Ethernet pads
-// to 60 bytes.
-//
 // Invariant: nic: A frame arrives with the length that was sent, except for the padding of a runt.
 func trailer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
@@ -67,8 +62,7 @@ func trailer(t *testing.T, lab Lab, _ Traits) {
 		got := b.Receive(q)
 		testkit.Equal(t, c.name+": length", len(got.Bytes()), len(want)+c.left)
 	}
-	// A stream in which one frame has a trailer: the NIC may merge the frames before it, and the
-	// frames after it, but not that frame.
+	// The frame with a trailer must not be merged.
 	s := tcpStream{a: a, b: b, source: 1000, spec: Spec{Port: 2001}}
 	fs := s.frames(9*1000, 1000)
 	whole := fs[4].complete(t)

@@ -2,19 +2,18 @@ package nictest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Witness is a port of a switch that takes no packets, and records the links for which the switch
-// calls PortRestarted (wire.RestartObserver).
+// Witness is a port that records the links for which the switch calls PortRestarted.
 type Witness struct {
-	Restarts chan *wire.Link // made by the caller, with enough capacity
+	Restarts chan *wire.Link // with enough capacity
 }
 
 // Name implements wire.Port.
 func (*Witness) Name() string { return "witness" }
 
-// Limits implements wire.Port: it returns limits that no frame meets.
+// Limits implements wire.Port: no frame meets the limits.
 func (*Witness) Limits() wire.Limits { return wire.Limits{} }
 
-// Deliver implements wire.Port: it takes no packet, and sets no Verdict.
+// Deliver implements wire.Port.
 func (*Witness) Deliver(*wire.Worker, []*wire.Packet) {}
 
 // PortRestarted implements wire.RestartObserver.

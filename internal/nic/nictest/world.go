@@ -17,26 +17,25 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory is a guest's memory: RAM, which a test allocates from its start on, and perhaps the memory
-// of a GPU. Its methods fail the test in TB; a fuzz target may replace TB.
+// Memory is a guest's memory: RAM, allocated from its start on, and perhaps the memory of a GPU. Its methods
+// fail the test in TB; a fuzz target may replace TB.
 type Memory struct {
 	testing.TB
-	FD      int // memory file of RAM
+	FD      int // of RAM
 	RAM     []byte
 	Base    uint64 // guest-physical address of RAM
-	Next    uint64 // offset in RAM of free memory
+	Next    uint64 // offset of free RAM
 	GPU     *gpumem.GPU
-	GPUMem  []byte // mapped at GPUBase
+	GPUMem  []byte // at GPUBase
 	gpuNext uint64
 }
 
 const (
-	GPUBase = 1 << 40 // guest-physical address of the GPU
+	GPUBase = 1 << 40 // guest-physical address
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes. The RAM's file is longer than the RAM by behind bytes, which
-// the guest does not share with the NIC.
+// NewMemory makes RAM of size bytes, in a file with behind bytes more.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}
@@ -59,7 +58,7 @@ func (m *Memory) OK(err error) {
 	testkit.OK(m, err)
 }
 
-// AddGPU makes the guest's GPU; p2p: the NIC reaches it peer to peer.
+// AddGPU makes the guest's GPU.
 func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 	m.Helper()
 	var err error
@@ -116,7 +115,7 @@ func (m *Memory) At(addr uint64) []byte {
 	return m.RAM[addr-m.Base:]
 }
 
-// EventFD makes a non-blocking eventfd, and closes it when the test ends.
+// EventFD makes a non-blocking eventfd for the test.
 func EventFD(t testing.TB) int {
 	t.Helper()
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
@@ -124,12 +123,11 @@ func EventFD(t testing.TB) int {
 	return fd
 }
 
-// Driver is the part of a guest's driver that sends frames and depends on the device model. Sender
-// implements the other part.
+// Driver is the part of a guest's driver that depends on the device model.
 type Driver interface {
-	Add(queue int, f *Frame, gpu bool) // adds a frame, its payload in RAM or in the GPU's second half
+	Add(queue int, f *Frame, gpu bool) // its payload in RAM or in the GPU's second half
 	Show(queue int)                    // shows the NIC the added frames
-	Sent(queue int)                    // waits until the NIC has completed all frames
+	Sent(queue int)                    // waits until the NIC has completed the frames
 }
 
 // Sender sends frames through a Driver.
@@ -156,8 +154,7 @@ func (s Sender) SendGPU(q int, f Frame) {
 	s.Sent(q)
 }
 
-// Introduce registers the memory of a guest's GPU, in two halves, and sends a frame from which the
-// switch learns the guest's MAC address.
+// Introduce registers the memory of a guest's GPU, in two halves, and calls Hello.
 func Introduce(t testing.TB, g Guest, gpu int) {
 	t.Helper()
 	for k := range uint64(2) {
@@ -167,15 +164,14 @@ func Introduce(t testing.TB, g Guest, gpu int) {
 	Hello(g)
 }
 
-// Hello sends a frame from which the switch learns a guest's MAC address.
+// Hello sends a frame from which the switch learns a guest's address.
 func Hello(g Guest) {
 	f := Make(Everyone, g.MAC(), Spec{}) // receivers without buffers drop it
 	f.Partial = false
 	g.Send(0, f)
 }
 
-// Deliver delivers a frame with n bytes of payload to a guest's port, for TCP port 2000, and
-// returns its verdict.
+// Deliver delivers a frame with n bytes of payload, for TCP port 2000, to a guest's port.
 func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	t.Helper()
 	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
@@ -184,8 +180,7 @@ func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	return pkt.Verdict
 }
 
-// DeliverFlow delivers a batch of count consecutive frames of a flow, with complete checksums, to a
-// guest's port, and returns their verdicts.
+// DeliverFlow delivers a batch of count consecutive frames of a flow to a guest's port.
 func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
 	t.Helper()
 	var batch []*wire.Packet
@@ -200,7 +195,6 @@ func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wir
 	return vs
 }
 
-// packet makes a packet of a frame.
 func packet(t testing.TB, w *wire.Worker, b []byte) *wire.Packet {
 	t.Helper()
 	segs := []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))}
@@ -220,7 +214,7 @@ func Switch(t testing.TB) (*dma.Files, *wire.Switch) {
 	return dma.NewFiles(), sw
 }
 
-// World is a switch with three guests: two honest ones (A and B), and the one under test (Bad).
+// World is a switch with two honest guests (A and B), and the one under test (Bad).
 type World[G Guest] struct{ A, B, Bad G }
 
 // NewWorld makes a world of guests 0 to 2.
@@ -230,7 +224,7 @@ func NewWorld[G Guest](t testing.TB, guest func(files *dma.Files, sw *wire.Switc
 	return &World[G]{guest(files, sw, 0), guest(files, sw, 1), guest(files, sw, 2)}
 }
 
-// Moves checks that the two honest guests still move bytes.
+// Moves checks that the honest guests still move bytes.
 func (w *World[G]) Moves(t testing.TB) {
 	t.Helper()
 	for _, p := range [][2]Guest{{w.A, w.B}, {w.B, w.A}} {
@@ -241,8 +235,7 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives receives a frame on queue q, and checks that its bytes are those sent; the NIC may have
-// completed its checksum field.
+// Arrives receives a frame on queue q, and checks its bytes; the checksum may have been completed.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)
@@ -250,8 +243,8 @@ func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	return got
 }
 
-// DeadGuestStallsNobody checks that a guest that never posts buffers does not delay a sender's
-// frames to another guest, and delays the sender itself only until patience ends.
+// DeadGuestStallsNobody checks that a guest that never posts buffers does not delay a sender's frames to another
+// guest.
 func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	send := func(to Guest, n int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: n}) }
 	w.B.Post(0, 8)
@@ -265,24 +258,23 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	w.A.Sent(0) // patience ends
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
-	w.Bad.Post(0, 2) // Bad posts buffers after all: frames to Bad wait again (nic.Patience)
+	w.Bad.Post(0, 2) // frames to Bad wait again
 	f := send(w.Bad, 20)
 	w.A.Send(0, f)
 	Arrives(t, w.Bad, 0, &f)
 }
 
-// SlowReceiverStallsNobody checks that a guest that takes a frame only now and then does not delay
-// a sender's frames to another guest: the sender drops some frames to the slow guest, and counts
-// them.
+// SlowReceiverStallsNobody checks that a guest that takes few frames does not delay a sender's frames to another
+// guest.
 //
-// If a loaded machine keeps the sender from running for a second, the sender has sent to no other
-// receiver in that second, and so waits until patience ends; then the test tries again.
+// On a loaded machine the sender may have sent to no other receiver for a second, and then no receiver is slow:
+// the test tries again.
 func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
-	const n = 80 // frames to each guest: a ring has room for all
+	const n = 80 // a ring has room for all
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
 	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {
-		w.Bad.Post(0, 1) // frames to Bad wait again, if patience ended in the previous try
+		w.Bad.Post(0, 1) // frames to Bad wait again
 		w.B.Post(0, n)
 		for i := range n {
 			w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))
@@ -301,8 +293,8 @@ func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	}
 }
 
-// PausesLoseNothing checks that the only receiver of a sender loses no frame if it posts no buffers
-// for 100 ms now and then, though its frames fill all slots of the sender.
+// PausesLoseNothing checks that the only receiver of a sender loses no frame if it posts no buffers for 100 ms
+// now and then.
 func PausesLoseNothing[G Guest](t *testing.T, w *World[G]) {
 	const n = 60
 	_, was := w.A.Port().QueueCounters(0)

@@ -11,16 +11,16 @@ import (
 // cq is a completion queue. Its lock is a leaf.
 type cq struct {
 	id    uint32
-	users int // number of send and receive ends of queue pairs that use it; under the engine's mu
+	users int // send and receive ends of queue pairs; under the engine's mu
 
 	mu       sync.Mutex
 	ring     []control.WC
 	first, n int
-	reserved int  // slots reserved for posted work requests and used by completions
-	armed    bool // the next completion makes a notice to the driver: at first, and after a poll left the queue empty
+	reserved int  // slots of posted work requests and of completions
+	armed    bool // the next completion makes a notice to the driver
 }
 
-// reserve reserves n slots for posted work requests; false: too few slots are free.
+// reserve reserves n slots; false: too few are free.
 func (c *cq) reserve(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,6 @@ func (c *cq) reserve(n int) bool {
 	return true
 }
 
-// release frees n slots of work requests that get no completion.
 func (c *cq) release(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

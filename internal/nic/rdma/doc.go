@@ -1,40 +1,26 @@
-// Package rdma implements RoCEv2 in a NIC: reliably connected queue pairs whose packets go between
-// the wire and memory of guests and GPUs without their processors, after the InfiniBand
-// Architecture Specification (Volume 1, chapters 9 to 11, and annex A17 for RoCEv2). It supports
-// WRITE, WRITE with immediate data, READ, SEND and SEND with immediate data.
+// Package rdma implements RoCEv2 in a NIC: reliably connected queue pairs whose packets go between the wire and
+// memory of guests and GPUs without their processors, after the InfiniBand Architecture Specification (Volume 1,
+// chapters 9 to 11, and annex A17 for RoCEv2). It supports WRITE, WRITE with immediate data, READ, SEND and SEND
+// with immediate data.
 //
-// A port has an Engine. The port passes packets from the wire to Receive, which carries out
-// requests and processes answers on the sender's goroutine. A worker, which Config.Wake wakes,
-// takes the packets to send one by one (Next). Receive and Next do not wait. Commands set
-// everything up: an Engine implements the interface control.RDMA.
+// The port passes packets from the wire to Receive, on the sender's goroutine. A worker takes the packets to
+// send one by one (Next). Receive and Next do not wait. Commands set everything up (control.RDMA).
 //
 // # Loss
 //
-// The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout; the
-// sender then sends this packet and all packets after it again (go-back-N, 9.7.2). A queue pair
-// sends no request while Window packets have no answer; the packets of a READ's answer count as
-// such packets, and a queue pair requests a READ in pieces of a quarter of Window. So a loss costs
-// less than 5/4 of Window packets, and a 24-bit packet number is never ambiguous.
+// The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout; the sender then
+// sends this packet and all packets after it again (go-back-N, 9.7.2). A queue pair sends no request while
+// Window packets have no answer; the packets of a READ's answer count as such packets.
 //
 // # Memory regions
 //
-// For each packet that moves payload, the Engine checks the protection domain, range and access of
-// its key, by subtraction, so that no sum wraps; at the first packet of a WRITE it checks the range
-// of the whole message. A new request that fails this check writes nothing, and puts the queue pairs
-// on both ends, and no others, into the error state. DelMR waits until no goroutine uses the memory any
-// more. 22 bits of a key are random, so that a peer cannot guess the keys of other regions of its
-// protection domain. The first queue pair's number is random; the others count up from it.
+// For each packet that moves payload, the Engine checks the protection domain, range and access of its key; at
+// the first packet of a WRITE it checks the range of the whole message. A new request that fails this check
+// writes nothing, and puts its queue pairs into the error state. 22 bits of a key are random, so that a peer
+// cannot guess other keys.
 //
 // # Bounds
 //
-// A port has at most MaxQPs queue pairs, MaxMRs memory regions with at most MaxRanges ranges in
-// all, MaxCQs completion queues, and MaxPlaces slots for work requests and completions. A posted
-// work request reserves its slot in the completion queue, so the completion
-// queue never overflows: if no slot is free, PostSend and PostRecv return an error. A packet costs
-// a look-up, a copy of at most 4096 bytes and their CRC, under the lock of its queue pair; a queue
-// pair sends at most 16 packets in its turn. A packet causes no allocation, except one that
-// waits for a page (parkedBytes). The Engine counts invalid packets of a hostile peer, and logs
-// none.
-//
-// The package is independent of device models and rings. It is not API (README, Stability).
+// A posted work request reserves its slot in the completion queue, so that never overflows. A packet causes no
+// allocation, except one that waits for a page (parkedBytes).
 package rdma

@@ -17,41 +17,39 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of a port's tables, and of its queue pairs and their messages.
+// Bounds of a port's tables, queue pairs and messages.
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
-	MaxRanges = 1 << 16 // ranges of guest memory, in all MRs
+	MaxRanges = 1 << 16 // in all MRs
 	MaxCQs    = 256
 	MaxQPs    = 256
-	MaxDepth  = 4096    // completions in a completion queue
-	MaxWRs    = 1024    // work requests posted to a queue of a queue pair
+	MaxDepth  = 4096    // completions in a queue
+	MaxWRs    = 1024    // work requests in a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
-	MaxReads  = 16      // READs of a queue pair in progress, for each direction
+	MaxReads  = 16      // of a queue pair in progress, for each direction
 	MaxLength = 1 << 30 // bytes of a message
-	Window    = 128     // packets without an answer at which a queue pair sends no more requests
+	Window    = 128     // packets without an answer at which no more requests are sent
 	readPiece = Window / 4
-	burst     = 16 // most packets of a queue pair in one turn
+	burst     = 16 // packets of a queue pair in one turn
 )
 
 // Config connects an Engine to its port.
 type Config struct {
 	MAC   wire.MAC
-	MTU   func() uint16 // returns the link's MTU, as the guest sees it
+	MTU   func() uint16 // of the link, as the guest sees it
 	Space *dma.Space
-	// Buffer finds a registered buffer: it returns the memory of the buffer's GPU, and the buffer's
-	// offset and size there.
+	// Buffer finds a registered buffer: the memory of its GPU, and its offset and size there.
 	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
-	// GPU returns the memory of a GPU of this port; nil: there is no such GPU. Mailbox opens the
-	// mailbox at an offset of that memory.
+	// GPU returns the memory of a GPU of this port; nil: none. Mailbox opens the mailbox at an offset of that
+	// memory.
 	GPU     func(gpu uint16) *dma.Region
 	Mailbox func(gpu uint16, off uint64) (Mailbox, error)
 	// Direct reports whether the NIC reaches all GPU memory in segs peer to peer.
 	Direct func(segs []dma.Segment) bool
-	// Wake wakes the worker, which then calls Next. It never waits.
+	// Wake wakes the worker, which then calls Next. It must not wait.
 	Wake func()
-	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request
-	// for pages. The worker calls them.
+	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request for pages.
 	Tell func(cq uint32)
 	Ask  func(r control.PageRequest)
 	// Random is the source of keys and of the first queue pair's number; it must not fail. nil:
@@ -63,10 +61,10 @@ type Config struct {
 type Engine struct {
 	c      Config
 	start  time.Time
-	users  epoch.Epoch // goroutines that use objects which commands may delete
+	users  epoch.Epoch // users of objects which commands may delete
 	active atomic.Int32
 
-	mu     sync.Mutex // commands that make or delete objects hold it
+	mu     sync.Mutex // held by commands that make or delete objects
 	closed bool
 	lastID uint32
 	pds    map[uint32]bool
@@ -78,10 +76,10 @@ type Engine struct {
 	paging paging
 
 	runMu sync.Mutex // a leaf lock
-	run   []*qp      // queue pairs with something to send, in their order
+	run   []*qp      // queue pairs with something to send
 	tells []uint32   // completion queues for Tell
 	timer *time.Timer
-	due   int64 // time at which timer fires; 0: the timer is not set; negative: the Engine is closed
+	due   int64 // when timer fires; 0: not set; negative: the Engine is closed
 
 	// Used by the worker.
 	cur     *qp
@@ -94,12 +92,12 @@ type Engine struct {
 	count struct {
 		icrc, unknown, malformed atomic.Uint64
 	}
-	ended struct { // sums of the counters of deleted queue pairs; under mu
+	ended struct { // counters of deleted queue pairs; under mu
 		out, in control.RDMACounts
 	}
 }
 
-// New makes an Engine whose worker has at most frames frames in flight.
+// New makes an Engine with at most frames frames in flight.
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
@@ -119,19 +117,16 @@ func New(c Config, frames int) *Engine {
 	return e
 }
 
-// random returns a random number.
 func (e *Engine) random() uint32 {
 	var b [4]byte
 	_, _ = io.ReadFull(e.c.Random, b[:])
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// Active reports whether there are queue pairs. While it is true, the port passes frames to
-// RoCEv2's UDP port to the Engine.
+// Active reports whether there are queue pairs.
 func (e *Engine) Active() bool { return e.active.Load() > 0 }
 
-// Reset deletes all objects made by commands. When it returns, no goroutine uses memory of the port
-// for them.
+// Reset deletes the objects made by commands. When it returns, no goroutine uses memory for them.
 func (e *Engine) Reset() {
 	var paged []*paged
 	e.mu.Lock()
@@ -160,7 +155,7 @@ func (e *Engine) Reset() {
 	e.users.Wait()
 }
 
-// Close does the work of Reset, and ends the Engine's timer.
+// Close is Reset, and ends the Engine's timer.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -179,8 +174,7 @@ func (e *Engine) RDMALimits() (control.RDMALimits, error) {
 		Regions: maxPaged, Requests: maxRequests}, nil
 }
 
-// maxMTU returns the largest path MTU that fits the link's frames with the longest headers; 0: none
-// does.
+// maxMTU returns the largest path MTU that fits the link's frames; 0: none.
 func (e *Engine) maxMTU() uint16 {
 	const most = 40 + 8 + maxExt + icrcLen
 	for mtu := uint16(4096); mtu >= 256; mtu /= 2 {
@@ -244,10 +238,9 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	return c, nil
 }
 
-// now returns the time in nanoseconds since New; it is never 0.
+// now returns the time in nanoseconds since New, plus 1.
 func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
 
-// schedule puts a queue pair into the worker's run queue.
 func (e *Engine) schedule(q *qp) {
 	if q.queued.Swap(true) {
 		return
@@ -258,7 +251,6 @@ func (e *Engine) schedule(q *qp) {
 	e.c.Wake()
 }
 
-// tell makes the worker notify the driver of a completion queue.
 func (e *Engine) tell(id uint32) {
 	e.runMu.Lock()
 	e.tells = append(e.tells, id)
@@ -266,7 +258,6 @@ func (e *Engine) tell(id uint32) {
 	e.c.Wake()
 }
 
-// wakeAt makes the timer fire at due or earlier.
 func (e *Engine) wakeAt(due int64) {
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
@@ -276,7 +267,7 @@ func (e *Engine) wakeAt(due int64) {
 	}
 }
 
-// tick schedules the queue pairs that are due, and does paging's timed work. The timer calls it.
+// tick schedules due queue pairs, and does paging's timed work.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {
@@ -306,5 +297,4 @@ func (e *Engine) tick() {
 	}
 }
 
-// tickStep is the shortest time after which tick makes the timer fire again.
 const tickStep = 200 * time.Microsecond

@@ -21,29 +21,28 @@ import (
 
 const memSize = 1 << 20
 
-// end is one of two NICs that a test connects: the test takes frames of one and passes them to the
-// other.
+// end is one of two NICs that a test connects.
 type end struct {
 	*Engine
 	t     testing.TB
 	space *dma.Space
-	mem   []byte // memory of its guest, at address 0
+	mem   []byte // its guest's memory, at address 0
 	ip    netip.Addr
 	pd    uint32
 	cq    uint32
-	mr    uint32 // covers all memory, with all access; addresses begin at base
+	mr    uint32 // of all memory, with all access; addresses begin at base
 	rings int
 	mtu   uint16
-	pages []control.PageRequest // page requests sent to the driver
-	file  *dma.File             // of mem
+	pages []control.PageRequest // sent to the driver
+	file  *dma.File             // the file of mem
 	noP2P bool
 	box   fakeBox
 }
 
 const base = 0x7000_0000_0000
 
-// noRandom makes keys and numbers equal to the ones in the golden frames: keys from 0x400 on, queue
-// pairs from 0x100 on.
+// noRandom makes keys and numbers equal to the ones in the golden frames: keys from 0x400 on, queue pairs from
+// 0x100 on.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
@@ -95,7 +94,7 @@ func (d *end) guest(access uint8, va, off, n uint64) uint32 {
 type pair struct {
 	a, b   *end
 	qa, qb uint32
-	fate   func(p *wire.Packet) (copies int, late bool) // decides a frame's copies and delay; nil: each arrives once
+	fate   func(p *wire.Packet) (copies int, late bool) // a frame's copies and delay; nil: each arrives once
 	late   []lateFrame
 	frames int
 }
@@ -114,14 +113,13 @@ func newPair(t testing.TB, change func(p *control.QPPath)) *pair {
 	return p
 }
 
-// connect makes two connected queue pairs.
 func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	a, b := p.a, p.b
 	t := a.t
 	t.Helper()
 	qa = testkit.Must(a.AddQP(control.QP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 64, MaxRecv: 64}))(t)
 	qb = testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(t)
-	psn := [2]uint32{0xfffff0, 0x7ffffe} // the numbers wrap
+	psn := [2]uint32{0xfffff0, 0x7ffffe} // they wrap
 	for i, d := range []*end{a, b} {
 		peer := []*end{b, a}[i]
 		path := control.QPPath{QPN: []uint32{qa, qb}[i], RemoteQPN: []uint32{qb, qa}[i], SendPSN: psn[i], RecvPSN: psn[1-i],
@@ -165,7 +163,6 @@ func (p *pair) give(to *end, pkt *wire.Packet) {
 	to.Receive(dma.NewCopier(), pkt)
 }
 
-// bytesOf returns the payload of a frame.
 func bytesOf(p *wire.Packet) []byte {
 	b := make([]byte, p.PayloadLen)
 	if _, err := dma.NewCopier().Read(b, p.Payload); err != nil {
@@ -174,7 +171,7 @@ func bytesOf(p *wire.Packet) []byte {
 	return b
 }
 
-// with makes a packet of the same headers with another payload.
+// with makes a packet with the same headers and another payload.
 func with(p *wire.Packet, b []byte) *wire.Packet {
 	c := *p
 	c.Payload = []dma.Segment{dma.NewBuffer(b, dma.Private).Segment(0, uint32(len(b)))}
@@ -182,8 +179,7 @@ func with(p *wire.Packet, b []byte) *wire.Packet {
 	return &c
 }
 
-// run moves frames until no end has a frame to send or waits for time to pass. It runs in a
-// synctest bubble.
+// run moves frames until no end has a frame to send or waits. It runs in a synctest bubble.
 func (p *pair) run() {
 	p.a.t.Helper()
 	for range 100_000 {
@@ -201,13 +197,12 @@ func (p *pair) run() {
 		if !p.waits() {
 			return
 		}
-		time.Sleep(time.Millisecond) // of the bubble
+		time.Sleep(time.Millisecond) // in the bubble
 		synctest.Wait()
 	}
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
 }
 
-// waits reports whether an end waits for time to pass.
 func (p *pair) waits() bool {
 	for _, d := range []*end{p.a, p.b} {
 		for i := range d.qps.slots {
@@ -247,8 +242,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles
-// and reorders, and the engines write no other memory.
+// Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles and reorders.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {
@@ -325,8 +319,7 @@ func TestMessagesArrive(t *testing.T) {
 	}
 }
 
-// Many concurrent work requests of all kinds, in both directions, complete although the link loses
-// packets.
+// Many concurrent work requests, in both directions, complete although the link loses packets.
 func TestManyAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// In this file the victim sends the requests, and its peer's answers are forged.
+// The victim in this file sends the requests, and its peer's answers are forged.
 
 // posted posts work to the victim's queue pair, and returns the frames that the queue pair sends.
 func (v *victim) posted(wrs ...control.WR) []answered {
@@ -109,8 +109,7 @@ func TestForgedAnswers(t *testing.T) {
 	})
 }
 
-// A NAK of an error fails the work request that it is for; earlier work requests complete, and the
-// NIC flushes later ones (10.7.3.1, table 97).
+// A NAK of an error fails the work request that it is for (10.7.3.1, table 97).
 func TestStatusOfNAKs(t *testing.T) {
 	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
 		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {
@@ -128,7 +127,7 @@ func TestStatusOfNAKs(t *testing.T) {
 					t.Fatalf("completions %+v, not %+v", got, w)
 				}
 				v.state(control.QPError, want)
-				v.b.post(v.qpn, v.wr(4, 8)) // a request posted now is flushed too
+				v.b.post(v.qpn, v.wr(4, 8)) // flushed too
 				if got := v.b.poll(); len(got) != 1 || got[0].Status != control.WCFlushed || got[0].ID != 4 {
 					t.Fatalf("completions %+v", got)
 				}
@@ -149,7 +148,7 @@ func TestStormsOfNAKs(t *testing.T) {
 		v.posted(v.wr(1, packets*256))
 		testkit.Equal(t, "frames without an answer", v.n, Window)
 		before := v.n
-		for range 10_000 { // the same NAK again and again
+		for range 10_000 {
 			v.give(header{op: opAck, psn: ownPSN, syndrome: nakSequence})
 			v.drain()
 		}
@@ -184,8 +183,7 @@ func TestStormsOfNAKs(t *testing.T) {
 	})
 }
 
-// After an RNR NAK the queue pair waits for the NAK's delay, and sends again; it does so as often
-// as its retries allow.
+// After an RNR NAK the queue pair waits for the NAK's delay, and sends again as often as its retries allow.
 func TestStormsOfRNR(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 6, 7} {
 		bubble(t, func(t *testing.T) {
@@ -221,7 +219,7 @@ func TestStormsOfRNR(t *testing.T) {
 	}
 }
 
-// The delay of an RNR NAK is that of table 46, even if the queue pair is scheduled earlier.
+// The delay of an RNR NAK is that of table 46.
 func TestTimesOfRNR(t *testing.T) {
 	for code, d := range map[uint8]time.Duration{0: 655360 * time.Microsecond, 1: 10 * time.Microsecond,
 		5:  60 * time.Microsecond,

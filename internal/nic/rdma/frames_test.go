@@ -58,7 +58,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 				p := v.raw(v.ip, v.b.ip, b, true)
 				body := bytesOf(p)
 				body[i] ^= 1 << bit
-				if i != 4 { // routers may change this byte (A17.3.3), so it may have any value
+				if i != 4 { // routers may change this byte (A17.3.3)
 					drop(fmt.Sprintf("bit %d of byte %d is wrong", bit, i), with(p, body))
 				}
 			}
@@ -103,7 +103,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 				testkit.OK(t, v.b.DelQP(n))
 			}
 		}
-		// The queue pair accepts the frame, also if routers have changed fields that they may change.
+		// Routers may have changed these fields.
 		p := v.raw(v.ip, v.b.ip, b, true)
 		p.Header[15], p.Header[22], p.Header[24], p.Header[40] = 0xff, 3, 0, 0x55
 		body := bytesOf(p)

@@ -10,17 +10,15 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Pieces of the victim's memory in FuzzReceive. The peer must not change fuzzRead, or memory outside
-// these pieces.
+// Pieces of the victim's memory in FuzzReceive.
 const (
 	fuzzWrite = 10_000 // the peer may write [, +2000)
-	fuzzRead  = 20_000 // the peer may read
+	fuzzRead  = 20_000 // the peer may only read
 	fuzzRecv  = 30_000 // receives are posted
 	fuzzInto  = 40_000 // destination of a READ
 	fuzzLen   = 2000
 )
 
-// reader takes numbers from an input.
 type reader struct{ b []byte }
 
 func (r *reader) byte() (v byte) {
@@ -38,8 +36,8 @@ func (r *reader) take(n int) (b []byte) {
 	return b
 }
 
-// FuzzReceive passes packets of any form to a connected queue pair, with a right or a wrong ICRC.
-// Only memory that the peer may write is written, and none by a packet with a wrong ICRC.
+// FuzzReceive passes packets of any form to a connected queue pair. Only memory that the peer may write is
+// written, and none by a packet with a wrong ICRC.
 func FuzzReceive(f *testing.F) {
 	v := newVictim(f, nil)
 	const (
@@ -148,8 +146,8 @@ func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	return v.packet(h, fill(n))
 }
 
-// FuzzCommands runs commands on an Engine with numbers that mostly exist. Whatever they are,
-// nothing is left when everything is deleted, and the engine's counts match its objects.
+// FuzzCommands runs commands on an Engine with numbers that mostly exist. When everything is deleted, nothing is
+// left.
 func FuzzCommands(f *testing.F) {
 	d := newEnd(f, 1)
 	f.Add([]byte{0, 3, 1, 4, 5, 7, 8, 9, 2, 6})

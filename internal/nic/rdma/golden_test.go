@@ -15,9 +15,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// goldenHeads are the headers behind UDP of each frame of TestGoldenFrames' messages, as in tables
-// 5, 27, 30 and 38 of the specification: BTH, then RETH, AETH and immediate data. QPN 000101 sends
-// to 000100 and back.
+// goldenHeads are the headers behind UDP of each frame of TestGoldenFrames' messages, as in tables 5, 27, 30 and
+// 38 of the specification: BTH, then RETH, AETH and immediate data. QPN 000101 sends to 000100 and back.
 var goldenHeads = []string{
 	// WRITE of 600 bytes
 	"06 40 ffff 00000100 00fffffe | 0000700000020001 KKKKKKKK 00000258 | 256",
@@ -87,7 +86,6 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// goldens compares frames with goldenHeads.
 type goldens struct {
 	t     testing.TB
 	heads [2]string
@@ -158,7 +156,6 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	testkit.Equal(t, "operations that were seen", seen, numOps)
 }
 
-// frame compares one frame.
 func (g *goldens) frame(w *wire.Packet) {
 	t := g.t
 	if g.n >= len(goldenHeads) {

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// In this file a peer sends wrong requests. The right requests among them, which are carried out,
-// are the negative control.
+// A peer sends wrong requests. The right ones among them are the negative control.
 
 // hostileKeys are MRs of the victim around one piece of its memory.
 type hostileKeys struct {
@@ -191,8 +190,7 @@ func TestKeysOfAPeer(t *testing.T) {
 	})
 }
 
-// TestRequestsThatAreWrong sends requests with a wrong order, opcode or length (9.9.3, table 57:
-// class C), some of them after right packets.
+// Requests with a wrong order, opcode or length are refused (9.9.3, table 57: class C).
 func TestRequestsThatAreWrong(t *testing.T) {
 	const start = 20_000
 	reth := func(op uint8, n uint32) func(v *victim) header {

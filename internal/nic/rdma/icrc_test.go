@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// icrcByBits computes the invariant CRC of a frame without VLAN tag by annex A17.3.3 and chapter
-// 7.8.1, bit by bit: the reference for this package. frame has all bytes but the ICRC.
+// icrcByBits computes the invariant CRC of a frame without VLAN tag by annex A17.3.3 and chapter 7.8.1, bit by
+// bit. frame has all bytes but the ICRC.
 func icrcByBits(frame []byte) uint32 {
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, frame[14:]...)
 	l3, l4 := b[8:], b[8+20:]
@@ -36,7 +36,7 @@ func icrcByBits(frame []byte) uint32 {
 	return ^crc
 }
 
-// sumOf computes the ICRC of a frame without one as this package does.
+// sumOf computes the ICRC of a frame as this package does.
 func sumOf(t *testing.T, frame []byte) uint32 {
 	t.Helper()
 	var h splitter.Headers
@@ -47,9 +47,9 @@ func sumOf(t *testing.T, frame []byte) uint32 {
 	return invariant(&mem, &h, frame[:h.HdrLen], frame[h.HdrLen:])
 }
 
-// captured are frames with an ICRC computed by other implementations. Scapy's tests have both
-// (test/contrib/roce.uts): the first is Haggai Eran's example of a UC SEND, the second was captured
-// on a ConnectX-4 Lx. They belong to other transports, so only the ICRC is checked.
+// captured are frames with an ICRC of other implementations, from Scapy's tests (test/contrib/roce.uts): the
+// first is Haggai Eran's example of a UC SEND, the second was captured on a ConnectX-4 Lx. They belong to other
+// transports, so only the ICRC is checked.
 var captured = map[string]string{
 	"UC SEND": "248a07a8fa22 248a07a8fa22 0800 4501 0040 0478 4000 40 11 b4d5 c0a80007 c0a80007 c000 12b7 002c aca2" +
 		"24 60 ffff 000000d3 00cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3",

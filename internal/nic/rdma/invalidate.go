@@ -10,14 +10,14 @@ import (
 	"vnic.dev/vnic/internal/mailbox"
 )
 
-// box polls a GPU's mailbox on a goroutine of its own while there are regions on demand.
+// box polls a GPU's mailbox on a goroutine of its own.
 type box struct {
 	e     *Engine
 	gpu   uint16
 	m     Mailbox
-	lost  uint32        // value of Mailbox.Lost at the last look
+	lost  uint32        // Mailbox.Lost at the last look
 	ended bool          // the driver has removed the mailbox
-	more  chan struct{} // capacity 1: signals that there is a region
+	more  chan struct{} // signals that there is a region
 	stop  chan struct{}
 	done  chan struct{}
 	idle  int
@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes all mailboxes. The caller has deleted the regions before.
+// reset closes the mailboxes; the regions must be deleted.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -86,7 +86,6 @@ func (b *box) wake() {
 	}
 }
 
-// run polls the mailbox. While no region is on demand it sleeps.
 func (b *box) run() {
 	defer close(b.done)
 	defer b.m.Close()
@@ -116,39 +115,35 @@ func (b *box) run() {
 	}
 }
 
-// look polls the mailbox once.
 func (b *box) look() {
 	b.m.Poll(b.take)
 	lost := b.m.Lost()
 	if b.ended || b.m.Alive() && lost == b.lost {
 		return
 	}
-	// The GPU's driver is gone, or it has lost an invalidation: no page table of the GPU is valid any
-	// more.
+	// The GPU's driver is gone, or it has lost an invalidation: no page table of the GPU is valid.
 	b.lost, b.ended = lost, !b.m.Alive()
 	b.e.paging.endAll(b.gpu, !b.ended)
 	b.e.users.Wait()
 }
 
-// take carries out an invalidation: it forgets the pages, and acknowledges the invalidation when no
-// goroutine uses the pages any more. If the driver has given the invalidation up, take only frees
-// the invalidation's slot then.
+// take carries out an invalidation. It waits until no goroutine uses the pages before it acknowledges.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
 	e.paging.forget(b.gpu, &v, f.keep.Load() && !v.GivenUp)
-	e.users.Wait() // wait for goroutines that found the pages before forget
+	e.users.Wait() // goroutines that found the pages before forget
 	if v.GivenUp {
 		b.m.Free(v.Slot)
 		return
 	}
 	switch late := time.Duration(f.ackDelay.Load()); {
 	case late < 0:
-		return // send no acknowledgment, so that the driver gives up
+		return // so that the driver gives up
 	case late > 0:
 		b.sleep(late)
 	}
-	b.m.Done(v.Slot) // if it is too late, Poll will find that the driver has given up
+	b.m.Done(v.Slot) // too late: Poll will find that
 }
 
 func (b *box) sleep(d time.Duration) {
@@ -160,10 +155,8 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. It ends
-// the region if the driver has given the invalidation up, or has removed or closed the region.
-// Requests for the pages that have no answer stay: the Engine refuses an answer whose generation is
-// from before the invalidation.
+// forget forgets the pages of an invalidation; stale: it keeps pages in the GPU. It may end the region. Requests
+// for the pages stay: an answer from before the invalidation is refused by its generation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -196,8 +189,6 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	}
 }
 
-// forgetPiece is how many pages forget handles under one hold of the lock, so that packets of all
-// regions pass in between.
 const forgetPiece = 4096
 
 // forget forgets pages. The caller holds mu.
@@ -214,7 +205,7 @@ func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	}
 }
 
-// end makes region p unusable. The caller holds mu.
+// end makes p unusable. The caller holds mu.
 func (p *paged) end(quarantined bool) {
 	p.dead = true
 	if quarantined {
@@ -228,7 +219,6 @@ func (p *paged) end(quarantined bool) {
 	}
 }
 
-// endAll calls end for all regions of a GPU.
 func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -242,11 +232,10 @@ func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.e.resume(waiters)
 }
 
-// pagingFaults are the faults that a user has requested of an Engine.
 type pagingFaults struct {
 	ackDelay atomic.Int64 // nanoseconds; negative: never
-	keep     atomic.Bool  // set: acknowledge invalidations, but go on using the pages
-	drop     atomic.Int64 // number of answers to lose
+	keep     atomic.Bool  // acknowledge invalidations, but go on using the pages
+	drop     atomic.Int64 // answers to lose
 }
 
 func (f *pagingFaults) dropAnswer() bool {
@@ -267,7 +256,6 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 // LoseAnswers makes the Engine lose the next n answers to page requests.
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
-// KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them
-// out, as a broken NIC does. A test has to detect the lost data. The Engine still carries out
-// invalidations of pages in RAM, because any process may own such a page afterwards.
+// KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them out, as a
+// broken NIC does. Pages in RAM are excepted: any process may own such a page afterwards.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -12,9 +12,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// In the first tests of this file, memory that a work request needs is missing on its own side, or
-// goes away on either side.
-
 // ended checks the statuses of a's completions, in the order of posting from ID 1 on, and of b's.
 func (p *pair) ended(a, b []control.WCStatus) {
 	p.a.t.Helper()
@@ -33,7 +30,6 @@ func (p *pair) ended(a, b []control.WCStatus) {
 	}
 }
 
-// states checks the state and cause of both queue pairs.
 func (p *pair) states(a, b control.WCStatus) {
 	p.a.t.Helper()
 	for i, d := range []*end{p.a, p.b} {
@@ -46,10 +42,8 @@ func (p *pair) states(a, b control.WCStatus) {
 	}
 }
 
-// quick sets a small MTU and few retries.
 func quick(p *control.QPPath) { p.MTU, p.Retries, p.RNR = 256, 2, 2 }
 
-// recvs posts receives with these SGEs.
 func (p *pair) recvs(sges ...[]control.SGE) {
 	p.a.t.Helper()
 	for i, s := range sges {
@@ -137,8 +131,7 @@ func (d *end) otherPD() uint32 {
 	return d.guest(control.AccessLocalWrite, base, 0, memSize)
 }
 
-// The source or destination of a message goes away after some of its packets: the MR, or the memory
-// behind it.
+// The source or destination of a message goes away after some of its packets: the MR, or the memory behind it.
 func TestMemoryGoesAwayInAMessage(t *testing.T) {
 	const n, size = 90, 256 // packets, and bytes in each
 	type ends struct{ a, b []control.WCStatus }
@@ -214,8 +207,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 	}
 }
 
-// lose makes a guest's memory unreachable, as Space.Remove does, without waiting for goroutines
-// that use it.
+// lose makes a guest's memory unreachable, as Space.Remove does, without waiting for goroutines that use it.
 func (d *end) lose() {
 	go func() { _ = d.space.Remove(0, memSize) }()
 	for {
@@ -226,8 +218,7 @@ func (d *end) lose() {
 	}
 }
 
-// If a peer does not answer, the requester sends packets again as often as configured; then all
-// work requests fail.
+// If a peer does not answer, packets are sent again as often as configured; then the work requests fail.
 func TestSilentPeer(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		bubble(t, func(t *testing.T) {
@@ -250,8 +241,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// If a peer has posted no receives, a SEND fails after the configured number of RNR NAKs, unless
-// that number is infinite.
+// Without posted receives, a SEND fails after the configured number of RNR NAKs, unless that is infinite.
 func TestNoReceive(t *testing.T) {
 	for _, op := range []control.WROp{control.WRSend, control.WRSendImm, control.WRWriteImm} {
 		for _, retries := range []uint8{0, 3, 7} {
@@ -319,7 +309,7 @@ func TestCompletionQueueNeverOverflows(t *testing.T) {
 		testkit.OK(t, post(q, true, 1))
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC)
 		testkit.ErrorIs(t, post(other, false, 1), syscall.ENOSPC)
-		p.run() // there is no peer: the retries run out, and the NIC flushes all work requests
+		p.run() // there is no peer: the retries run out
 		poll := func() int { return len(testkit.Must(e.PollCQ(control.Poll{CQ: cq, Max: 100}))(t).WCs) }
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC) // three completions, two receives still posted
 		testkit.Equal(t, "completions", poll(), 3)

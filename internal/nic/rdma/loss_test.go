@@ -122,8 +122,7 @@ func TestNumbersWrap(t *testing.T) {
 	})
 }
 
-// A work request with a fence is not started before earlier READs are done: it may use what they
-// read.
+// A work request with a fence waits for earlier READs: it may use what they read.
 func TestFence(t *testing.T) {
 	for _, fence := range []uint8{0, control.WRFence} {
 		bubble(t, func(t *testing.T) {
@@ -180,8 +179,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// The peer READs without a pause: this end's own WRITE on the same queue pair is not delayed for
-// long.
+// The peer READs without a pause.
 func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
@@ -207,8 +205,7 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// A timeout that is too short makes the requester repeat packets that are not lost; all messages
-// still arrive.
+// Packets that are not lost are repeated.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us

@@ -75,8 +75,7 @@ func TestNumbersOfAFullTable(t *testing.T) {
 	}
 }
 
-// The responder refuses a SEND with more bytes than a message may have, whatever receive is posted,
-// so its counter of bytes never wraps.
+// Otherwise the responder's counter of bytes could wrap.
 //
 // Invariant: rdma: A SEND of more than 2 GiB is refused.
 func TestSendsAreNoLongerThanAMessage(t *testing.T) {

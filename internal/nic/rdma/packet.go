@@ -31,18 +31,18 @@ const (
 	opReadRespLast  = 0x0f
 	opReadRespOnly  = 0x10
 	opAck           = 0x11
-	numOps          = 0x12 // this package supports the operation codes below
+	numOps          = 0x12 // operation codes below are supported
 	atomicAck       = 0x12
-	allOps          = 0x20 // number of operation codes of reliable connections: their upper three bits are 0
+	allOps          = 0x20 // their upper three bits are 0
 )
 
 // shape describes the packets of an operation code.
 type shape struct {
 	known              bool
-	unsupported        bool // a request that the responder refuses after reading its BTH
+	unsupported        bool // refused after its BTH is read
 	response           bool
 	send, write        bool
-	first, last        bool // the packet is the first, the last of a message
+	first, last        bool // of a message
 	reth, aeth, imm    bool
 	whole, some, empty bool // payload: exactly the MTU; 0 or 1 byte up to the MTU; none
 }
@@ -88,9 +88,9 @@ const (
 
 // Syndromes of an AETH (tables 45, 46): the upper three bits are the kind.
 const (
-	synAck      = 0x1f // credits: unlimited
+	synAck      = 0x1f // unlimited credits
 	synRNR      = 0x20 // plus a timer code
-	synNAK      = 0x60 // plus one of the codes below
+	synNAK      = 0x60 // plus a code
 	nakSequence = 0x60
 	nakInvalid  = 0x61
 	nakAccess   = 0x62
@@ -100,14 +100,12 @@ const (
 
 const psnMask = 1<<24 - 1
 
-// after returns the packet number that follows psn by n.
 func after(psn, n uint32) uint32 { return (psn + n) & psnMask }
 
-// distance returns by how many numbers psn follows from; negative: psn precedes from (9.7.1: half
-// of all numbers each).
+// distance returns by how many numbers psn follows from; negative: it precedes from (9.7.1).
 func distance(from, psn uint32) int32 { return int32((psn-from)<<8) >> 8 }
 
-// header has the headers of a packet that follow the UDP header.
+// header has the headers behind the UDP header.
 type header struct {
 	op        uint8
 	solicited bool
@@ -115,19 +113,18 @@ type header struct {
 	qpn       uint32
 	ackReq    bool
 	psn       uint32
-	va        uint64 // va and the next two fields: RETH
+	va        uint64 // RETH, with the next two fields
 	key       uint32
 	dmaLen    uint32
-	syndrome  uint8 // syndrome and the next field: AETH
+	syndrome  uint8 // AETH, with the next field
 	msn       uint32
 	imm       uint32
 	size      uint32 // length of all headers
 }
 
-// defaultPKey is the only partition key (A17: ports of RoCE have the default partition key).
+// defaultPKey is the only partition key (A17).
 const defaultPKey = 0xffff
 
-// append appends the encoded header to b.
 func (h *header) append(b []byte) []byte {
 	s := &shapes[h.op]
 	flags := h.pad << 4
@@ -157,8 +154,7 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from b, the start of a datagram's payload; false: the header is incomplete,
-// or this package does not support it.
+// parse reads a header from the start of b; false: incomplete or not supported.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
@@ -197,7 +193,6 @@ func (h *header) parse(b []byte) bool {
 	return true
 }
 
-// length returns the length of the header as append writes it.
 func (h *header) length() uint32 {
 	s, n := &shapes[h.op], uint32(bthLen)
 	if s.reth {
@@ -212,13 +207,11 @@ func (h *header) length() uint32 {
 	return n
 }
 
-// scratch has room for the headers that an ICRC covers.
 type scratch [8 + 40 + 8 + maxExt]byte
 
-// invariant begins the invariant CRC of a packet (A17.3.3): Ethernet's CRC-32 over 8 bytes of ones
-// in place of a local route header, the IP and UDP headers and the BTH, with ones in place of
-// fields that routers change, and all bytes after the BTH. A packet carries the CRC with its lowest
-// byte first. frame has the packet's headers up to the UDP header, ext the headers after it.
+// invariant begins the invariant CRC of a packet (A17.3.3): CRC-32 over 8 bytes of ones, the IP and UDP headers
+// and the BTH, with ones in place of fields that routers change, and all bytes after the BTH. frame has the
+// packet's headers up to the UDP header, ext those after it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)
@@ -244,7 +237,7 @@ var zeros [4]byte
 // crcOf continues a CRC over bytes in a guest's memory.
 type crcOf struct {
 	sum uint32
-	add func([]byte) error // made once, because a closure for each packet would be garbage
+	add func([]byte) error // made once: a closure for each packet would be garbage
 }
 
 func (c *crcOf) init() {
@@ -254,7 +247,6 @@ func (c *crcOf) init() {
 	}
 }
 
-// over adds the bytes in segs.
 func (c *crcOf) over(from *dma.Copier, sum uint32, segs []dma.Segment) (uint32, error) {
 	c.sum = sum
 	for _, s := range segs {

@@ -17,17 +17,16 @@ import (
 
 // Bounds and times of regions on demand.
 const (
-	maxPaged    = 16                     // regions on demand of a port
-	maxPages    = 1 << 18                // pages in all of these regions: 1 GiB
-	maxRequests = 64                     // requests for pages that have no answer
-	notAgain    = int64(time.Second)     // time for which the Engine does not request an unavailable page again
-	askAgain    = 50 * time.Millisecond  // interval at which tick repeats a request, as its notice may be lost
-	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that has had an invalidation lately
-	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox after 100 polls without an invalidation
+	maxPaged    = 16                     // of a port
+	maxPages    = 1 << 18                // in all of these regions: 1 GiB
+	maxRequests = 64                     // without an answer
+	notAgain    = int64(time.Second)     // until an unavailable page is requested again
+	askAgain    = 50 * time.Millisecond  // until a request is repeated, as its notice may be lost
+	pollBusy    = 30 * time.Microsecond  // poll interval after an invalidation
+	pollIdle    = 200 * time.Microsecond // poll interval after 100 polls without one
 )
 
-// Mailbox is the memory in which a GPU's driver posts invalidations and waits for their completion:
-// see package internal/mailbox.
+// Mailbox is the memory in which a GPU's driver posts invalidations (package internal/mailbox).
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool
@@ -37,19 +36,18 @@ type Mailbox interface {
 	Close()
 }
 
-// paging is an Engine's state of pages on demand. Its lock guards the regions' entries, the
-// requests and the waiters, which change together; the holder takes no other lock than the engine's
-// runMu.
+// paging is an Engine's state of pages on demand. Its lock guards entries, requests and waiters; the holder
+// takes no other lock than the engine's runMu.
 type paging struct {
 	e     *Engine
-	count atomic.Int32 // number of regions
+	count atomic.Int32 // regions
 
 	mu       sync.Mutex
 	regions  []*paged
-	requests []*request // requests without an answer
+	requests []*request // without an answer
 	lastID   uint32
-	toAsk    []control.PageRequest // requests for the worker to send
-	starved  []*qp                 // queue pairs that wait to send a request, because there were maxRequests already
+	toAsk    []control.PageRequest // for the worker to send
+	starved  []*qp                 // queue pairs that wait because there were maxRequests requests
 	pages    int
 	boxes    map[uint16]*box
 
@@ -66,24 +64,23 @@ type paged struct {
 	off     uint64      // offset of the MR's first byte in the first page
 	entries []entry
 	waiters []*qp
-	dead    bool // the region is in quarantine, or its owner is gone
+	dead    bool // in quarantine, or its owner is gone
 	counts  control.PageCounts
 }
 
-// entry is the NIC's state of a page.
 type entry struct {
-	addr       uint64 // address of a page in RAM, or offset of a page in the GPU
+	addr       uint64 // address in RAM, or offset in the GPU's memory
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
 	generation uint32 // generation of the latest invalidation
-	retryAt    int64  // the page was unavailable: the Engine does not request it again before this time
+	retryAt    int64  // not requested again before this time
 }
 
 type entryState uint8
 
 const (
-	absent entryState = iota // the NIC has never had the page's address, or has forgotten it
+	absent entryState = iota // never had, or forgotten
 	inRAM
 	inGPU
 )
@@ -99,7 +96,6 @@ const pageSize = 4096
 
 func (p *paging) init(e *Engine) { p.e, p.boxes = e, make(map[uint16]*box) }
 
-// addPaged makes a region on demand.
 func (e *Engine) addPaged(r *region) error {
 	g := &e.paging
 	if r.Off >= pageSize || r.Len > math.MaxInt64-r.Off {
@@ -132,8 +128,7 @@ func (e *Engine) addPaged(r *region) error {
 	return nil
 }
 
-// delPaged deletes a region, and resumes the queue pairs that wait for its pages; they find that
-// the region is gone.
+// delPaged deletes a region, and resumes the queue pairs that wait for its pages.
 func (e *Engine) delPaged(p *paged) {
 	g := &e.paging
 	g.mu.Lock()
@@ -146,15 +141,14 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll removes and returns the queue pairs that wait for pages of a region, or wait to send a
-// request. The caller holds mu; after releasing it, the caller passes them to resume.
+// wakeAll removes and returns waiting queue pairs. The caller holds mu, and passes them to resume after
+// releasing it.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil
 	return waiters
 }
 
-// resume makes queue pairs look for their pages again.
 func (e *Engine) resume(qs []*qp) {
 	for _, q := range qs {
 		q.mu.Lock()
@@ -176,9 +170,8 @@ func (q *qp) resume() {
 	q.resp.parked.waiting = false
 }
 
-// places appends the segments of [off, off+n) of a region; the queue pair will soon need ahead
-// bytes from off on. The caller has entered the engine's users, and may use the segments until it
-// leaves. If it returns awaited, the Engine resumes the queue pair when it should look again.
+// places appends the segments of [off, off+n) of a region; ahead bytes from off on will soon be needed. The
+// segments are valid until the caller leaves the engine's users.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -186,7 +179,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	if got := p.look(q, off, n, ahead, a); got != found {
 		return dst, got
 	}
-	var inVRAM, inHost uint64 // counted only when all pages are there, so that a repeated look-up does not count twice
+	var inVRAM, inHost uint64 // a repeated look-up must not count twice
 	for pos, end := p.off+off, p.off+off+n; pos < end; {
 		in := pos % pageSize
 		k := min(pageSize-in, end-pos)
@@ -208,7 +201,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	return dst, found
 }
 
-// there reports whether places would find all pages, and requests missing pages. It counts no bytes.
+// there is places without segments and counts.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -216,7 +209,7 @@ func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	return p.look(q, off, n, ahead, a)
 }
 
-// look does the work of there for a caller that holds mu.
+// look is there for a caller that holds mu.
 func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	if p.dead {
 		return notToGet
@@ -236,8 +229,8 @@ func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	return found
 }
 
-// usable reports whether the entry of a page allows the access. A page in a GPU that the NIC does
-// not reach is not usable: its owner has to move it to RAM.
+// usable reports whether a page's entry allows the access. A page in a GPU that the NIC does not reach has to
+// move to RAM.
 func (p *paged) usable(e *Engine, t *entry, a dma.Access) bool {
 	switch {
 	case t.state == absent || a == dma.Write && !t.writable:
@@ -253,9 +246,7 @@ func (p *paged) direct(e *Engine) bool {
 	return e.c.Direct(seg[:])
 }
 
-// want requests pages, at most n from page i on, and makes the queue pair wait for the answer. If
-// maxRequests requests have no answer, the queue pair waits until one of them ends. The caller
-// holds mu.
+// want requests at most n pages from page i on, and makes the queue pair wait. The caller holds mu.
 func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	if p.entries[i].asked {
 		p.wait(q)
@@ -294,7 +285,6 @@ func (p *paged) wait(q *qp) {
 	}
 }
 
-// askAll sends the requests to the driver. The worker calls it.
 func (g *paging) askAll() {
 	if g.count.Load() == 0 {
 		return
@@ -308,7 +298,6 @@ func (g *paging) askAll() {
 	}
 }
 
-// pending reports whether there are requests to send.
 func (g *paging) pending() bool {
 	if g.count.Load() == 0 {
 		return false
@@ -318,8 +307,7 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// tick repeats requests, and ends requests that have timed out. It returns the time of its next
-// call.
+// tick repeats requests, and ends requests that have timed out. It returns when to call it again.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {
@@ -351,7 +339,6 @@ func (g *paging) tick(t int64) (next int64) {
 	return next
 }
 
-// answer ends a request: it calls f for the entries of the request's pages.
 func (p *paged) answer(r *request, f func(e *entry)) {
 	for i := range uint64(r.Count) {
 		e := &p.entries[r.First+i]
@@ -372,13 +359,13 @@ func (e *Engine) PageRequests() (rs []control.PageRequest, err error) {
 	return rs, nil
 }
 
-// Entries of answers, in the driver's format (guest-images/vnicgpu/vnicgpu.h).
+// In the driver's format (guest-images/vnicgpu/vnicgpu.h).
 const (
 	answerKind     = 3
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
-	answerErrno    = 16 // shift of the errno in an entry without a page
+	answerErrno    = 16 // of the errno in an entry without a page
 )
 
 // AnswerPages implements control.RDMA.
@@ -417,17 +404,16 @@ func (e *Engine) AnswerPages(a control.PageAnswer) error {
 	return nil
 }
 
-// learn applies one entry of an answer to a page.
 func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 	addr := v &^ (pageSize - 1)
 	switch {
 	case v&answerKind == answerRAM || v&answerKind == answerGPU:
 		if int32(generation-t.generation) < 0 {
-			p.counts.Stale++ // an invalidation has overtaken the answer; the queue pair asks again
+			p.counts.Stale++ // an invalidation has overtaken the answer
 			return
 		}
 	case v&answerKind == 0 && syscall.Errno(v>>answerErrno) == syscall.EAGAIN:
-		return // the page changes too fast; the queue pair asks again
+		return // the page changes too fast
 	default:
 		t.retryAt = retry
 		p.counts.Refused++

@@ -25,9 +25,8 @@ type endingBox struct {
 func (b *endingBox) Alive() bool  { return !b.gone.Load() }
 func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 
-// Packets of each kind wait for pages: parked WRITEs, READs whose answer cannot be read, and the
-// NIC's own requests. However the region ends, all of them soon end with an error, and nothing is
-// written to its pages from then on, even if page requests are answered late.
+// Parked WRITEs, READs whose answer cannot be read, and the NIC's own requests wait for pages; page requests are
+// answered late.
 //
 // Invariant: vnic rdma: If a region ends while packets wait for its pages, requests end with an
 // error, other queue pairs continue, and nothing is written to its pages any more.
@@ -98,7 +97,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				begin := time.Now()
 				c.end(p, box, o, key)
-				time.Sleep(10 * pollIdle) // of the bubble: lets the mailbox be polled
+				time.Sleep(10 * pollIdle) // in the bubble: lets the mailbox be polled
 				for i := range pages {
 					copy(o.bytes(i), bytes.Repeat([]byte{poisoned}, onePage))
 				}
@@ -138,8 +137,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// A worker checks for packets and page requests to send, while another goroutine finds that pages
-// are missing, as for packets: neither blocks the other. The two once deadlocked.
+// A worker that looks for requests to send, and a goroutine that finds pages missing, once deadlocked.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)

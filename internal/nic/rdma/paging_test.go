@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The tests' GPU is the upper half of the guest's memory, which stands for memory that only the NIC
-// and the GPU reach.
+// The GPU is the upper half of the guest's memory.
 const (
 	vramAt  = memSize / 2
 	onePage = pageSize
@@ -69,9 +68,8 @@ func (b *fakeBox) Alive() bool        { return !b.gone.Load() }
 func (b *fakeBox) Lost() uint32       { return 0 }
 func (b *fakeBox) Close()             {}
 
-// tell is the driver's end: it posts an invalidation, and returns true when the NIC has
-// acknowledged it. After bound it gives the invalidation up, and returns false when the NIC has
-// freed the slot.
+// tell posts an invalidation, as a driver does, and returns true when the NIC has acknowledged it. After bound
+// it gives up, and returns false when the NIC has freed the slot.
 func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	b.mu.Lock()
 	if b.done == nil {
@@ -92,17 +90,17 @@ func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	r.GivenUp = true
 	b.asked = append(b.asked, r)
 	b.mu.Unlock()
-	<-c // waits until the NIC has freed the slot
+	<-c // the NIC has freed the slot
 	return false
 }
 
-// owner is a process whose pages move, and the driver that moves them, as vnicgpu.ko does: it
-// answers the NIC's requests, posts invalidations, and poisons the places that pages have left.
+// owner is a process whose pages move, and the driver that moves them, as vnicgpu.ko does, and poisons the
+// places that pages have left.
 type owner struct {
 	d     *end
 	mu    sync.Mutex
 	pages []place
-	free  []uint64 // free pages: RAM below vramAt, otherwise GPU memory
+	free  []uint64 // RAM below vramAt, otherwise GPU memory
 	gen   uint32
 	held  []bool // by page: the NIC may access it
 
@@ -141,7 +139,7 @@ func newOwner(d *end, n int) (*owner, uint32) {
 
 func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].addr : o.pages[i].addr+onePage] }
 
-// all returns the process's memory, as the process sees it.
+// all returns the process's memory.
 func (o *owner) all() (b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,7 +149,6 @@ func (o *owner) all() (b []byte) {
 	return b
 }
 
-// answer answers the NIC's page requests.
 func (o *owner) answer() {
 	asked := o.d.pages
 	o.d.pages = nil
@@ -193,8 +190,7 @@ func isErrno(err error, no syscall.Errno) bool {
 	return ok && e.Unwrap() == no
 }
 
-// move moves a page to the GPU, or to RAM, after the NIC has released it. The old place is
-// poisoned.
+// move moves a page to the GPU, or to RAM, after the NIC has released it.
 func (o *owner) move(p int, vram bool) {
 	o.mu.Lock()
 	k := slices.IndexFunc(o.free, func(addr uint64) bool { return addr >= vramAt == vram })
@@ -222,7 +218,6 @@ func (o *owner) move(p int, vram bool) {
 	o.migrations++
 }
 
-// poisonWhole reports whether all free places are still poisoned.
 func (o *owner) poisonWhole() bool {
 	return !slices.ContainsFunc(o.free[:], func(addr uint64) bool {
 		return slices.ContainsFunc(o.d.mem[addr:addr+onePage], func(c byte) bool { return c != poisoned })
@@ -276,9 +271,6 @@ func (p *pair) stopped() {
 	p.b.Close()
 }
 
-// Bytes arrive in pages that the NIC did not have before, wherever they are and while they move,
-// and no byte is written to a place that a page has left.
-//
 // Invariant: vnic rdma: While pages move between RAM and GPU during WRITEs and READs, every byte is
 // right, and no place is written after its invalidation was acknowledged.
 func TestPagesMoveUnderTraffic(t *testing.T) {
@@ -342,7 +334,7 @@ func TestPagesMoveUnderTraffic(t *testing.T) {
 	}
 }
 
-// If the NIC does not reach the GPU, the accessed pages, and no others, move to RAM.
+// If the NIC does not reach the GPU, only accessed pages move to RAM.
 func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 24
@@ -369,8 +361,7 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// The NIC repeats a page request whose answer is lost. A request without an answer for four seconds
-// ends with an error, and so does one whose answer has no page. Other queue pairs go on.
+// The NIC repeats a page request whose answer is lost, and gives up after four seconds.
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -413,8 +404,8 @@ func TestPagesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// If a NIC never acknowledges an invalidation, the driver gives the invalidation up, the region is
-// in quarantine, and the NIC writes nothing to it any more.
+// If a NIC never acknowledges an invalidation, the region is in quarantine, and the NIC writes nothing to it any
+// more.
 func TestQuarantine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, o, key := pagedPair(t, 8)
@@ -443,8 +434,7 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// If more packets come than the responder can park, it does not accept the others; the peer sends them
-// again.
+// Packets that the responder cannot park are sent again.
 func TestParkedPacketsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 100
@@ -519,8 +509,7 @@ func TestOwnPagesOnDemand(t *testing.T) {
 	})
 }
 
-// The NIC refuses a region on demand if the GPU's driver has removed its mailbox: the driver could
-// not invalidate pages.
+// The driver could not invalidate pages without a mailbox.
 func TestNoRegionWithoutAMailbox(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newEnd(t, 1)

@@ -7,17 +7,14 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// parkedPool is the memory for the packets of all queue pairs that wait for a page: at most
-// parkedBytes.
 type parkedPool struct {
 	mu    sync.Mutex // a leaf lock
-	taken int        // bytes in use
+	taken int        // bytes
 }
 
 const parkedBytes = 256 << 10
 
-// get returns memory for a packet's payload; nil: no memory is left. An empty packet counts as a
-// small one.
+// get returns memory for a packet's payload; nil: none.
 func (p *parkedPool) get(n uint32) *dma.Region {
 	n = max(n, 64)
 	p.mu.Lock()
@@ -35,13 +32,13 @@ func (p *parkedPool) put(r *dma.Region) {
 	p.taken -= int(r.Size())
 }
 
-// parkedPackets are the parked packets of a queue pair. Their numbers are consecutive, from the
-// expected number on.
+// parkedPackets are a queue pair's packets that wait for a page, with consecutive numbers from the expected one
+// on.
 type parkedPackets struct {
 	list    []parkedPacket
 	waiting bool   // the first one waits for a page
 	resumed bool   // unpark is carrying out the first one again
-	lost    bool   // the queue pair has dropped packets after them
+	lost    bool   // later packets have been dropped
 	key     uint32 // key of the region of the newest one
 }
 
@@ -51,13 +48,12 @@ type parkedPacket struct {
 	mem *dma.Region
 }
 
-// park keeps a packet, whose payload is n bytes of q.src, until its page is there. If it cannot keep
-// the packet, the peer gets an RNR NAK (as NICs answer a page fault).
+// park keeps a packet, whose payload is n bytes of q.src, until its page is there, or sends an RNR NAK.
 func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true
 	if p.resumed {
-		return // the packet is parked already, as the first one
+		return
 	}
 	if q.keep(c, h, n) {
 		return
@@ -86,10 +82,7 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 	return true
 }
 
-// parkMore handles a packet that comes while others are parked; d is its distance from the expected
-// one. It parks the packet that follows the parked ones, unless that requests a READ or there is no
-// memory. Such a packet, and one further behind, counts as lost: the responder asks the peer for it
-// when the parked packets are done.
+// parkMore handles a packet that comes while others are parked; d is its distance from the expected one.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {
@@ -114,12 +107,12 @@ func (q *qp) unpark() {
 		p.resumed = true
 		q.carryOut(q.e.copier, &first.h, first.n)
 		p.resumed = false
-		if p.waiting || len(p.list) == 0 { // the first packet waits again, or it has failed and all are gone
+		if p.waiting || len(p.list) == 0 { // the first packet waits again, or has failed
 			return
 		}
 		q.e.paging.parked.put(first.mem)
 		p.list = append(p.list[:0], p.list[1:]...)
-		if q.resp.refused { // for example, no receive is posted: the peer sends this packet and all after it again
+		if q.resp.refused { // the peer sends this packet and the following ones again
 			q.dropParked()
 			return
 		}
@@ -140,7 +133,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged calls f with the counters of the region of a packet, if that region is on demand.
+// countPaged calls f with the counters of the packet's region, if that is on demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// victim is an end whose queue pair has the test as its peer, which makes each frame by hand. A
-// second queue pair beside it has a normal peer, and must go on whatever happens to the first.
+// victim is an end whose queue pair has the test as its peer, which makes each frame by hand. A second queue
+// pair has a normal peer, and must go on.
 type victim struct {
 	*pair // the innocent queue pairs; b is the victim
 	t     testing.TB
@@ -30,10 +30,9 @@ type victim struct {
 	ids   uint64
 	mute  bool // do not keep frames of the queue pair
 	sent  []answered
-	n     int // frames that the queue pair has sent
+	n     int // frames of the queue pair
 }
 
-// answered is a frame that the queue pair has sent.
 type answered struct {
 	header
 	payload []byte
@@ -73,8 +72,7 @@ func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	return n
 }
 
-// raw makes a frame with the bytes b behind UDP's header. If sum is set, it writes an ICRC to the
-// last four bytes.
+// raw makes a frame with the bytes b behind UDP's header; sum: with an ICRC in the last four bytes.
 func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	v.t.Helper()
 	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
@@ -102,8 +100,7 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give passes a packet of the peer to the queue pair, with a right ICRC; it reports whether the
-// packet belonged to a queue pair.
+// give passes a packet of the peer, with a right ICRC, and reports whether it belonged to a queue pair.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))
@@ -137,8 +134,8 @@ func (v *victim) next(h header, payload ...byte) {
 	v.give(h, payload...)
 }
 
-// drain takes all frames that the victim has to send: frames of its innocent queue pair go to a,
-// the others are returned.
+// drain takes the frames that the victim has to send. It passes the innocent queue pair's frames to a, and
+// returns the others.
 func (v *victim) drain() []answered {
 	v.t.Helper()
 	v.sent = v.sent[:0]
@@ -208,7 +205,6 @@ func (v *victim) unharmed() {
 	v.same()
 }
 
-// same compares both memories with the expected ones.
 func (v *victim) same() {
 	v.t.Helper()
 	for i, d := range []*end{v.a, v.b} {
@@ -223,7 +219,6 @@ func (v *victim) same() {
 	}
 }
 
-// state checks the state and cause of the victim's queue pair.
 func (v *victim) state(want control.QPState, cause control.WCStatus) {
 	v.t.Helper()
 	s := testkit.Must(v.b.QPStatus(v.qpn))(v.t)
@@ -232,7 +227,6 @@ func (v *victim) state(want control.QPState, cause control.WCStatus) {
 	}
 }
 
-// recv posts a receive.
 func (v *victim) recv(id uint64, sges ...control.SGE) {
 	v.t.Helper()
 	testkit.OK(v.t, v.b.PostRecv(control.Post{QPN: v.qpn, WRs: []control.WR{{ID: id, Op: control.WRRecv, SGEs: sges}}}))
@@ -247,8 +241,7 @@ func fill(n int) []byte {
 	return b
 }
 
-// later lets a short time pass.
 func (v *victim) later() {
-	time.Sleep(time.Millisecond) // of the bubble
+	time.Sleep(time.Millisecond) // in the bubble
 	synctest.Wait()
 }

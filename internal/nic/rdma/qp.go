@@ -13,9 +13,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, including
-// the copy of the payload. The holder takes only the locks of completion queues, of paging, of
-// parked packets' memory and of the engine's run queue, and does not wait.
+// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, and then takes only the
+// locks of completion queues, of paging, of parked packets' memory and of the engine's run queue.
 type qp struct {
 	e    *Engine
 	n    uint32
@@ -23,7 +22,7 @@ type qp struct {
 	send *cq
 	recv *cq
 
-	queued atomic.Bool  // the queue pair is in the run queue
+	queued atomic.Bool  // it is in the run queue
 	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
 
 	mu    sync.Mutex // guards the fields below
@@ -32,20 +31,20 @@ type qp struct {
 	cause control.WCStatus
 	path  control.QPPath
 	mtu   uint32
-	frame []byte        // Ethernet, IP and UDP headers of its packets
+	frame []byte        // Ethernet, IP and UDP headers
 	from  splitter.Flow // flow of the peer's packets; any source port
 
 	req       requester
 	resp      responder
-	recvs     []recvWQE // ring of posted receives
+	recvs     []recvWQE
 	firstRecv int
 	nRecv     int
 
-	lastOwn bool // its last packet was a request; used while it answers READs
+	lastOwn bool // its last packet was a request
 
 	out, in control.RDMACounts
 
-	head   scratch // scratch for the ICRC of received packets
+	head   scratch // for the ICRC of received packets
 	crc    crcOf
 	landed struct { // where the payload of the packet in Receive went
 		gpu     int
@@ -53,10 +52,9 @@ type qp struct {
 	}
 	src    []dma.Segment // scratch
 	dst    []dma.Segment
-	bounce *dma.Region // host memory for a packet's payload, made when first needed
+	bounce *dma.Region // made when first needed
 }
 
-// recvWQE is a posted receive.
 type recvWQE struct {
 	id   uint64
 	sges [control.MaxSGEs]control.SGE
@@ -95,7 +93,6 @@ func (e *Engine) AddQP(o control.QP) (uint32, error) {
 	return q.n, nil
 }
 
-// qpOf finds a queue pair by its number; nil: none.
 func (e *Engine) qpOf(n uint32) *qp {
 	if q := e.qps.place(n).Load(); q != nil && q.n == n {
 		return q
@@ -103,7 +100,6 @@ func (e *Engine) qpOf(n uint32) *qp {
 	return nil
 }
 
-// with calls f with a queue pair, under its lock.
 func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -113,7 +109,7 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead { // DelQP has deleted it meanwhile: slots reserved now would never be freed
+	if q.dead { // slots reserved now would never be freed
 		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
 	}
 	return f(q)
@@ -195,10 +191,10 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // the READs twice, and an ACK between any two
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // twice the READs, and an ACK between any two
 }
 
-// makeFrame makes the headers that all packets of a queue pair share, without lengths and checksum.
+// makeFrame makes the common headers of a queue pair's packets.
 func (q *qp) makeFrame() {
 	p := &q.path
 	var b []byte
@@ -213,9 +209,9 @@ func (q *qp) makeFrame() {
 	}
 	b = append(b, p.Local.AsSlice()...)
 	b = append(b, p.Remote.AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP, by queue pair (A17.9.2)
+	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP (A17.9.2)
 	b = binary.BigEndian.AppendUint16(b, Port)
-	b = append(b, 0, 0, 0, 0) // no UDP checksum, because there is the ICRC
+	b = append(b, 0, 0, 0, 0)
 	q.frame = b
 }
 
@@ -264,7 +260,6 @@ func (e *Engine) PostRecv(p control.Post) error {
 	})
 }
 
-// takeRecv completes the oldest posted receive.
 func (q *qp) takeRecv(w control.WC) {
 	r := &q.recvs[q.firstRecv]
 	w.ID, w.QPN, w.Op = r.id, q.n, control.WRRecv
@@ -284,8 +279,7 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// fail puts the queue pair into the error state: it flushes all posted work requests. The queue
-// pair still sends a queued NAK.
+// fail puts the queue pair into the error state, and flushes its work requests.
 func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -294,7 +288,7 @@ func (q *qp) fail(cause control.WCStatus) {
 	q.stop(cause)
 }
 
-// stop does the work of fail, but the queue pair still answers the peer's READs.
+// stop is fail, but READs of the peer are still answered.
 func (q *qp) stop(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -317,8 +311,7 @@ var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecon
 	81920 * time.Microsecond, 122880 * time.Microsecond, 163840 * time.Microsecond, 245760 * time.Microsecond,
 	327680 * time.Microsecond, 491520 * time.Microsecond}
 
-// tally counts the bytes in segs by kind of memory. paged: GPU memory in segs consists of pages of
-// a region on demand, not of a registered buffer.
+// tally counts the bytes in segs by kind of memory. paged: GPU memory in segs is of a region on demand.
 func tally(c *control.RDMACounts, segs []dma.Segment, paged bool) {
 	for _, s := range segs {
 		for s.Len > 0 {

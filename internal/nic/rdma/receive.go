@@ -9,10 +9,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Receive processes a frame for the port to RoCEv2's UDP port, while the Engine is active, and
-// reports whether it was a valid packet of a queue pair. The sender's worker calls it, inside the
-// epochs of both ports' address spaces; it never waits. It does not keep the frame. gpu is 1 + the
-// GPU that got the payload; 0: none. bounced: the payload went through host memory.
+// Receive processes a frame for the port to RoCEv2's UDP port, and reports whether it was a valid packet of a
+// queue pair. It is called inside the epochs of both ports' address spaces, and never waits. gpu is 1 + the GPU
+// that got the payload; 0: none. bounced: the payload went through host memory.
 func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -63,7 +62,6 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 	return true, q.landed.gpu, q.landed.bounced
 }
 
-// whole reports whether the packet's ICRC is right.
 func (q *qp) whole(c *dma.Copier, p *wire.Packet, ext []byte, h *header) bool {
 	var b [icrcLen]byte
 	end := p.Meta.Headers.PayloadLen() - icrcLen

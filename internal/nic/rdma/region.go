@@ -16,38 +16,34 @@ const (
 	qpnBits = 24
 )
 
-// region is a memory region (MR). It does not change once it is in the Engine's table and whole is
-// set.
+// region is a memory region (MR). It does not change once it is in the table and whole is set.
 type region struct {
 	control.MR
-	whole  atomic.Bool // the driver has sent all ranges
-	memory *dma.Region // for a registered buffer: the memory of its GPU
+	whole  atomic.Bool // all ranges are known
+	memory *dma.Region // of a registered buffer's GPU
 	base   uint64      // offset of the MR's first byte in memory
-	ranges []piece     // for an MR in guest memory: its ranges
-	pages  *paged      // set for a region on demand
+	ranges []piece     // guest memory
+	pages  *paged
 }
 
-// piece is a range of guest memory.
 type piece struct {
-	off  uint64 // offset of the range in the MR
+	off  uint64 // offset in the MR
 	iova uint64
 	n    uint64
 }
 
-// outcome is the result of looking for memory.
 type outcome uint8
 
 const (
 	found    outcome = iota
-	refused          // protection: the key does not exist, or does not allow the access
-	faulted          // the access is allowed, but there is no memory
-	awaited          // a page is missing, and has been requested
-	notToGet         // a page is missing, and unavailable
+	refused          // the key does not exist, or does not allow the access
+	faulted          // there is no memory
+	awaited          // a page has been requested
+	notToGet         // a page is unavailable
 	dropped          // the memory of the packet's sender is gone: the packet counts as lost
 )
 
-// slots is a table. The number of an entry has the entry's index in the lower bits, and a tag above
-// them.
+// slots is a table. An entry's number has its index in the lower bits, and a tag above them.
 type slots[T any] struct {
 	bits  uint
 	slots []atomic.Pointer[T]
@@ -60,8 +56,7 @@ func newSlots[T any](bits uint) *slots[T] {
 	return &slots[T]{bits: bits, slots: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
-// free returns a number of at most limit bits for a new entry; 0: the table is full. The caller
-// adds the entry by set. free takes the indices in turn.
+// free returns a number of at most limit bits for a new entry; 0: the table is full.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.slots {
 		i := s.next
@@ -78,8 +73,7 @@ func (s *slots[T]) free(limit uint) uint32 {
 	return 0
 }
 
-// setTag sets the tag of the next numbers, of at most limit bits, from a random number. The tag is
-// never 0.
+// setTag sets the tag of the next numbers from a random number.
 func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
 func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.slots[number&(1<<s.bits-1)] }
@@ -94,7 +88,7 @@ func (s *slots[T]) del(number uint32) {
 	s.count--
 }
 
-// regionOf returns the MR of a key, or nil if there is none.
+// regionOf returns the MR of a key; nil: none.
 func (e *Engine) regionOf(key uint32) *region {
 	if r := e.mrs.place(key).Load(); r != nil && r.Key == key {
 		return r
@@ -102,8 +96,8 @@ func (e *Engine) regionOf(key uint32) *region {
 	return nil
 }
 
-// check returns the MR of key if its protection domain is pd and it allows the access need to [va,
-// va+n); otherwise nil. It subtracts only, so no sum wraps.
+// check returns the MR of key if its protection domain is pd and it allows the access need to [va, va+n);
+// otherwise nil. It subtracts only, so no sum wraps.
 func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	r := e.regionOf(key)
 	if r == nil || !r.whole.Load() || r.PD != pd || r.Access&need != need || va < r.VA || va-r.VA > r.Len ||
@@ -113,12 +107,12 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the segments of [va, va+n) of an MR; the queue pair will soon need ahead bytes
-// from va on. The caller is inside the epoch of the port's address space.
+// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will soon be needed. It is called
+// inside the epoch.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
-		return dst, found // for 0 bytes the key is not checked (9.7.4.1.5)
+		return dst, found // then the key is not checked (9.7.4.1.5)
 	}
 	r := q.e.check(key, q.pd, va, n, need)
 	switch {
@@ -131,12 +125,10 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces bounds the segments of one part of a packet's payload: of a scatter/gather element, or
-// of a page on demand.
+// maxPieces bounds the segments of a scatter/gather element, or of a page on demand.
 const maxPieces = 32
 
-// places appends the segments of [off, off+n) of a region. The caller has checked that the region
-// is long enough.
+// places appends the segments of [off, off+n) of a region.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
 	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
@@ -218,8 +210,6 @@ func (e *Engine) addBuffer(r *region) error {
 	return nil
 }
 
-// addRanges adds ranges of guest memory. It does not check that there is memory at these ranges;
-// the Engine finds that out when it uses them.
 func (e *Engine) addRanges(r *region, ranges []control.MRRange) error {
 	have := uint64(0)
 	if n := len(r.ranges); n > 0 {

@@ -8,28 +8,26 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// requester is the half of a queue pair that sends requests (9.7) for posted work requests. Packets
-// from una up to next are sent and have no answer. After a loss next goes back to una, and then up
-// to top again.
+// requester is the half of a queue pair that sends requests (9.7). Packets from una up to next have no answer.
+// After a loss next goes back to una, and then up to top again.
 type requester struct {
 	wqes        []wqe // ring
 	head, n     int
-	cur         int    // index, among the n posted work requests, of the one whose packet is next
-	pkt         uint32 // index of the next packet in that work request
+	cur         int    // index of the posted work request whose packet is next
+	pkt         uint32 // index of the next packet in it
 	next        uint32 // number of the next packet
 	una         uint32 // number of the oldest packet without an answer
 	top         uint32 // number after the newest packet ever sent
-	reads       int    // READ pieces that are requested and not completely answered
+	reads       int    // READ pieces without a complete answer
 	retries     uint8  // retries left after timeouts
 	rnrs        uint8  // retries left after RNR NAKs
-	recovering  bool   // goBack has run, and no answer has come since
+	recovering  bool   // no answer has come since goBack
 	waiting     bool   // the next request waits for a page of its own memory
-	again       bool   // a READ waits for a page of its memory, and its answer was dropped for that reason
-	rnrUntil    int64  // when to send again after an RNR NAK; 0: no RNR delay
-	answerUntil int64  // when the oldest answer times out; 0: none is missing
+	again       bool   // an answer to a READ was dropped: a page is missing
+	rnrUntil    int64  // when to send again after an RNR NAK; 0: no delay
+	answerUntil int64  // timeout of the oldest answer; 0: none is missing
 }
 
-// wqe is a posted work request.
 type wqe struct {
 	id     uint64
 	op     control.WROp
@@ -40,13 +38,12 @@ type wqe struct {
 	sges   [control.MaxSGEs]control.SGE
 	nSGE   int
 	size   uint32
-	begun  bool   // the request's packets have numbers
+	begun  bool   // its packets have numbers
 	first  uint32 // number of the first packet
 	pkts   uint32
-	got    uint32 // packets of a READ's answer received
+	got    uint32 // packets of a READ's answer
 }
 
-// posted returns work request i of the n posted ones.
 func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
 
 // PostSend implements control.RDMA.
@@ -113,11 +110,9 @@ func (q *qp) checkWR(w *control.WR) error {
 	return nil
 }
 
-// packets returns the number of packets of a message.
 func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
 
-// emitRequest makes the next packet of a request; false: there is none, or the queue pair must not
-// send it now.
+// emitRequest makes the next packet of a request; false: none now.
 func (q *qp) emitRequest(f frame) bool {
 	r := &q.req
 	t := q.e.now()
@@ -130,7 +125,7 @@ func (q *qp) emitRequest(f frame) bool {
 	}
 	w := r.posted(r.cur)
 	if r.pkt == 0 && w.flags&control.WRFence != 0 && r.una != r.next {
-		return false // fence: an earlier packet has no answer
+		return false // an earlier packet has no answer
 	}
 	if !w.begun {
 		w.begun, w.first = true, r.next
@@ -163,7 +158,7 @@ func (q *qp) emitRequest(f frame) bool {
 	return true
 }
 
-// timeout returns how long an answer may take, in nanoseconds (9.7.6.1.3): up to 2.4 hours.
+// timeout returns how long an answer may take, in nanoseconds (9.7.6.1.3).
 func (q *qp) timeout() int64 { return int64(4096) << q.path.Timeout }
 
 // setDue sets when tick must schedule the queue pair.
@@ -179,17 +174,15 @@ func (q *qp) setDue() {
 	}
 }
 
-// emitRead requests a piece of a READ. It returns the number of packets in the answer; 0: the queue
-// pair must not send the request now.
+// emitRead requests a piece of a READ, and returns how many packets its answer has; 0: not now.
 func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	r := &q.req
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces at each try, as the peer remembers them
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces at each try: the peer remembers them
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
-	// Do not send the READ if there is no memory for its answer.
 	if got := q.probe(w, off, size); got != found {
 		q.stuck(got)
 		return 0
@@ -201,8 +194,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// probe checks that the work request's memory allows the answer to a READ of [off, off+size), and
-// requests missing pages.
+// probe checks for the memory of an answer to a READ of [off, off+size), and requests missing pages.
 func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
@@ -230,7 +222,7 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	return found
 }
 
-// emitData makes a packet of a WRITE or a SEND.
+// emitData makes a packet of a WRITE or a SEND; 0: it made none.
 func (q *qp) emitData(f frame, w *wqe) uint32 {
 	r := &q.req
 	off := r.pkt * q.mtu
@@ -254,7 +246,7 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 		h.op += opWriteFirst - opSendFirst
 	}
 	if imm && last {
-		h.op++ // the next code is the same operation with immediate data
+		h.op++ // the same operation with immediate data
 		h.imm = w.imm
 	}
 	if shapes[h.op].reth {
@@ -278,8 +270,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck handles a work request whose memory on this end is missing; o is the reason. Either the
-// queue pair waits for a page, or the work request fails once all earlier ones are done.
+// stuck handles a work request without memory on this end: it waits for a page, or fails once earlier ones are
+// done.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -292,7 +284,6 @@ func (q *qp) stuck(o outcome) {
 	q.endHead(o.status())
 }
 
-// status returns the completion status of a work request whose memory on this end is missing.
 func (o outcome) status() control.WCStatus {
 	if o == notToGet {
 		return control.WCPagesUnavailable
@@ -300,7 +291,6 @@ func (o outcome) status() control.WCStatus {
 	return control.WCLocalProtection
 }
 
-// endHead fails the oldest work request, and with it the queue pair.
 func (q *qp) endHead(s control.WCStatus) {
 	if q.req.n > 0 {
 		q.finish(control.WC{Status: s})
@@ -308,7 +298,6 @@ func (q *qp) endHead(s control.WCStatus) {
 	q.fail(s)
 }
 
-// finish completes the oldest work request.
 func (q *qp) finish(c control.WC) {
 	r := &q.req
 	w := r.posted(0)
@@ -332,7 +321,7 @@ func (q *qp) flushSends() {
 	q.req.cur, q.req.pkt = 0, 0
 }
 
-// seek sets next to packet psn, and cur and pkt to match; psn may be the first number not used yet.
+// seek sets next to packet psn, and cur and pkt to match.
 func (q *qp) seek(psn uint32) {
 	r := &q.req
 	r.next = psn
@@ -350,15 +339,14 @@ func (q *qp) seek(psn uint32) {
 	r.cur, r.pkt = r.n, 0
 }
 
-// goBack starts to send again from the oldest packet without an answer.
 func (q *qp) goBack() {
 	q.seek(q.req.una)
 	q.req.reads, q.req.recovering = 0, true
 	q.e.schedule(q)
 }
 
-// advance processes an acknowledgment of all packets up to psn. It stops at a READ whose answer is
-// incomplete; it returns false if psn acknowledges a packet of that answer that has not come.
+// advance processes an acknowledgment of all packets up to psn. It stops at a READ whose answer is incomplete;
+// false: psn acknowledges a packet of that answer that has not come.
 func (q *qp) advance(psn uint32) (whole bool) {
 	r := &q.req
 	was := r.una
@@ -388,12 +376,11 @@ func (q *qp) advance(psn uint32) (whole bool) {
 	return whole
 }
 
-// progress restarts retries and timers. advance and readAnswer call it when the oldest packet has
-// got its answer.
+// progress restarts retries and timers.
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
-	if distance(r.next, r.una) > 0 || r.cur < 0 { // the answers are to packets that goBack had set to be sent again
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // answers to packets that goBack had set to be sent again
 		q.seek(r.una)
 	}
 	r.answerUntil, r.rnrUntil = 0, 0
@@ -404,7 +391,6 @@ func (q *qp) progress() {
 	q.e.schedule(q)
 }
 
-// sentBefore reports whether packet psn has been sent and has no answer.
 func (r *requester) sentBefore(psn uint32) bool {
 	return distance(r.una, psn) >= 0 && distance(psn, r.top) > 0
 }
@@ -413,20 +399,19 @@ func (r *requester) sentBefore(psn uint32) bool {
 func (q *qp) answered(h *header) {
 	r := &q.req
 	q.out.Responses++
-	if h.syndrome&synKind == 0 { // an ACK; this requester ignores its credits
+	if h.syndrome&synKind == 0 { // an ACK, whose credits are ignored
 		if r.sentBefore(h.psn) && !q.advance(h.psn) && !r.recovering {
 			q.goBack() // an answer to a READ is lost
 		}
 		return
 	}
-	// The number of a NAK is the number of the packet that the peer wants or refuses; the NAK
-	// acknowledges all earlier packets.
+	// A NAK has the number of the packet that the peer wants or refuses, and acknowledges earlier ones.
 	if !r.sentBefore(h.psn) {
 		q.out.Discarded++
 		return
 	}
 	if h.psn != r.una {
-		q.advance(after(h.psn, psnMask)) // the number before it
+		q.advance(after(h.psn, psnMask))
 	}
 	if h.psn != r.una {
 		if !r.recovering {
@@ -469,7 +454,6 @@ func (q *qp) refusedBy(s control.WCStatus) {
 	q.endHead(s)
 }
 
-// overdue handles a timeout of the oldest packet's answer, or the end of an RNR delay.
 func (q *qp) overdue(t int64) {
 	r := &q.req
 	if r.rnrUntil != 0 && t >= r.rnrUntil {
@@ -490,15 +474,14 @@ func (q *qp) overdue(t int64) {
 	q.setDue()
 }
 
-// readAnswer processes a packet of the answer to a READ (9.7.5.1.4), whose payload is n bytes of
-// q.src.
+// readAnswer processes a packet of a READ's answer (9.7.5.1.4), whose payload is n bytes of q.src.
 func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	r := &q.req
 	if shapes[h.op].aeth && h.syndrome&synKind != 0 || !r.sentBefore(h.psn) {
 		q.out.Discarded++
 		return
 	}
-	q.advance(after(h.psn, psnMask)) // the answer acknowledges all packets before it
+	q.advance(after(h.psn, psnMask)) // the answer acknowledges earlier packets
 	if r.n == 0 || h.psn != r.una {
 		if !r.recovering && distance(r.una, h.psn) > 0 {
 			q.goBack()
@@ -514,7 +497,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	}
 	switch got := q.store(c, w.sges[:w.nSGE], off, n, n, control.AccessLocalWrite, &q.out); got {
 	case found:
-	case awaited: // the queue pair requests the READ again when the page is there
+	case awaited: // the READ is requested again when the page is there
 		q.out.Discarded++
 		r.waiting, r.again = true, true
 		return

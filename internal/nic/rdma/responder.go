@@ -11,20 +11,20 @@ import (
 type responder struct {
 	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // refuse has queued a NAK for psn: the responder drops later packets until packet psn comes
+	refused bool   // a NAK for psn is queued
 
-	// State of a message that has begun and not ended.
+	// Of a message that has begun and not ended.
 	inWrite, inSend bool
 	va              uint64 // WRITE: address of the next byte
 	key             uint32
 	left            uint32
 	off             uint32 // SEND: bytes received
 
-	answers []answer // ring of answers to send, in order
+	answers []answer // in the order of sending
 	first   int
 	n       int
-	nReads  int // new READs among them
-	nAgain  int // repeated READs among them
+	nReads  int
+	nAgain  int // repeated READs
 
 	parked parkedPackets
 }
@@ -32,7 +32,7 @@ type responder struct {
 // answer is an ACK, a NAK or the packets of a READ's answer.
 type answer struct {
 	read     bool
-	again    bool // the answer is to a READ that was answered before
+	again    bool // to a READ that was answered before
 	syndrome uint8
 	psn      uint32 // number of the next packet
 	msn      uint32
@@ -40,7 +40,7 @@ type answer struct {
 	va       uint64 // address of the next byte
 	left     uint32
 	begun    bool
-	waiting  bool // the answer waits for a page
+	waiting  bool // it waits for a page
 }
 
 func (p *responder) last() *answer { return &p.answers[(p.first+p.n-1)%len(p.answers)] }
@@ -69,10 +69,8 @@ func (p *responder) pop() {
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
-// answering reports whether the next answer is one to a READ.
 func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
 
-// dropReads removes the answers to READs, and leaves ACKs and NAKs.
 func (p *responder) dropReads() {
 	for n := p.n; n > 0; n-- {
 		a := p.answers[p.first]
@@ -83,22 +81,20 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge acknowledges all packets before the expected one. It replaces an ACK that the queue
-// pair has not sent yet, because the later ACK includes it.
+// acknowledge acknowledges the packets before the expected one. It replaces an ACK that is not sent yet.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}
 	if p.n > 0 && !p.last().read && p.last().syndrome == synAck {
 		*p.last() = a
 	} else {
-		p.push(a) // if the ring is full, push drops the ACK, and the peer sends its request again
+		p.push(a) // if the ring is full, the peer will send its request again
 	}
 	q.e.schedule(q)
 }
 
-// refuse queues a NAK for the expected packet. A NAK for an invalid request puts the queue pair
-// into the error state; the queue pair still answers earlier READs, because a NAK must not overtake
-// answers to earlier requests (9.7.5.1.1).
+// refuse queues a NAK for the expected packet. A NAK for an invalid request ends the queue pair, but earlier
+// READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -119,7 +115,7 @@ func (q *qp) refuse(syndrome uint8) {
 	q.e.schedule(q)
 }
 
-// request processes a packet of a request, whose payload is n bytes of q.src.
+// request processes a packet, whose payload is n bytes of q.src.
 func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp
 	d := distance(p.psn, h.psn)
@@ -140,13 +136,12 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again processes a request that the responder has carried out before: the answer may have been
-// lost, so the responder answers again (9.7.1.1).
+// again answers a repeated request, as the answer may have been lost (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
 	if shapes[h.op].unsupported {
-		q.in.Discarded++ // the request was never carried out
+		q.in.Discarded++ // it was never carried out
 		return
 	}
 	if h.op != opReadRequest {
@@ -162,11 +157,10 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead bounds the bytes of a request (9.7.4.1.5): at the smallest MTU their packets take half of
-// all packet numbers.
+// maxRead bounds the bytes of a request (9.7.4.1.5): at the smallest MTU its packets take half of all packet
+// numbers.
 const maxRead = 2 * MaxLength
 
-// carryOut carries out a request with the expected number.
 func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	p, s := &q.resp, &shapes[h.op]
 	p.refused = false
@@ -232,7 +226,6 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	q.carriedOut(h, s, n)
 }
 
-// carriedOut updates the state after a packet of a WRITE or a SEND.
 func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	p := &q.resp
 	switch {
@@ -258,8 +251,7 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong reports whether a packet's operation is unsupported, does not fit the operation of the
-// previous packet, or does not match the payload's length (9.9.3.1).
+// wrong reports whether a packet is unsupported or does not fit (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
@@ -276,7 +268,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
-	case s.send && !s.first && p.off > maxRead-n: // maximum length of a message (9.7.4.1.5)
+	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.5)
 		return true
 	case s.send && s.last && !s.first:
 		return n == 0
@@ -286,7 +278,6 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	return false
 }
 
-// carryOutRead begins the answer to a READ.
 func (q *qp) carryOutRead(h *header) {
 	p := &q.resp
 	switch {
@@ -294,7 +285,7 @@ func (q *qp) carryOutRead(h *header) {
 		q.refuse(nakAccess)
 		return
 	case p.nReads >= int(q.path.ReadDepth) || p.n == len(p.answers):
-		q.refuse(nakInvalid) // the peer has more READs in progress than agreed (9.9.3.1)
+		q.refuse(nakInvalid) // more READs in progress than agreed (9.9.3.1)
 		return
 	}
 	q.in.Requests++
@@ -305,8 +296,7 @@ func (q *qp) carryOutRead(h *header) {
 	q.e.schedule(q)
 }
 
-// emitAnswer makes the next packet of an answer; false: there is no answer, or the answer has to
-// wait.
+// emitAnswer makes the next packet of an answer; false: none now.
 func (q *qp) emitAnswer(f frame) bool {
 	p := &q.resp
 	if p.n == 0 {
@@ -331,13 +321,13 @@ func (q *qp) emitAnswer(f frame) bool {
 	case awaited:
 		a.waiting = true
 		return false
-	default: // the READ's memory has gone meanwhile
+	default:
 		syndrome := uint8(nakOperate)
 		if got == refused {
 			syndrome = nakAccess
 		}
 		psn := a.psn
-		for p.n > 0 { // all following answers are to later requests
+		for p.n > 0 { // the following answers are to later requests
 			p.pop()
 		}
 		q.refuse(syndrome)
@@ -367,8 +357,8 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; the
-// queue pair will soon need ahead bytes from off on.
+// store copies n bytes of q.src to [off, off+n) of this end's memory in sges; ahead bytes from off on will soon
+// be needed.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {
@@ -394,7 +384,7 @@ func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need
 	if err := q.move(c, bounced, n); err != nil {
 		var fault *dma.FaultError
 		if errors.As(err, &fault) && !q.e.c.Space.Has(fault.File) {
-			return dropped // the sender's memory is gone
+			return dropped
 		}
 		return faulted
 	}
@@ -402,7 +392,6 @@ func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need
 	return found
 }
 
-// tallyTo counts n bytes of payload in segs.
 func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bounced, paged bool) {
 	if !bounced {
 		tally(count, segs, paged)
@@ -414,7 +403,6 @@ func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bo
 	count.BouncedBytes += to.DeviceBytes + to.GPUFileBytes
 }
 
-// move copies n bytes of q.src to q.dst, through host memory if bounced is set.
 func (q *qp) move(c *dma.Copier, bounced bool, n uint32) error {
 	src := q.src
 	if bounced {

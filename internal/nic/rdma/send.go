@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// slot is a frame in flight. Its payload is a copy: it does not change when the guest writes, moves
-// or removes the source memory meanwhile, so the frame's ICRC stays right.
+// slot is a frame in flight. Its payload is a copy, so that the ICRC stays right when the guest writes its
+// memory.
 type slot struct {
 	head    []byte // Ethernet, IP and UDP headers
-	mem     []byte // the headers after these, the payload from payloadAt on, padding, the ICRC
+	mem     []byte // later headers, payload (at payloadAt), padding, ICRC
 	region  *dma.Region
 	need    uint8
-	pieces  []control.SGE // the payload's source in memory regions
-	segs    []dma.Segment // the payload's source
-	bounced bool          // the payload went through host memory
+	pieces  []control.SGE // source of the payload
+	segs    []dma.Segment
+	bounced bool // the payload went through host memory
 }
 
 const (
@@ -34,14 +34,12 @@ func (s *slot) init() {
 	s.pieces = make([]control.SGE, 0, control.MaxSGEs)
 }
 
-// frame is a frame that emit is making.
 type frame struct {
 	*slot
 	p *wire.Packet
 }
 
-// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and no address
-// wraps.
+// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and no address wraps.
 func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
 		if off >= g.Len {
@@ -61,8 +59,7 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's memory; the queue pair will soon need ahead bytes of the last piece,
-// from its start on.
+// find finds the payload's memory; ahead bytes of the last piece will soon be needed.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
@@ -76,8 +73,7 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame. If the NIC does not reach the payload's GPU peer to peer,
-// the copy counts as one that the GPU's engine makes to host memory.
+// load copies the payload into the frame.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
@@ -95,7 +91,7 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	return found
 }
 
-// build makes the frame of a packet whose payload, n bytes, load has copied.
+// build makes the frame of a packet with n bytes of payload.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
 	start := payloadAt - h.length()
@@ -116,18 +112,17 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	binary.BigEndian.PutUint16(head[l4+4:], uint16(8+size))
 	*f.p = wire.Packet{Payload: dma.Reuse(f.p.Payload), Header: head, PayloadLen: size}
 	m := &f.p.Meta
-	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // ignores the error: this package made these headers
+	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // never fails for our headers
 	splitter.FixIPv4(&m.Headers, head)
-	m.Csum = splitter.CsumGood // RoCEv2 has no UDP checksum: the ICRC replaces it
+	m.Csum = splitter.CsumGood // the ICRC replaces it
 	sum := crc32.Update(invariant(&q.e.head, &m.Headers, head, ext), crc32.IEEETable, f.mem[payloadAt:end])
 	binary.LittleEndian.PutUint32(f.mem[end:], sum)
 	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(start), size))
 	f.p.Prepare()
 }
 
-// Next makes the next frame in p and slot number index; false: there is none. The worker calls it,
-// inside the epoch of the port's address space. The frame is valid until the next call of Next for
-// the same slot.
+// Next makes the next frame in p and slot number index; false: there is none. It is called inside the epoch. The
+// frame is valid until the next call for the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -159,7 +154,7 @@ func (e *Engine) Pending() bool {
 	e.runMu.Lock()
 	some := len(e.run)+len(e.tells) > 0
 	e.runMu.Unlock()
-	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may take runMu
+	return some || e.paging.pending() // a goroutine that holds paging's lock may take runMu
 }
 
 func (e *Engine) pop() *qp {
@@ -170,11 +165,11 @@ func (e *Engine) pop() *qp {
 	}
 	q := e.run[0]
 	e.run = append(e.run[:0], e.run[1:]...)
-	q.queued.Store(false) // before emit: new work puts the queue pair into the run queue again
+	q.queued.Store(false) // before emit: new work schedules it again
 	return q
 }
 
-// TellAll sends the driver all pending notices and requests. The worker calls it, holding no lock.
+// TellAll sends the driver the pending notices and requests. The caller holds no lock.
 func (e *Engine) TellAll() {
 	e.runMu.Lock()
 	e.telling = append(e.telling[:0], e.tells...)
@@ -186,14 +181,12 @@ func (e *Engine) TellAll() {
 	e.paging.askAll()
 }
 
-// Payload returns the source of a frame's payload by its packet's Tag, and whether it went through
-// host memory.
+// Payload returns the source of a frame's payload by its packet's Tag, and whether it went through host memory.
 func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[index].segs, e.slots[index].bounced
 }
 
-// emit makes a packet of a queue pair; false: it has none to send now. An ACK or a NAK that is the
-// next answer goes before requests, so that a peer that waits for it goes on.
+// emit makes a packet of a queue pair; false: none now.
 func (q *qp) emit(f frame) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -206,7 +199,7 @@ func (q *qp) emit(f frame) bool {
 		}
 	}
 	q.unpark()
-	// Answers to READs, which may never end, and this end's requests take turns.
+	// Answers to READs, which may never end, and requests take turns.
 	if q.resp.answering() && !q.lastOwn && q.state == control.QPReady && q.emitRequest(f) {
 		q.lastOwn = true
 		return true

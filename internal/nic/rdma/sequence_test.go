@@ -12,8 +12,7 @@ func (v *victim) reth(op uint8, off uint64, n uint32) header {
 	return header{op: op, ackReq: true, va: base + off, key: v.b.mr, dmaLen: n}
 }
 
-// The responder sends one NAK for packets ahead of the expected one, however many come, until the
-// expected one has come (9.7.5.2.8).
+// The responder sends one NAK for packets ahead of the expected one, however many come (9.7.5.2.8).
 func TestPacketsAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -49,7 +48,7 @@ func TestPacketsAgain(t *testing.T) {
 		copy(v.want[50:], fill(8))
 		v.only(synAck, after(v.psn, psnMask))
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
-		v.b.mem[0], v.want[0] = 0xee, 0xee // new bytes, which the repeated request must not overwrite
+		v.b.mem[0], v.want[0] = 0xee, 0xee // the repeated request must not overwrite them
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
 			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
 				{op: opWriteMiddle},
@@ -61,7 +60,7 @@ func TestPacketsAgain(t *testing.T) {
 		}
 		testkit.Equal(t, "completions of what came again", len(v.b.poll()), 0)
 		v.state(control.QPReady, 0)
-		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // a new request, as negative control
+		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // negative control
 		copy(v.want[9200:], fill(30))
 		testkit.Equal(t, "completions of what is new", len(v.b.poll()), 1)
 		v.drain()
@@ -69,9 +68,7 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// The responder answers a repeated READ again, also a part of it. It does not answer if the peer
-// has not sent that READ before, if the key does not allow it, or if it is longer than the
-// specification's 2 GiB.
+// The responder answers a repeated READ, or a part of it, if the peer has sent that READ before.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -126,7 +123,7 @@ func TestReadFlood(t *testing.T) {
 			v.state(control.QPReady, 0)
 			again := v.reth(opReadRequest, 0, pkts*256)
 			again.psn = forgedPSN
-			for range 1000 { // repeats of the first READ, whose answer is not complete
+			for range 1000 { // of the first READ, whose answer is not complete
 				if depth > 0 {
 					v.give(again)
 				}
@@ -154,8 +151,7 @@ func TestReadFlood(t *testing.T) {
 	})
 }
 
-// Repeated READs whose answers wait to be sent take no slot of a new READ: otherwise a peer that
-// timed out too early would be refused a READ that it is allowed.
+// A peer that timed out too early would otherwise be refused a READ that it is allowed.
 func TestReadsAgainTakeNoPlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.ReadDepth = 2 })

@@ -71,8 +71,7 @@ func TestCommandsInTheMiddle(t *testing.T) {
 			for n := range 50 {
 				rounds.Add(1)
 				done.Add(r.round(t, rnd, n == 0, start, memSize/4, all))
-				// No goroutine has this memory any more: the race detector would also find a late
-				// write.
+				// The race detector would also find a late write to this memory.
 				for _, d := range []*end{r.a, r.b} {
 					m := part(d)
 					for i := range m {
@@ -110,8 +109,8 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	}
 }
 
-// round makes queue pairs and memory regions, posts work, and deletes them in any order, at once or
-// after some completions. It returns how many work requests were completed.
+// round makes queue pairs and memory regions, posts work, and deletes them in any order. It returns how many
+// work requests were completed.
 func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64, access uint8) (done int64) {
 	var keys, qps, cqs, pds [2]uint32
 	ends := []*end{r.a, r.b}
@@ -203,8 +202,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 // end2cq returns the completion queue of an end that all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
-// Reset runs while other goroutines post: afterwards the engine has no object left, and no
-// goroutine uses the memory.
+// Reset runs while other goroutines post.
 func TestResetInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	for range 20 {
@@ -274,8 +272,7 @@ func TestDeletionWaitsForThoseInside(t *testing.T) {
 	})
 }
 
-// A goroutine that found a queue pair before it was deleted cannot post to it afterwards: the slots
-// would never be freed.
+// The slots of a post to a deleted queue pair would never be freed.
 func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
 	p := newPair(t, nil)
 	q := p.a.qpOf(p.qa)

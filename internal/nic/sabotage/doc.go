@@ -1,10 +1,4 @@
-// Package sabotage lists deliberate faults for NICs of both device models (nic.Sabotage), by class.
-// A test suite that passes on vnic proves something only if it fails on a vnic with such a fault. So
-// each fault names the case of
-// internal/nic/nictest that detects it, and a case of the kernel's own driver tests if one detects
-// it. Tests of the device models check the case of nictest (nictest.SeesSabotage).
-//
-// Most faults are wrappers around parts of package nic; a port replaces these parts by the wrappers
-// when it makes its queues. Faults in the marks of receive rings differ between device models, and
-// the models implement them (nic.RingFault).
+// Package sabotage lists deliberate faults for NICs (nic.Sabotage), by class. A test suite that passes on vnic
+// proves something only if it fails on a vnic with such a fault. So each fault names the case of
+// internal/nic/nictest that detects it, and a case of the kernel's own driver tests if one detects it.
 package sabotage

@@ -5,7 +5,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Device models, as package lab names them.
 const (
 	virtio = "virtio"
 	gve    = "gve"
@@ -14,16 +13,16 @@ const (
 // Fault is one fault, with the tests that detect it.
 type Fault struct {
 	Name  string // one or two words joined by a hyphen
-	Class string // the class of the fault
+	Class string
 	What  string // what the NIC does wrong
-	Only  string // the only device model with the fault; "": both have it
-	Every uint32 // default number of occasions for each hit
-	Case  string // case of internal/nic/nictest's suite that fails with it
-	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with
-	// the fault and passes without it (test/40-sabotage.sh); "": no case does, and Why has the reason.
-	// On is the device model whose NIC the case tests; "": both.
+	Only  string // only device model with the fault; "": both have it
+	Every uint32 // default of the occasions for each hit
+	Case  string // case of package nictest that fails with the fault
+	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with the fault and
+	// passes without it (test/40-sabotage.sh); "": none, and Why has the reason. On is the device model whose NIC
+	// the case tests; "": both.
 	Kernel, On, Why string
-	With            string // flags that `vnic selftest` needs for that case to have frames for the fault; "": none
+	With            string // flags that `vnic selftest` needs for that case; "": none
 	// RunVirtio and RunGVE are the outcomes of `vnic run --nic virtio` and `--nic gve` with the
 	// fault.
 	RunVirtio, RunGVE Outcome
@@ -36,10 +35,10 @@ type Outcome uint8
 
 // Outcomes.
 const (
-	Passes  Outcome = iota // the fault breaks nothing that a run proves
-	Fails                  // the proof or a stage of it fails
-	Missing                // the model does not have the fault
-	Crawls                 // the run goes on, but too slowly to wait for its end
+	Passes Outcome = iota // nothing that a run proves is broken
+	Fails
+	Missing // the model does not have the fault
+	Crawls  // the run goes on, but too slowly to wait for its end
 )
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }

@@ -17,8 +17,8 @@ func Faults() []Fault { return slices.Clone(faults) }
 // Has reports whether NICs of a device model can have the fault.
 func (f *Fault) Has(model string) bool { return f.Only == "" || f.Only == model }
 
-// Parse finds a fault by name: NAME, or NAME/N for one hit in N occasions (frames, or other events
-// that the fault hits). The error for an unknown name lists all names.
+// Parse finds a fault by name: NAME, or NAME/N for one hit in N occasions. The error for an unknown name lists
+// all names.
 func Parse(s string) (f Fault, err error) {
 	name, every, counted := strings.Cut(s, "/")
 	i := slices.IndexFunc(faults, func(f Fault) bool { return f.Name == name })
@@ -41,7 +41,7 @@ func Parse(s string) (f Fault, err error) {
 	return f, nil
 }
 
-// NIC returns the fault for a NIC; seed selects which one of Every occasions the fault hits.
+// NIC returns the fault for a NIC; seed selects which one of Every occasions it hits.
 func (f *Fault) NIC(seed uint64) *nic.Sabotage {
 	s := &nic.Sabotage{Name: f.Name, Every: f.Every, Seed: seed}
 	f.install(s)
@@ -60,7 +60,6 @@ func Table() string {
 	return b.String()
 }
 
-// row returns a fault's line of the table.
 func (f *Fault) row() []string {
 	model, kernel := f.Only, f.Kernel
 	if model == "" {

@@ -7,14 +7,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC
-// strips and does not count.
+// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC strips.
 const fcsLen = 4
 
 // extraHeader is how many bytes of payload splitLate moves to the header buffer.
 const extraHeader = 2
 
-// receive is a receive queue that damages frames.
 type receive struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -23,15 +21,13 @@ type receive struct {
 	was nic.Frame
 }
 
-// damage has the functions that damage a frame before or after the queue puts it; one of before and
-// after is nil. receive.Put calls them under the queue's lock, inside the epoch.
+// damage has the functions that damage a frame before or after the queue puts it, under its lock.
 type damage struct {
-	fits   func(f *nic.Frame) bool          // reports whether the fault can hit a frame
-	before func(f *nic.Frame)               // changes the frame to put: its packet is a shallow copy
-	after  func(m *nic.Mover, f *nic.Frame) // changes the frame in the guest's memory
+	fits   func(f *nic.Frame) bool          // whether the fault can hit a frame
+	before func(f *nic.Frame)               // its packet is a shallow copy
+	after  func(m *nic.Mover, f *nic.Frame) // in the guest's memory
 }
 
-// onReceive returns a function that makes a NIC's receive queues damage frames as w describes.
 func onReceive(w damage) func(*nic.Sabotage) {
 	return func(s *nic.Sabotage) {
 		s.Rx = func(q nic.RxQueue) nic.RxQueue {
@@ -40,8 +36,7 @@ func onReceive(w damage) func(*nic.Sabotage) {
 	}
 }
 
-// Put implements nic.RxQueue. A call in which the queue does not take the frame counts as no
-// occasion, because the port may put the frame again later.
+// Put implements nic.RxQueue. A refusal is no occasion: the port may put the frame again.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -65,15 +60,14 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. A fault that
-// damaged other frames would make ARP fail, and no test could reach the fault.
+// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. A fault of other frames
+// would make ARP fail.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// misplace rotates the payload in the guest's memory by one byte: the last byte comes first. The
-// NIC has verified the payload's checksum before.
+// misplace rotates the payload in the guest's memory by one byte: the last byte comes first.
 func misplace(m *nic.Mover, f *nic.Frame) {
 	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)
@@ -85,26 +79,21 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether the queue puts exactly the frame's headers into its header buffer, and the
-// payload is long enough for splitLate.
+// splits reports whether only the frame's headers go to the header buffer.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
 
-// splitLate splits the frame behind the first bytes of the payload.
 func splitLate(f *nic.Frame) { f.HeaderLen += extraHeader }
 
-// unverified reports whether the NIC has to verify the frame's checksum.
 func unverified(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.Meta.Csum == splitter.CsumNone && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// vouch marks the frame's checksum as good without a check.
 func vouch(f *nic.Frame) { f.Meta.Csum = splitter.CsumGood }
 
-// resize changes a frame's length by by bytes. If the whole frame goes to the header buffer, the
-// number of bytes for that buffer changes too.
+// resize changes a frame's length by by bytes, and that of the header buffer if it has the whole frame.
 func resize(f *nic.Frame, by int32) {
 	f.PayloadLen = uint32(int32(f.PayloadLen) + by)
 	if f.Split && f.HeaderLen > uint32(len(f.Header)) {
@@ -122,20 +111,17 @@ func lengthen(f *nic.Frame) {
 	resize(f, fcsLen)
 }
 
-// fitsLonger reports whether lengthen may hit the frame: it has payload, is not a GSO packet, and
-// is not whole in the header buffer.
+// fitsLonger reports whether lengthen may hit the frame.
 func fitsLonger(f *nic.Frame) bool {
 	return hasPayload(f) && f.Meta.GSOType == splitter.GSONone && !(f.Split && f.HeaderLen > uint32(len(f.Header)))
 }
 
-// shorten cuts off the last bytes of the frame, like a NIC that strips a frame check sequence
-// twice.
+// shorten cuts off the last bytes, like a NIC that strips a frame check sequence twice.
 func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 
-// miscount makes the port count one byte of payload in host memory too many.
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// uncalled is a receive queue that on some occasions does not interrupt its driver.
+// uncalled does not interrupt its driver on some occasions.
 type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -155,13 +141,12 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped is a receive queue that, after the driver has stopped it, writes to the buffer of its
-// last frame when another frame comes.
+// stopped writes to the buffer of its last frame after its stop.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
-	last       []dma.Segment // where the last frame's payload began
-	generation uint64        // Generation of the space in which last is valid
+	last       []dma.Segment // the last frame's payload
+	generation uint64        // of the space for which last is valid
 }
 
 func writeAfterStop(s *nic.Sabotage) {

@@ -7,10 +7,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// next returns the number of the next queue, modulo the number of queues.
 func next(s *control.State, queue uint16) uint16 { return (queue + 1) % uint16(len(s.Splits)) }
 
-// turnKey makes the NIC compute RSS hashes with a key rotated by one byte.
 func turnKey(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		first := s.RSS.Key[0]
@@ -20,8 +18,6 @@ func turnKey(f *nic.Sabotage) {
 	}
 }
 
-// shiftTable makes the NIC use an RSS table in which every second entry names the next queue, if
-// the table has several entries.
 func shiftTable(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		if s.RSS.Table = slices.Clone(s.RSS.Table); len(s.RSS.Table) > 1 {
@@ -33,7 +29,6 @@ func shiftTable(f *nic.Sabotage) {
 	}
 }
 
-// shiftRules makes the NIC send the frames of each flow rule to the next queue.
 func shiftRules(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		s.Rules = slices.Clone(s.Rules)

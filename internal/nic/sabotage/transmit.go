@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// incomplete is a transmit queue that does not return some frames to its driver.
+// incomplete does not return some frames to its driver.
 type incomplete struct {
 	nic.TxQueue
 	occasions nic.Occasions
@@ -30,15 +30,13 @@ func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	return q.TxQueue.Done(q.kept)
 }
 
-// out is an outlet that damages frames. If the Sender sends a held frame again, that counts as
-// another occasion.
+// out damages frames. A held frame that is sent again is another occasion.
 type out struct {
 	nic.Outlet
 	occasions nic.Occasions
-	undo      []func() // functions that restore the frames after the batch, as the Sender must find held ones unchanged
+	undo      []func() // the Sender must find held frames unchanged
 }
 
-// due reports whether the fault hits the current occasion, and moves on to the next.
 func (o *out) due() bool {
 	due := o.occasions.Due()
 	o.occasions.Pass()
@@ -54,16 +52,14 @@ func (o *out) send(batch []*wire.Packet) {
 	o.undo = o.undo[:0]
 }
 
-// unsummed is an outlet whose NIC does not complete partial checksums: the pseudo-header's sum
-// stays in the checksum field.
+// unsummed is an outlet whose NIC does not complete partial checksums.
 type unsummed struct{ out }
 
 func skipSums(s *nic.Sabotage) {
 	s.Out = func(o nic.Outlet) nic.Outlet { return &unsummed{out{Outlet: o, occasions: s.Occasions()}} }
 }
 
-// Send implements nic.Outlet. It leaves GSO packets alone, because segmentation computes the
-// checksums of their segments.
+// Send implements nic.Outlet. GSO packets get their checksums later.
 func (o *unsummed) Send(batch []*wire.Packet) {
 	for _, p := range batch {
 		if p.Meta.Csum == splitter.CsumPartial && p.Meta.GSOType == splitter.GSONone && o.due() {
@@ -74,7 +70,7 @@ func (o *unsummed) Send(batch []*wire.Packet) {
 	o.send(batch)
 }
 
-// swapped is an outlet that sends two consecutive frames of a flow in the other order.
+// swapped is an outlet that swaps two consecutive frames of a flow.
 type swapped struct {
 	out
 	batch []*wire.Packet

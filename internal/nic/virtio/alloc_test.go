@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The whole datapath, from a chain on one guest's transmit ring to a used element on the other's
-// receive ring, allocates nothing. AllocsPerRun counts the workers' allocations too.
+// The path goes from a chain on one guest's transmit ring to a used element on the other's receive ring.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
@@ -27,8 +26,7 @@ func TestPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The datapath also allocates nothing if a polling thread runs it, and if the switch checks source
-// addresses.
+// A polling thread runs the path, and the switch checks source addresses.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPolledPathAllocatesNothing(t *testing.T) {
@@ -41,8 +39,7 @@ func TestPolledPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The datapath with header split allocates nothing: headers go to host memory and payload to the
-// GPU, in a counted flow.
+// Header split puts headers into host memory and payload into the GPU, in a counted flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
@@ -82,13 +79,10 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The datapath with merged frames allocates nothing.
-//
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestMergedPathAllocatesNothing(t *testing.T) { mergedAllocateNothing(t, rawOptions{}) }
 
-// The datapath allocates nothing if each frame is a batch of its own, and the port holds it in its
-// memory until the last frame of the merge comes, in a counted flow.
+// Each frame is a batch of its own, and the port holds it until the last frame of the merge comes.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHeldPathAllocatesNothing(t *testing.T) {

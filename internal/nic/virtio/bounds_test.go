@@ -25,7 +25,7 @@ type handRing struct {
 	index             int
 	desc, avail, used []byte
 	setup             vhostuser.VringSetup
-	next, entries     uint16 // index of the next free descriptor; avail.idx
+	next, entries     uint16 // next free descriptor; avail.idx
 }
 
 const (
@@ -56,14 +56,12 @@ func (r *handRing) begin() {
 	r.g.OK(r.g.front.SetupVring(r.setup))
 }
 
-// restart stops the ring and starts it anew.
 func (r *handRing) restart() {
 	r.g.Helper()
 	r.g.base(r.index)
 	r.begin()
 }
 
-// put writes descriptor i of a table.
 func put(table []byte, i int, b virtq.Buf, flags, next uint16) {
 	d := table[16*i:][:16]
 	le.PutUint64(d[0:], b.Addr)
@@ -99,7 +97,6 @@ func (r *handRing) publish() {
 
 func (r *handRing) usedIdx() uint16 { return le.Uint16(r.used[2:]) }
 
-// repeat returns n times the same buffer.
 func repeat(b virtq.Buf, n int) []virtq.Buf { return slices.Repeat([]virtq.Buf{b}, n) }
 
 // pages adds n adjacent regions of a page each, and returns the first one's address.
@@ -120,8 +117,7 @@ func short(t *testing.T, what string, room ...int) {
 	}
 }
 
-// A chain of as many descriptors as possible, each across 500 regions, stops its queue at the limit
-// of segments, and the queue keeps no long lists.
+// Each chain has as many descriptors as possible, each across 500 regions.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -160,8 +156,7 @@ func TestMemoryBomb(t *testing.T) {
 	}
 }
 
-// Frames in as many pieces as allowed arrive, and frames of too many bytes do not. A queue that
-// waits for frames keeps no long lists.
+// Frames in as many pieces as allowed arrive, and frames of too many bytes do not.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -204,8 +199,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	w.Moves(t)
 }
 
-// Posted walks over a bounded part of a guest's ring, however long its chains are, and leaves the
-// ring unchanged.
+// Posted walks over a bounded part of the ring, however long its chains are.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -232,8 +226,7 @@ func TestLookAtLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// When header split ends, the device returns all posted chains without reading them: here each is
-// too long, 2^29 descriptors in all.
+// The chains have 2^29 descriptors in all, which the device returns without reading them.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -286,8 +279,7 @@ func TestSplitOffOverABadRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A sender walks over no more of a receiver's ring than a frame may need: it does not walk over
-// chains that are too long, nor again and again over chains of many pieces.
+// A sender walks over no more of a receiver's ring than a frame may need.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -340,7 +332,7 @@ func TestSlowWalk(t *testing.T) {
 	})
 }
 
-// A guest that breaks its queue and sets it up again, as fast as it can, does not fill the log.
+// A guest breaks its queue and sets it up again, as fast as it can.
 //
 // Invariant: nic: The log lines that a guest can cause are bounded.
 func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
@@ -390,7 +382,6 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	t.Logf("%d lines, %d held back", lines, held)
 }
 
-// lockedBuffer is a log's output.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -408,15 +399,13 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// Backlog returns how many frames wait in a transmit queue, and whether the driver has used nearly
-// all of its ring: with chains that take one descriptor of it, and with chains that take one for
-// each buffer.
+// Backlog returns how many frames wait, and whether the ring is nearly full.
 func TestBacklog(t *testing.T) {
 	const size = 256
 	for _, c := range []struct {
 		name    string
 		drop    uint64 // features not negotiated
-		buffers int    // buffers of a frame
+		buffers int    // of a frame
 		frames  int
 		full    bool
 	}{

@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// While another guest sends to it, a guest connects, posts, stops, resets and hangs up again and
-// again. Frames between the other guests still arrive.
+// A guest connects, posts, stops, resets and hangs up again and again; frames between the other guests still
+// arrive.
 func TestChurnUnderTraffic(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t)
 	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() { // a sends to both until the churn ends
+	go func() {
 		defer close(ended)
 		toBad, toB := tcp(w.A, w.Bad, 700), tcp(w.A, w.B, 900)
 		start := w.A.Next // each round reuses a's memory

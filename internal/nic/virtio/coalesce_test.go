@@ -12,15 +12,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Frames that would need too many chains as one packet come one by one. Unlike for a frame, chains
-// that are too small for the merge are not returned unused.
+// A merge that needs too many chains comes as its frames, and returns no chains unused.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeOfTooManyChains(t *testing.T) {
 	const (
 		frames = 30
 		pieces = 32
-		chain  = 8 * pieces // the 129 chains that a frame may take have room for less than the merge
+		chain  = 8 * pieces // a frame may take 129 chains, which have room for less than the merge
 		chains = 200
 	)
 	w := newWorld(t)
@@ -65,8 +64,7 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// If a queue splits only frames from a threshold on, the NIC does not merge shorter frames with
-// longer ones, nor with each other to a packet that it would split.
+// A queue that splits only frames from a threshold on does not merge shorter frames with longer ones.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {
@@ -94,8 +92,7 @@ func TestMergeBelowThreshold(t *testing.T) {
 	}
 }
 
-// For a driver with only one of VIRTIO_NET_F_GUEST_TSO4 and GUEST_TSO6, only frames of that IP
-// version are merged.
+// With only one of VIRTIO_NET_F_GUEST_TSO4 and GUEST_TSO6, only frames of that IP version are merged.
 //
 // Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func TestMergedByFeature(t *testing.T) {

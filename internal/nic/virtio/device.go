@@ -27,19 +27,16 @@ var (
 		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the length of the longest header that the device splits off. In a header buffer
-// virtio_net_hdr comes before the header.
+// HeaderLimit is the length of the longest header that the device splits off.
 const HeaderLimit = 256
 
 // Config describes a device.
 type Config struct {
-	Files *dma.Files // the files of this process, GPU memory included
+	Files *dma.Files // of this process, GPU memory included
 	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
-	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that the frontend sends whole
-	// tables. Tests set it.
+	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS.
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers before the device drops it; 0:
-	// limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
 	Patience time.Duration
 }
 
@@ -55,9 +52,9 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	backend  *vhostuser.Backend
-	serving  chan struct{} // capacity 1; full while the device serves a frontend
-	eventFDs nic.EventFDs  // the call and error eventfds of all queues
-	rssMu    sync.Mutex    // serializes setDefaultRSS
+	serving  chan struct{}
+	eventFDs nic.EventFDs // call and error eventfds of the queues
+	rssMu    sync.Mutex   // held by setDefaultRSS
 
 	// Used by the control goroutine.
 	mtu    uint16
@@ -65,30 +62,27 @@ type Device struct {
 	pair0  pair0
 
 	mu        sync.Mutex
-	stopped   map[int]string // under mu: why each stopped queue stopped, for Errors
-	rssDue    bool           // under mu: a queue has got its first buffers, so the monitor must set the default RSS again
-	failures  map[int]error  // under mu: errors of stopped vrings, which the monitor has not logged yet
-	unreached map[int]error  // under mu: errors of unreachable memory, by vring, which the monitor has not logged yet
+	stopped   map[int]string // under mu, by vring, for Errors
+	rssDue    bool           // under mu: the default RSS must be set again
+	failures  map[int]error  // under mu, by vring: not logged yet
+	unreached map[int]error  // under mu, by vring: unreachable memory, not logged yet
 
-	// Used by the monitor: log limits by vring, because a guest can break a queue and set it up again
-	// at any rate.
+	// Used by the monitor, by vring: a guest can break a queue and set it up again at any rate.
 	stops, losses []nic.LogLimit
 }
 
-// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause:
-// from this noteStart finds out whether the driver is new.
+// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause, for noteStart.
 type pair0 struct {
-	rx, tx  bool // the receive ring, the transmit ring has started
+	rx, tx  bool // the ring has started
 	goes    bool // a ring of any queue pair has continued a driver's work
 	decided bool
-	paused  bool // the guest was paused; the driver is the same if both rings start where they stopped
+	paused  bool // the guest was paused
 	moved   bool // a ring started at another place than where it stopped
 }
 
 var _ vhostuser.Device = (*Device)(nil)
 
-// New makes a device. The device is detached until Port().Attach, and moves no frames until Serve
-// serves a frontend.
+// New makes a device.
 func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
@@ -130,11 +124,11 @@ func New(c Config) (*Device, error) {
 // Port returns the device's port.
 func (d *Device) Port() *nic.Port { return d.port }
 
-// Space returns the guest's address space, as far as the frontend has shared it.
+// Space returns the guest's address space.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up or ctx
-// ends. A second call waits until the first returns, or its ctx ends.
+// Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up or ctx ends. One call
+// at a time serves.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	select {
 	case d.serving <- struct{}{}:
@@ -157,7 +151,7 @@ func (d *Device) Close() {
 	for _, q := range d.rx {
 		q.shut()
 	}
-	d.port.Close() // from here on no frame comes in
+	d.port.Close()
 	d.monitor.Close()
 	d.eventFDs.Free()
 	for _, q := range d.tx {
@@ -207,7 +201,7 @@ func (d *Device) SetFeatures(f uint64) error {
 // MaxQueues implements vhostuser.Device.
 func (d *Device) MaxQueues() int { return 2 * len(d.rx) }
 
-// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK expect the number of queue pairs.
+// QueueNum implements vhostuser.QueueCounter: the number of queue pairs.
 func (d *Device) QueueNum() uint64 { return uint64(len(d.rx)) }
 
 // MTU implements vhostuser.Device.
@@ -224,9 +218,7 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused. The device keeps
-// all state that commands have set up, for the case that the same driver goes on; meanwhile RDMA
-// does not access the guest's memory.
+// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
@@ -235,7 +227,7 @@ func (d *Device) SetStatus(s uint8) error {
 	return nil
 }
 
-// GetConfig implements vhostuser.Device. QEMU serves the configuration space itself.
+// GetConfig implements vhostuser.Device.
 func (d *Device) GetConfig(uint32, []byte) error { return errors.ErrUnsupported }
 
 // SetConfig implements vhostuser.Device.
@@ -252,29 +244,25 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device. It has nothing to do: the Backend stops queues whose
-// rings move before and starts them again afterwards, and the device translates the addresses of
-// buffers for each frame.
+// MemoryChanged implements vhostuser.Device: addresses of buffers are translated for each frame.
 func (d *Device) MemoryChanged() error { return nil }
 
-// Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect
-// with the same guest.
+// Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect with the same
+// guest.
 func (d *Device) Disconnected() {
 	for i := range d.MaxQueues() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
 	d.port.SuspendRDMA(true)
-	d.port.Restarted()   // other ports drop their state of the guest
-	d.eventFDs.Release() // ends the quarantine, for the next frontend
+	d.port.Restarted()
+	d.eventFDs.Release()
 	d.status = 0
 	d.pair0 = pair0{}
 }
 
-// noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring
-// has continued a driver's work, the driver is new: another guest may have replaced the guest that
-// set this port up. After a pause of the guest the driver is also the same if both rings start
-// where they stopped, even at index 0.
+// noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring has continued a
+// driver's work, the driver is new, unless the guest was paused and both rings start where they stopped.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -296,7 +284,6 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	}
 }
 
-// recordStop records why a queue stopped. It does not wait.
 func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

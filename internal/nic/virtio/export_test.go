@@ -5,8 +5,7 @@ import "vnic.dev/vnic/dma"
 // Counts returns what the worker of transmit queue i has copied for its frames, at both ends.
 func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Counts() }
 
-// Park calls Wait for transmit queue i. It returns at once, because the queue's worker has been
-// ended.
+// Park calls Wait for transmit queue i, whose worker has been ended.
 func (d *Device) Park(i int) error {
 	d.tx[i].sender.Wake()
 	return d.tx[i].sender.Wait()
@@ -15,13 +14,13 @@ func (d *Device) Park(i int) error {
 // Waits returns how often the worker of transmit queue i has waited for buffers.
 func (d *Device) Waits(i int) uint64 { return d.tx[i].sender.Stats().Waits }
 
-// Backlog returns the Backlog of transmit queue i, whose worker has been ended.
+// Backlog returns the Backlog of transmit queue i.
 func (d *Device) Backlog(i int) (frames int, full bool) { return d.tx[i].Backlog() }
 
-// TxLists returns the capacities of the segment lists of transmit queue i, whose worker has been
-// ended: for each frame slot, the largest of its chain's and its packet's lists.
+// TxLists returns the capacities of the segment lists of transmit queue i, whose worker has been ended: for each
+// frame slot, the largest of its chain's and its packet's lists.
 func (d *Device) TxLists(i int) (room []int) {
-	d.rssMu.Lock() // like EndWorker, for the race detector: the caller's rounds come before StopQueue
+	d.rssMu.Lock() // like EndWorker, for the race detector
 	defer d.rssMu.Unlock()
 	q := d.tx[i]
 	for k, f := range q.sender.Frames() {
@@ -31,8 +30,7 @@ func (d *Device) TxLists(i int) (room []int) {
 	return room
 }
 
-// RxLists returns the capacities of the segment lists of receive queue i: of each chain, and of a
-// frame.
+// RxLists returns the capacities of the segment lists of receive queue i: of each chain, and of a frame.
 func (d *Device) RxLists(i int) (chains []int, frame int) {
 	q := d.rx[i]
 	q.Lock()

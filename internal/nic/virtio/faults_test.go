@@ -18,8 +18,7 @@ func (g *suiteGuest) called(i int) bool {
 	return err == nil
 }
 
-// After a dropped interrupt the device interrupts at the next frame, though the driver's event
-// index, which the used index has passed, does not ask for that.
+// The driver's event index, which the used index has passed, does not ask for the next interrupt.
 //
 // Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
@@ -38,7 +37,7 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 		nictest.Arrives(t, w.B, 0, &fs[i])
 	}
 	testkit.Equal(t, "lost", w.B.Port().Faults().LostInterrupts, 1)
-	// An interrupt for completions that is dropped is also made up for at the next completion.
+	// A dropped interrupt for completions is made up for at the next completion.
 	w.B.Post(0, 2)
 	w.A.rings[1].EnableCall()
 	w.A.called(1)
@@ -52,8 +51,6 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	nictest.Arrives(t, w.B, 0, &fs[1])
 }
 
-// A queue that stops shows its delayed completions.
-//
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.
 func TestStopShowsLateCompletions(t *testing.T) {
@@ -74,7 +71,7 @@ func TestStopShowsLateCompletions(t *testing.T) {
 	}
 }
 
-// With a polling thread, completions come when they are due: not before, and without other work for the thread.
+// With a polling thread, completions come when they are due.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.

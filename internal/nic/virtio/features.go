@@ -7,16 +7,12 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// offered are the features of a device with several queue pairs; one with a single pair does not
-// offer VIRTIO_NET_F_MQ. The control queue is missing: QEMU implements it.
-// VIRTIO_F_RING_RESET (40) is missing: QEMU 11.1 answers it itself, and leaves the backend on the
-// old ring.
+// offered are the features of a device with several queue pairs. VIRTIO_F_RING_RESET (40) is missing: QEMU 11.1
+// answers it itself, and leaves the backend on the old ring.
 const offered = virtionet.Implemented | vhostuser.FeatureIndirect | vhostuser.FeatureEventIdx |
 	vhostuser.FeatureVersion1
 
-// limits returns the limits of the packets that a driver with these features accepts. The device
-// reports the MTU to the driver (VIRTIO_NET_F_MTU), and the driver's buffers need not hold longer
-// packets.
+// limits returns the limits of the packets that a driver with these features accepts.
 func limits(features uint64, mtu uint16) wire.Limits {
 	l := wire.Limits{Csum: features&virtionet.FGuestCsum != 0, ECN: features&virtionet.FGuestECN != 0,
 		MaxFrame: uint32(mtu) + splitter.EthLen}
