@@ -42,7 +42,7 @@ func (w *Window) items(off, size uint64) []item {
 	return list
 }
 
-// DMABuf makes a dma-buf of [off, off+size) of the window, which must be whole 4 KiB pages.
+// DMABuf makes a dma-buf of [off, off+size) of the window; off and size are multiples of 4 KiB.
 func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err

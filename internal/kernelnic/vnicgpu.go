@@ -46,7 +46,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, err
 }
 
-// driverSize rounds up to huge pages, but not past the end of a GPU that has size bytes.
+// driverSize rounds size up to huge pages, but not beyond gpu, unless size is beyond it.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// testMaps has the memory of GPU 2 in two pieces, of which the second comes first in GPU memory.
+// testMaps has the memory of GPU 2 in two pieces; the second comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},

@@ -26,7 +26,8 @@ const (
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are the most.
+// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are its maximum RAM and
+// number of CPUs.
 const (
 	MinRAM  = 192 << 20
 	maxRAM  = 4 << 40
@@ -36,7 +37,7 @@ const (
 // Description describes a lab. Open copies it.
 type Description struct {
 	Guests []Guest
-	NoP2P  bool // no NIC reaches GPU memory
+	NoP2P  bool // no NIC accesses GPU memory directly
 	// Scale divides the rates of links and memories; 0: 1.
 	Scale float64
 }
@@ -158,7 +159,7 @@ func (d *Description) AllNICs() iter.Seq[*NIC] {
 	}
 }
 
-// DefaultStorm is the usual value of Options.Storm.
+// DefaultStorm is the default of --storm (Options.Storm).
 const DefaultStorm = 5000
 
 // Options are the settings of a lab that are not part of its Description.
@@ -172,8 +173,8 @@ type Options struct {
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
 	Storm int
-	// FrontendMemory is the maximum size, in bytes, of the files that a frontend has shared with its NIC in one
-	// connection; 0: no limit.
+	// FrontendMemory is how many bytes of memory the files that a frontend has shared with its NIC may occupy
+	// (Port.Serve); 0: no limit.
 	FrontendMemory uint64
 	// Sharing replaces dma.SharingOf (dma.Space.SetSharing); nil: SharingOf.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing

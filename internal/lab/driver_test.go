@@ -93,7 +93,7 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	}
 }
 
-// Of a gVNIC guest's GPUs, a removal makes those hotplug that are PCI devices.
+// A script's removal makes a gVNIC guest's GPU hotplug if it is a PCI device.
 func TestScriptRemovesAGPUOfADriver(t *testing.T) {
 	script := []Event{{Change: testkit.Must(ParseChange("gpu g.a remove"))(t)}}
 	for driver, want := range map[string]bool{DriverNode: false, DriverVNICGPU: true} {

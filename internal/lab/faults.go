@@ -316,7 +316,7 @@ func (l *Lab) apply(c Change) error {
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
-	for _, do := range slices.Concat(asked, after) { // asked first: they may fail
+	for _, do := range slices.Concat(asked, after) { // asked may fail
 		if err := do(l, p); err != nil {
 			return err
 		}

@@ -231,7 +231,7 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 }
 
 // Payload in the RAM of the other socket crosses the link between the sockets, if each socket's RAM has a
-// file.
+// separate file.
 func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const n = 1 << 18

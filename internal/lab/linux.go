@@ -34,7 +34,7 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 }
 
 // SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. No port
-// redirects. Host bridges forward only with DriverVNICGPU, and only if one of t forwards.
+// redirects. Host bridges forward only with DriverVNICGPU, and only if a host bridge of t forwards.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting

@@ -25,7 +25,7 @@ type Port struct {
 	Model        Model
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // that the guest should configure
-	NICOptions                // complete
+	NICOptions                // with the defaults
 	QueuePairs   int          // that the guest uses at first
 	GPUs         []*GPUMemory // that it may address, the nearest first
 	Place        string       // its name in the machine's tree; "": none
@@ -46,7 +46,7 @@ type Port struct {
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
 
-	life context.Context // ends all connections
+	life context.Context // all connections end with it
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -70,7 +70,7 @@ type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
 // Holders returns which connections of the guest hold tokens; known is false without an answer. If ctx ends
-// first, it does not ask again for muteTime.
+// first, Holders does not ask again for muteTime.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
 	if f == nil || time.Now().UnixNano() < p.mute.Load() {
@@ -134,7 +134,7 @@ func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 // Device returns the model's Device, of internal/nic/virtio or internal/nic/gve.
 func (p *Port) Device() any { return p.dev }
 
-// Space returns the memory that the NIC uses.
+// Space returns the NIC's address space for DMA.
 func (p *Port) Space() *dma.Space { return p.dev.Space() }
 
 // GPU returns the first of GPUs; nil: none.
@@ -204,7 +204,7 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until no connection is served. After Options.Farewell it ends them.
+// endServing waits until no connection is served. It ends connections that do not end by themselves.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

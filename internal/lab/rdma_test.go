@@ -212,8 +212,8 @@ func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	return driver.TxFrame{Header: h}
 }
 
-// Datagrams sent during RDMA reach their queue in order; with a queue pair the NIC takes those to RoCEv2's
-// port.
+// Datagrams sent during RDMA reach their queue in order; with a queue pair the NIC takes datagrams to
+// RoCEv2's port.
 func TestRDMABesideUDP(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
@@ -289,7 +289,7 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 	}
 }
 
-// The NIC of a guest that is gone does not respond, and nothing more is written.
+// The NIC of a guest that is gone does not respond, and nothing more is written to its GPU.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})

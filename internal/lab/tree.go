@@ -12,8 +12,8 @@ const rootComplex = "rc0"
 // Local returns a NIC's or GPU's name without the guest's name before it.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree returns the name of a NIC or GPU in the tree. Without the guest's name it gets kind, because a NIC
-// and a GPU may have the same name.
+// inTree returns the name of a NIC or GPU in the tree. A name without the guest's before it gets kind,
+// because a NIC and a GPU may have the same name.
 func (g *Guest) inTree(kind, name string) string {
 	if local := g.Local(name); local != name {
 		return local

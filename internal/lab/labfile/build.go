@@ -62,7 +62,7 @@ func (l *Lab) Lossy() bool {
 	return false
 }
 
-// MayLose reports whether a link is lossy, or a script may make it lossy; false for a nil Lab.
+// MayLose reports whether a link is lossy, or the lab has a script; false for a nil Lab.
 func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 0) }
 
 // Defaults and bounds.

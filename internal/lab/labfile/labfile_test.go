@@ -437,7 +437,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// UplinksOf returns a guest's uplinks, and those that name no guest.
+// UplinksOf returns a guest's uplinks, and uplinks that name no guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

@@ -90,8 +90,8 @@ func recovered(name string, err *error) {
 	}
 }
 
-// simple refuses tags, and files for which the YAML parser needs too much time: it reads lists and nested
-// values again for each of their parts.
+// simple refuses tags, and files for which the YAML parser needs too much time: the parser reads lists and
+// nested values again for each of their parts.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
 		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],
@@ -144,7 +144,7 @@ func (d *document) count(n ast.Node, depth int) int {
 	return sum
 }
 
-// below returns a node's children; that of an alias is its anchor's value.
+// below returns a node's children; an alias has its anchor's value as its child.
 func (d *document) below(n ast.Node) (list []ast.Node) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -180,7 +180,7 @@ func (d *document) solid(n ast.Node) ast.Node {
 	return nil
 }
 
-// entries returns the entries of a mapping, then those of mappings that it merges (<<).
+// entries returns the entries of a mapping, then the entries of mappings that it merges (<<).
 func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	switch n := d.solid(n).(type) {
 	case *ast.MappingNode:

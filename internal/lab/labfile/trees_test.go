@@ -32,7 +32,7 @@ func use() shape.Use {
 	return shape.Use{Payload: superPacket, Header: header, Buffers: 17, Wire: superPacket + n*(header+wire.EtherOverhead)}
 }
 
-// step takes links for the next event: a packet that leaves, at most 8 in flight, or arrives.
+// step takes links for the next event: a packet leaves or arrives.
 func (f *flow) step() {
 	if f.sends() <= f.receives() {
 		now := f.leaves
@@ -143,7 +143,8 @@ func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	}
 }
 
-// The negative control of rails: halving a NIC's rate halves its rail's transfers, and no others.
+// The negative control of rails: half of a NIC's rate gives half of its rail's, and leaves the others as they
+// are.
 func TestOneRailAtHalfRate(t *testing.T) {
 	const slow = 2
 	whole, _, _ := letThrough(t, testkit.Must(Load("a3-high", nil))(t).Description)

@@ -98,7 +98,7 @@ func (t *Tree) endpoint(name string) *node {
 	return n
 }
 
-// meet returns the lowest node that is both nodes or above them; nil: none.
+// meet returns the lowest node that is above both nodes or is one of them; nil: none.
 func meet(x, y *node) *node {
 	for x != y {
 		if x.depth < y.depth {

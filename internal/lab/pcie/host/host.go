@@ -26,8 +26,8 @@ type Machine struct {
 	NICs []Device
 	GPUs []Device // graphics and other accelerators
 
-	// ACSKnown reports whether the ports' configuration space could be read. A port whose space could not be
-	// read does not redirect in the tree.
+	// ACSKnown is false if a port's configuration space could not be read; that port does not redirect in the
+	// tree.
 	ACSKnown bool
 	// Hypervisor is the machine's vendor, or "a hypervisor", in a virtual machine; "": the CPU reports no
 	// hypervisor.
