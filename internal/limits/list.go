@@ -5,7 +5,7 @@ import "time"
 // knownBoot is the longest boot of a guest with Slow 1: from QEMU's start until its init reports.
 const knownBoot = 12 * time.Second
 
-// knownStart is the longest time of QEMU's start with Slow 1, to print its version.
+// knownStart is the longest time that a QEMU takes to print its version with Slow 1.
 const knownStart = 150 * time.Millisecond
 
 // Limits of QEMU and guests.
@@ -122,7 +122,8 @@ const (
 const (
 	// Broker is how long the process outside of the sandbox may take for a request.
 	Broker = Limit(5 * time.Second)
-	// LocalServer is how long a local server may take to answer, LocalClient how long a client to read it.
+	// LocalServer is how long a local server may take to answer, LocalClient how long a client may take to read
+	// the answer.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
 	// PageEnd is how long the page waits for its clients when it ends.

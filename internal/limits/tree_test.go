@@ -101,7 +101,7 @@ func TestNoTimeIsElsewhere(t *testing.T) {
 	}
 }
 
-// times returns a file's constant times as "DECLARATION: TIME", without those that only convert or round.
+// times returns a file's constant times as "DECLARATION: TIME", but not times that only convert or round.
 func times(tree *ast.File) (list []string) {
 	for _, d := range tree.Decls {
 		switch d := d.(type) {

@@ -26,7 +26,7 @@ type Config struct {
 	// Boot completes it from the hardware. Modules nil: all modules of Images.
 	Agent agent.Config
 	Files io.Reader // a user's archive; may be nil
-	// Connected gets NICs' connections; nil: the lab's ports do.
+	// Connected gets QEMU's connections to NICs; nil: the lab's ports get them.
 	Connected func(p *lab.Port, conn *net.UnixConn)
 }
 

@@ -120,7 +120,7 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	return nil
 }
 
-// busDriver is needed by virtio_net, but no dependency of it.
+// busDriver is needed by virtio_net, but is not among its dependencies.
 const busDriver = "virtio_pci"
 
 // Drivers returns the modules of interfaces for a model's NICs.
@@ -162,7 +162,7 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// complete fetches the whole kernel after err, a module that the imported one lacks.
+// complete fetches the whole kernel after err, which is about a module that the imported kernel lacks.
 func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {

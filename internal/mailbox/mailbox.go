@@ -74,7 +74,8 @@ type Request struct {
 	Tag          uint64 // increases with each request
 }
 
-// Mailbox is a GPU's mailbox. Only one goroutine may call Poll, but any the other methods, until Close.
+// Mailbox is a GPU's mailbox. Only one goroutine may call Poll; the other methods may be called concurrently
+// until Close.
 type Mailbox struct {
 	pin   *dma.Pin
 	mem   []byte

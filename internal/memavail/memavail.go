@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Enough returns an error (ENOSPC) if size bytes of memory are not available: the kernel would kill a process
-// instead. root is "/", or a directory with proc and sys.
+// Enough returns an error (ENOSPC) if size bytes of memory are not available. root is "/", or a directory
+// with proc and sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {

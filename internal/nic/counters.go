@@ -80,7 +80,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes counts n bytes of s for a GPU; those of a third GPU count for the second.
+// gpuBytes counts n bytes of s for a GPU; bytes in a third GPU count for the second.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
@@ -94,7 +94,7 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	}
 }
 
-// nodeBytes counts n bytes for a NUMA node; -1: unknown. Those of a third node count for the second.
+// nodeBytes counts n bytes for a NUMA node; -1: unknown. Bytes on a third node count for the second.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch slot := int32(node + 1); {
 	case slot == 0:

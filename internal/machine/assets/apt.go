@@ -174,8 +174,8 @@ var (
 	errTorn    = errors.New("the mirror's copy is not whole")   // files of different days, or missing ones
 )
 
-// aptError classifies an error of apt by its messages, because the exit status does not. To others it only
-// adds what.
+// aptError classifies an error of apt by its messages, because the exit status does not distinguish causes.
+// To other errors it only adds what.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {

@@ -32,7 +32,7 @@ type Bundle struct {
 	Packages []string // the first one's version is the tree's
 	Leave    []string // packages that are not installed although others need them
 	Only     []string // if not nil, only Packages and these are installed
-	Suites   []string // suites to search, best first; nil: those of versions.lock
+	Suites   []string // suites to search, best first; nil: the suites of versions.lock
 	Want     string   // preferred version; "": the first suite's
 	// Build processes the unpacked tree; may be nil.
 	Build func(ctx context.Context, root string) error

@@ -114,7 +114,7 @@ type resolved map[string]*tree
 
 type tree struct {
 	Dir      string    `json:"dir"`     // relative to the cache
-	Version  string    `json:"version"` // Bundle.isMain
+	Version  string    `json:"version"` // of the main package (Bundle.isMain)
 	Suite    string    `json:"suite"`
 	Fetched  time.Time `json:"fetched"`
 	Disk     int64     `json:"disk"` // bytes

@@ -93,8 +93,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU returns the QEMU that the user names, else that of PATH; Args nil: none. note is why that of PATH
-// cannot be used.
+// hostQEMU returns the QEMU that the user names, else the QEMU in PATH; Args nil: none. note is why the QEMU
+// in PATH cannot be used.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin, /sbin, /lib and /lib64 of a tree of packages into its /usr, as on Debian; no package
-// contains these links. It fails if one of the four is a directory.
+// MergeUsr links /bin, /sbin, /lib and /lib64 of a tree of packages into its /usr, as on Debian. It fails if
+// one of the four is a directory.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -54,8 +54,8 @@ func CompilePython(ctx context.Context, root string) error {
 }
 
 // RunByOwnLoader makes the programs below directories (patterns) of a tree of packages run with the tree's
-// loader and libraries. A script replaces each program, because compilers call programs by path. It also
-// calls MergeUsr.
+// loader and libraries. A script replaces each program, because compilers call programs by path.
+// RunByOwnLoader also calls MergeUsr.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
 	for _, pattern := range dirs {
@@ -132,7 +132,7 @@ func Squash(ctx context.Context, program, files []string, image string, level in
 	args := slices.Concat(program[1:], files, []string{image, "-all-root", "-comp", "zstd", "-Xcompression-level",
 		strconv.Itoa(level), "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0"},
 		options)
-	// mksquashfs refuses this variable beside the options.
+	// mksquashfs refuses this variable beside its options for times.
 	c := proc.Command{Dir: filepath.Dir(image), Unset: []string{"SOURCE_DATE_EPOCH"}}
 	_, err := c.Run(ctx, program[0], args...)
 	return err

@@ -69,7 +69,7 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.packages(suite, validUntil, fakeKernel(version)...)
 }
 
-// packages puts packages into a suite. validUntil is that of its Release file; zero: none.
+// packages puts packages into a suite. validUntil is the expiry of its Release file; zero: none.
 func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
 	m.t.Helper()
 	var index strings.Builder
@@ -129,7 +129,7 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
-// A suite whose mirror is out of date or incomplete only causes a note.
+// A suite whose mirror is out of date or incomplete is skipped, with a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	needsApt(t)
 	newest, other := lock.Suites[0], lock.Suites[1]
@@ -203,7 +203,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// Other versions than the tested ones are used, and named once.
+// Versions other than the tested ones are used, and named once.
 func TestNewerVersionsAreSaidOnce(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// debianKeyrings are the keys of Debian's package debian-archive-keyring.
+// debianKeyrings are paths of the keyring of Debian's package debian-archive-keyring.
 var debianKeyrings = []string{
 	"/usr/share/keyrings/debian-archive-keyring.gpg",
 	"/usr/share/keyrings/debian-archive-keyring.pgp",

@@ -28,7 +28,7 @@ type Fact struct {
 	OK    bool   `json:"ok"`   // State is Good
 	State State  `json:"state"`
 	Value string `json:"value"`
-	Fix   string `json:"fix,omitempty"` // unless State is Good
+	Fix   string `json:"fix,omitempty"` // advice; "": none
 }
 
 // NewFact makes a fact, without the advice if s is Good.

@@ -84,8 +84,7 @@ func treeKey(version string, list []Package) string {
 	return strings.NewReplacer(":", "_", "/", "_").Replace(version) + "-" + hex.EncodeToString(sum[:6])
 }
 
-// Libraries is the directory of libraries in a tree of packages, Loader glibc's loader there: the tree's
-// programs run with them on a machine with any libc.
+// Libraries is the directory of libraries in a tree of packages, Loader the path of its glibc's loader.
 const (
 	Libraries = "usr/lib/x86_64-linux-gnu"
 	Loader    = Libraries + "/ld-linux-x86-64.so.2"

@@ -103,7 +103,8 @@ func vmlinux(w io.Writer, image []byte) error {
 	return nil
 }
 
-// decompressor supports zstd, xz and gzip, whose last word is the unpacked size.
+// decompressor supports zstd, xz and gzip. The unpacked size at the end is part of gzip's format, and follows
+// the others.
 func decompressor(packed []byte) (io.Reader, error) {
 	switch r := bytes.NewReader(packed[:len(packed)-4]); {
 	case bytes.HasPrefix(packed, []byte{0x1f, 0x8b}):

@@ -24,8 +24,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Images fetches QEMU and a kernel for NICs of these models, and builds the initramfs of o; without modules
-// in o, with those of the models. All is released when the test ends.
+// Images fetches QEMU and a kernel for NICs of these models, and builds the initramfs of o, with the models'
+// modules if o has none. It releases them when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()
 	boots(t)
@@ -94,7 +94,7 @@ type Guest struct {
 
 var booted atomic.Int32
 
-// Booted returns how many guests this process has tried to boot, with those of Count.
+// Booted returns how many guests this process has tried to boot, and the guests of Count.
 func Booted() int { return int(booted.Load()) }
 
 // Count counts guests that a program boots for a test.

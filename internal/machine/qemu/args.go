@@ -104,7 +104,7 @@ func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	return MemoryFile(id, size, f.path(ram[i]))
 }
 
-// inherited are files of a machine.
+// inherited are the files that QEMU inherits, and its sandbox.
 type inherited struct {
 	ram      []*os.File // of Machine.RAM
 	initrd   *os.File
@@ -227,7 +227,7 @@ func (c *Config) MachineArgs() ([]string, error) {
 // contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args returns the device's arguments. f may be nil with a Path. on is of Config.on.
+// args returns the device's arguments. f may be nil with a Path. on is a result of Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}

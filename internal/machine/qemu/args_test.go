@@ -243,7 +243,7 @@ func TestArgumentsOfDisks(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
-// Only emulated, several or unknown CPUs need another clock.
+// Several CPUs need another clock if they are emulated, or may be.
 func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 	for _, c := range []struct {
 		cpus  int

@@ -68,7 +68,7 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; a silent guest's by SIGKILL.
+// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent at once by SIGKILL.
 func (m *Machine) end() {
 	if m.cause == ErrSilent { // QMP may not react
 		m.child.End(0)
@@ -253,9 +253,9 @@ var (
 // RunError is the error of a failed run.
 type RunError struct {
 	Name    string // of the machine
-	Err     error  // one of the errors above, or a context's, perhaps wrapped
+	Err     error  // one of the errors above, perhaps wrapped, or a context's
 	Detail  string
-	Console []string // last lines; after a panic those with its cause
+	Console []string // last lines; after a panic the lines with its cause
 	Stderr  []string // QEMU's last lines
 	// KVM may be the cause: the guest may run with TCG.
 	KVM bool

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// firstToSpeak is the one of several connections on which the guest sends first; the others are closed.
-// Writes fail before.
+// firstToSpeak is the one of several connections on which the guest sends first; the others are closed. Until
+// then writes fail.
 type firstToSpeak struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when conn, first and err are set
@@ -15,7 +15,7 @@ type firstToSpeak struct {
 	mu    sync.Mutex
 	left  int // under mu: may still be picked
 	conn  net.Conn
-	first []byte // read from it before; for the reader
+	first []byte // data read from conn, not yet returned by Read
 	err   error  // all ended without data
 }
 

@@ -31,7 +31,7 @@ type driverOf struct {
 	module string // name
 	option string // of the kernel
 	text   string // in a kernel with the driver built in
-	// Symbols that a driver imports which is new enough for the NIC, and for device memory.
+	// A driver that imports needs is new enough for the NIC, one that imports devmemNeeds for device memory TCP.
 	needs, devmemNeeds string
 	old, devmemOld     string   // what it lacks otherwise
 	oldest             string   // release, for built-in drivers
@@ -207,7 +207,7 @@ func readConfig(k assets.Kernel) kernelConfig {
 	return kernelConfig{}
 }
 
-// lacks returns an error with the options that are not built in: no module is loaded before init.
+// lacks returns an error with the options that are not built in.
 func (c *kernelConfig) lacks(options []string) error {
 	var list []string
 	for _, o := range options {

@@ -31,7 +31,7 @@ import (
 type GPU struct {
 	File *os.File // shared; the caller closes it
 	Size uint64   // BAR: a power of two; node: a multiple of 2 MiB
-	// Node makes it a NUMA node without CPUs, after those of guest RAM: node 0, or a Tree's sockets.
+	// Node makes it a NUMA node without CPUs. The nodes of guest RAM come first: node 0, or a Tree's sockets.
 	Node    bool
 	Place   string // in Config.Tree
 	Hotplug bool   // UnplugGPU can remove it; needs a Place, and no Node
@@ -43,9 +43,9 @@ type Netdev struct {
 	// Connected receives, and then owns, QEMU's connection. A goroutine calls it once; it must not wait for the
 	// guest.
 	Connected func(conn *net.UnixConn)
-	Path      string // of the backend's socket; QEMU reconnects (vfio-user: not)
+	Path      string // of the backend's socket; with vhost-user QEMU reconnects
 	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
-	VFIOUser  bool   // needs QEMU 10.1; of the fields below only Place is used
+	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
 	Place     string // in Config.Tree
 	Hotplug   bool   // UnplugNIC can remove it; needs a Place
 

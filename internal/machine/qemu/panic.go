@@ -48,7 +48,7 @@ var (
 	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |` +
 		`UBSAN: |general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
 		`INFO: (rcu_|task ))`)
-	// place matches lines with the error's place; frame those of the trace, without guesses ("? f").
+	// place matches lines with the error's place, frame the lines of a trace without guesses ("? f").
 	place = regexp.MustCompile(`^(RIP: |pc : |lr : |#PF: |CPU: |Workqueue: |Call [Tt]race:)`)
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )

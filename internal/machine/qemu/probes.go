@@ -22,7 +22,7 @@ const probesFile = "kvm.json"
 // maxProbes is how many results are kept.
 const maxProbes = 8
 
-// probed is the result of a guest with KVM, for this boot of the machine.
+// probed is the result of a guest with KVM during one boot of the host (BootID).
 type probed struct {
 	probeKey
 	OK      bool      `json:"ok"`
@@ -64,7 +64,7 @@ type record struct {
 }
 
 // Record returns a line for Keep if KVM, chosen by AccelAuto, has stopped the guest; else "". Another process
-// may call Keep, as this one may not write to the cache any more.
+// may call Keep, if this one may not write to the cache.
 func (e *RunError) Record() string {
 	if e.record == nil {
 		return ""
@@ -81,7 +81,8 @@ func Keep(line string) {
 	}
 }
 
-// readProbes reads a cache's results; unreadable: none. Those without a time are an older vnic's.
+// readProbes reads a cache's results; unreadable: none. It omits results without a time, which an older vnic
+// wrote.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`
@@ -142,7 +143,8 @@ func (l probes) save(dir string) {
 // one (Linux Documentation/admin-guide/kernel-parameters.txt; the last loglevel counts).
 const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
-// probe boots a guest under KVM until init. It fails soon without output. err has nothing to do with KVM.
+// probe boots a guest under KVM until init. It fails soon without output. err is an error that has nothing to
+// do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	p := &probed{probeKey: keyOf(r.QEMU, r.Kernel), Fetched: r.Kernel.Source == assets.SourceCache, At: time.Now().UTC()}
 	var initrd io.ReadCloser
@@ -202,8 +204,8 @@ func (p *probed) fail(e *RunError) {
 	p.Console = e.Console
 }
 
-// startSlow raises limits by how slowly a QEMU starts, and returns the factor. The second start reads nothing
-// from disk.
+// startSlow raises limits by how slowly a QEMU starts, and returns the factor. Only the second start counts,
+// because the first may read QEMU from disk.
 func startSlow(ctx context.Context, q assets.Binary) float64 {
 	slow := limits.Slow()
 	var took time.Duration

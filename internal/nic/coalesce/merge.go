@@ -44,7 +44,7 @@ func Possible(m *splitter.Meta, payload uint32) bool {
 }
 
 // Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or partial with the
-// value that a segmenter would write. sum is that of the payload (splitter.Sum), if NeedsSum.
+// value that a segmenter would write. sum is the payload's sum (splitter.Sum), if NeedsSum.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
@@ -129,7 +129,8 @@ func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
 }
 
-// sameHeader reports whether hdr and the first header agree where segments must. Both have the same parts.
+// sameHeader reports whether hdr and the first header agree where segments must. The two headers have the
+// same offsets and lengths.
 func (g *Merge) sameHeader(hdr []byte) bool {
 	h := &g.meta.Headers
 	a, b := g.hdr, hdr

@@ -20,7 +20,7 @@ type compiler struct {
 	name string
 }
 
-// programs are those that a build needs besides a compiler.
+// programs are required for a build, besides a compiler.
 var programs = []string{"make", "ld", "strip"}
 
 // findCompiler returns this machine's compiler, $CC or gcc; nil if a program is missing or does not work.
@@ -46,7 +46,7 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	return c
 }
 
-// temporary makes compilers write temporary files into work, which is removed even after a kill.
+// temporary makes compilers write temporary files into work.
 func temporary(work string) []string { return []string{"TMPDIR=" + work} }
 
 // works reports whether the compiler accepts these options.

@@ -22,8 +22,8 @@ type headers struct {
 	tree    *assets.Tree // of bundle, once fetched
 }
 
-// ownHeaders returns the headers that the user names, or those to which the modules of the user's kernel
-// link; nil: none.
+// ownHeaders returns the headers that the user names, or the headers to which the modules of the user's
+// kernel link; nil: none.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
@@ -94,7 +94,7 @@ func packages(release string) (names []string, base string, ok bool) {
 	return []string{"linux-headers-" + release, "linux-headers-" + m[1] + "-common", "linux-kbuild-" + m[1]}, m[1], true
 }
 
-// libraries are those of linux-kbuild's programs, in all suites.
+// libraries are the packages of the libraries of linux-kbuild's programs, with their names in all suites.
 var libraries = []string{"libc6", "libelf1t64", "libelf1", "zlib1g", "libzstd1"}
 
 // debianVersion matches a package version in a kernel's banner.
@@ -143,7 +143,7 @@ func machineSuite(file string) string {
 	return ""
 }
 
-// fetched adds the error lacking and advice to an error of a fetch, unless it was cancelled.
+// fetched adds the error lacking and advice to an error of a fetch, unless the fetch was cancelled.
 func (o *Options) fetched(err, lacking error, fix string) error {
 	var known *assets.Missing
 	switch {

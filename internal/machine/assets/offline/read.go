@@ -103,7 +103,7 @@ func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	return h.Size, nil
 }
 
-// verify calls use to read the next member, which must be f.
+// verify calls use with the content of the next member, which must be f.
 func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	size, err := next(t, f.Path, MaxFile)
 	switch {
@@ -126,7 +126,7 @@ func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	return nil
 }
 
-// source keeps read errors apart from those of its user.
+// source keeps errors of r apart from errors of the function that reads from it.
 type source struct {
 	r   io.Reader
 	err error

@@ -17,13 +17,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is zstd's, which a reader keeps in memory.
+// window is zstd's window in bytes, which a reader keeps in memory.
 const window = 32 << 20
 
 // Source opens a file by its path in the archive.
 type Source func(path string) (fs.File, error)
 
-// Write makes an archive of the program and of files, the same for the same input, in memory.
+// Write returns an archive of the program and of the files at paths. Equal inputs give equal archives.
 func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source) ([]byte, error) {
 	m.Format = Format
 	m.Program = File{Path: Program, Exec: true}

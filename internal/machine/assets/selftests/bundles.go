@@ -21,7 +21,7 @@ func rootBundle(kernel string) assets.Bundle {
 		Build: finishRoot, Mark: ".vnic-root-1", Needs: []string{assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
 }
 
-// finishRoot does what dpkg and maintainer scripts would have done.
+// finishRoot merges /usr and compiles Python's modules, in place of maintainer scripts.
 func finishRoot(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err

@@ -2,8 +2,8 @@
 // (tools/testing/selftests/drivers/net and drivers/net/hw):
 //
 //   - root: a Debian system with what the tests need, unpacked without maintainer scripts (bundles.go);
-//   - tests: the tests, built and installed by the kernel's own Makefiles, without patches and, on request,
-//     with those of patches/;
+//   - tests: the tests, built and installed by the kernel's own Makefiles, without patches; on request a
+//     second image, with the patches of patches/;
 //   - changed: a user's files that replace the tests';
 //   - modules: the modules of the guest's kernel, with their dependencies.
 //

@@ -192,7 +192,7 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		return "", &assets.Missing{What: "kernel " + k.Version, Err: errors.New("its modules are not known"),
 			Fix: "give their directory by --modules"}
 	}
-	// A tree's name identifies it.
+	// The name of a tree in the cache identifies it.
 	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
 	if !ours {
 		var err error

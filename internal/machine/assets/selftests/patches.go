@@ -62,7 +62,7 @@ func (s patchSeries) id() string {
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
 // apply applies the first version of each patch that applies. It returns the names of patches that do not
-// apply, and of those that depend on them.
+// apply, and of patches that depend on them.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
 		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })
@@ -112,8 +112,8 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	return false, nil
 }
 
-// imports are modules and helper programs, with the programs that use them, without the library that all
-// programs import.
+// imports maps modules and helper programs to the programs that use them. The library that all programs
+// import is not in it.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},

@@ -199,7 +199,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	}
 }
 
-// Patches that use the additions of one that does not apply are left, too.
+// Patches that use additions of a patch that does not apply are left, too.
 func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 	s := patchSeries{
 		{Name: "1", Text: oneLine("lib", "lib", "    from .helper import helper")},

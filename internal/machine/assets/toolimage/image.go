@@ -75,8 +75,8 @@ func (s Set) bundle(kernel string) assets.Bundle {
 		Needs: []string{imageFile, programsFile}}
 }
 
-// Fetch finds the image of a non-empty set in the cache, or makes it. kernel, which may be "", is the version
-// to which ethtool's should be near. Before a download it calls downloading, which may be nil. The caller
+// Fetch finds the image of a non-empty set in the cache, or makes it. kernel is the version to which
+// ethtool's should be near; "": any. Before a download it calls downloading, which may be nil. The caller
 // closes the image. assets.ErrNoPackage: the archive lacks a package.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
@@ -125,7 +125,7 @@ func build(ctx context.Context, root string, packages []string) error {
 	return os.WriteFile(filepath.Join(root, programsFile), []byte(text.String()), 0o644)
 }
 
-// programDirs are the directories of programs; the first one with a name counts.
+// programDirs are the directories of programs; of programs with the same name the first directory's counts.
 var programDirs = []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/games"}
 
 // programs lists a tree's programs, without links out of it.

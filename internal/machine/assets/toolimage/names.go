@@ -21,7 +21,7 @@ const (
 	MaxName  = 64
 )
 
-// groups are the packages for a word. The first one of net has the kernel's version.
+// groups are the packages for a word.
 var groups = map[string][]string{
 	// u-root's ping has no -c1.
 	Net:    {"ethtool", "tcpdump", "iperf3", "iputils-ping"},
