@@ -36,7 +36,7 @@ type Window struct {
 	gpu     int
 	fd      int      // a memfd, if driver is nil
 	mem     []byte   // the mapping
-	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil: page i itself
+	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil with a driver
 	extents []Extent
 	driver  *gpudriver.File // nil: memory of a node
 	base    uint64          // offset of mem in the driver's memory
@@ -72,7 +72,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf requires these seals.
+	// udmabuf requires F_SEAL_SHRINK.
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}

@@ -182,8 +182,8 @@ type Options struct {
 	Note func(port, text string)
 }
 
-// Service opens something else on the switch, such as a gateway or a capture. Open calls it when
-// all ports exist, and Close closes the services, the last one first, before the ports.
+// Service opens something else on the switch, such as a gateway or a capture. Open calls it when all ports
+// exist, and Close closes the services, the last one first.
 type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500

@@ -19,7 +19,7 @@ import (
 )
 
 // Lab is the NICs and GPUs of guests, and the switch that connects the NICs. Its methods may be called
-// concurrently, Close only once.
+// concurrently, but Close only once, after the other calls.
 type Lab struct {
 	desc     Description // complete
 	opt      Options

@@ -22,7 +22,7 @@ type Edge struct {
 	shape *shape.Edge // nil without a rate
 }
 
-// Busy returns for how many nanoseconds packets have occupied the edge; 0 without a rate.
+// Busy returns for how many nanoseconds packets have reserved the edge; 0 without a rate.
 func (e *Edge) Busy() int64 {
 	if e.shape == nil {
 		return 0
@@ -313,7 +313,7 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 }
 
 // Carry adds to each edge the bytes that the port's queues and engines have moved over it. While packets
-// pass, the payload may be less than the true number.
+// pass, the numbers may not match each other.
 func (p *Port) Carry(to map[*Edge]Carried) {
 	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)

@@ -49,7 +49,7 @@ type Model struct {
 
 // hardware is what a nic.Config does not have.
 type hardware struct {
-	slot       pcie.Link // zero: on the root complex
+	slot       pcie.Link // zero: the guest has no sockets
 	timestamps bool
 }
 

@@ -138,7 +138,7 @@ func (m *Mailbox) Alive() bool { return m.word(0) == magic }
 func (m *Mailbox) Lost() uint32 { return m.word(atLost) }
 
 // Poll calls f for each request that is new, and again for one that the guest has given up since. f may call
-// Done and Free. Without Alive there are none.
+// Done and Free. Without Alive it calls f for none.
 func (m *Mailbox) Poll(f func(Request)) {
 	if !m.Alive() {
 		return
@@ -163,8 +163,8 @@ func (m *Mailbox) Poll(f func(Request)) {
 	}
 }
 
-// Done tells the guest that the NIC has released a request's pages. false: it does not wait; take the region
-// from the NIC, and Free the slot.
+// Done tells the guest that the NIC has released a request's pages. false: the guest does not wait; take the
+// region from the NIC, and Free the slot.
 func (m *Mailbox) Done(slot int) bool {
 	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], asked, done)
 }
@@ -174,7 +174,7 @@ func (m *Mailbox) Free(slot int) bool {
 	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], givenUp, free)
 }
 
-// Close unpins the memory, once.
+// Close unpins the memory. It may be called only once.
 func (m *Mailbox) Close() {
 	m.pin.Close()
 	m.mem = nil

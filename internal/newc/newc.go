@@ -26,7 +26,7 @@ var ErrBadFile = errors.New("no file for an initramfs")
 
 // File is a file of an archive, of root and without a time.
 type File struct {
-	Name   string // without slashes at its beginning
+	Name   string // slashes at its beginning are dropped
 	Mode   uint32 // type and permissions (inode(7))
 	RMajor uint32 // of a device node
 	RMinor uint32

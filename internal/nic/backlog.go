@@ -11,9 +11,9 @@ import (
 // maxBacklog bounds the waiting frames of the control channel.
 const maxBacklog = 32
 
-// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. A goroutine of
-// its own puts them there when Wake was called, because the interrupt may block. The queue's lock may be held
-// when mu is taken, not the other way round.
+// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. Goroutines put
+// them there later, because the interrupt may block. The queue's lock may be held when mu is taken, not the
+// other way round.
 type replyBacklog struct {
 	port   *Port
 	copier *dma.Copier // for flush
@@ -59,8 +59,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until the backlog is empty or buffers are lacking; then Wake starts the
-// next one.
+// flush puts frames into the queue until the backlog is empty, or buffers are lacking and Wake will start it
+// again.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
@@ -119,7 +119,7 @@ func (b *replyBacklog) clear() {
 	b.frames = nil
 }
 
-// close clears the backlog and waits for its goroutine.
+// close clears the backlog and waits for its goroutines.
 func (b *replyBacklog) close() {
 	b.clear()
 	b.mu.Lock()

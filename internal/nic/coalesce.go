@@ -22,9 +22,9 @@ const (
 type merger struct {
 	limits wire.Limits // of the driver
 	holds  bool        // merges outlive their batch
-	open   []merge     // the first n are in use
-	n      int         // oldest first
-	next   []int32     // by packet of the batch: the next one of its merge
+	open   []merge     // the first n are in use, the oldest first
+	n      int
+	next   []int32 // by packet of the batch: the next one of its merge
 	pkt    wire.Packet
 	hdr    [splitter.MaxHeader]byte
 	store  *store // for merges that outlive their batch; made when needed
@@ -87,7 +87,7 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 		m.finish(d, rq, batch)
 		return false
 	}
-	if m.holds && d.blocked.waitFor(r) != nil { // a packet of its flow waits
+	if m.holds && d.blocked.waitFor(r) != nil { // a packet that it must not overtake waits
 		return false
 	}
 	possible := m.possible(d, pkt, r)

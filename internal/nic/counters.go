@@ -121,7 +121,7 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	}
 }
 
-// placed adds the GPUs of w, its bytes beyond the first GPU and its segments to t.
+// placed adds to t the GPUs of w, its bytes beyond the first GPU and its number of segments.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {
@@ -136,8 +136,8 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta to c and clears it. It uses no atomic stores: readers of c take the lock that the
-// caller holds.
+// addTo adds the delta to c and clears it. It needs no atomic stores to c: readers of c take the lock that
+// the caller holds.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
 		c.Packets += t.packets

@@ -127,9 +127,9 @@ type delivery struct {
 	gate    gate
 }
 
-// fill puts the packets at the start of batch that go to queue r.q there, or makes them Busy, and returns
-// their number. It stops at a packet that may overtake a merge on another queue. r is the route of the first
-// packet, and then of the next one. call: the caller must call q.Call.
+// fill decides on the packets at the start of batch that go to queue r.q, and returns their number. It stops
+// at a packet that may overtake a merge on another queue. r is the route of the first packet, and then of the
+// next one. call: the caller must call q.Call.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -181,7 +181,7 @@ func (rq *rxQueue) counters() control.DirCounters {
 	return rq.in
 }
 
-// one puts a packet into the queue, or makes it Busy.
+// one puts a packet into the queue, or drops it, or makes it Busy.
 func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 	if wait := d.blocked.waitFor(r); wait != nil {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}

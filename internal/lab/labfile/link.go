@@ -13,7 +13,7 @@ import (
 // Link is a NIC's link to the switch.
 type Link struct {
 	nic  string            // as a.nic0
-	text map[string]string // values of the given impairments by their keys
+	text map[string]string // values of impairments by their keys
 }
 
 // linkType is a struct type with the keys of a link: "of", and one for each of lab.Impairments.

@@ -58,7 +58,7 @@ type Uplinked struct {
 	Of string // the guest on whose host it is; "": every host
 }
 
-// UplinksOf returns the uplinks of the host that runs this guest; "": those without a guest.
+// UplinksOf returns the uplinks of the host that runs this guest; "": the uplinks without a guest.
 func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	for _, u := range l.Uplinks {
 		if u.Of == "" || u.Of == guest {

@@ -88,7 +88,7 @@ func (t *Tree) place(name string) *node {
 	return n
 }
 
-// climb returns the edges from a node up to top; descend those from top down to a node.
+// climb returns the edges from a node up to top.
 func climb(n, top *node) (edges []Edge) {
 	for ; n != top; n = n.above {
 		edges = append(edges, Edge{Kind: Up, Node: n.Name})

@@ -175,7 +175,7 @@ var (
 )
 
 // aptError classifies an error of apt by its messages, because the exit status does not distinguish causes.
-// To other errors it only adds what.
+// An error that is no *proc.ToolError is returned unchanged.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {

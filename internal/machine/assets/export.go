@@ -164,7 +164,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// partialKey returns a partial tree's name: a hash of its packages and files.
+// partialKey returns a partial tree's name, from its version, and a hash of its packages and files.
 func partialKey(t *tree, names []string) string {
 	list := slices.Clone(t.Packages)
 	for _, n := range names {
@@ -176,8 +176,8 @@ func partialKey(t *tree, names []string) string {
 // maxProgram bounds the program's size.
 const maxProgram = 512 << 20
 
-// stripped returns an ELF program without what follows its loaded segments, which relies on Go's linker.
-// Files that are no valid 64-bit little-endian ELF are returned whole.
+// stripped returns an ELF program without what follows its segments, which Go's linker allows. Files that are
+// no valid 64-bit little-endian ELF are returned whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {

@@ -70,7 +70,7 @@ func CheckVersion(version, oldest string) error {
 		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 }
 
-// checkQEMU returns the QEMU at path, and an error if it is older than oldest.
+// checkQEMU returns the QEMU at path, and an error if it does not run or is older than oldest.
 func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error

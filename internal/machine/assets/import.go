@@ -41,8 +41,8 @@ type Imported struct {
 	Trees []string `json:"trees"` // as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache. It replaces no existing files, and after an error the cache's
-// current trees are unchanged. It runs the archive's QEMU once.
+// Import reads an archive into the cache. It replaces no tree, and after an error the cache's current trees
+// are unchanged. It runs the archive's QEMU to check it.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {

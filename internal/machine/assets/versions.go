@@ -109,7 +109,8 @@ func older(version, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-// distance orders versions by their distance from want: by major, minor, then patch; a newer one is nearer.
+// distance returns v's distance from want, for slices.Compare: by major, minor, then patch; a newer version
+// is nearer.
 func distance(v, want string) (d [4]int) {
 	a, b := numbers(v), numbers(want)
 	for i := range a {

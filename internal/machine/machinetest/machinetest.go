@@ -94,7 +94,7 @@ type Guest struct {
 
 var booted atomic.Int32
 
-// Booted returns how many guests this process has tried to boot, and the guests of Count.
+// Booted returns how many guests this process has tried to boot, plus the numbers given to Count.
 func Booted() int { return int(booted.Load()) }
 
 // Count counts guests that a program boots for a test.

@@ -104,7 +104,8 @@ func oneOf(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// named matches text that may name a file or a person: after "given:", quoted, with a slash, or user@host.
+// named matches text that may name a file or a person: after "given:", quoted with a dot or a slash, with a
+// slash, or user@host.
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
 // unnamed matches words with a slash that name no file.

@@ -16,7 +16,7 @@ type firstToSpeak struct {
 	left  int // under mu: may still be picked
 	conn  net.Conn
 	first []byte // data read from conn, not yet returned by Read
-	err   error  // all ended without data
+	err   error  // of the first read from conn
 }
 
 func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {

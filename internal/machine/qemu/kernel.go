@@ -39,7 +39,7 @@ type driverOf struct {
 	options            []string // for device memory TCP
 }
 
-// gve's are from modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
+// The symbols for gve are from modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
 var drivers = map[string]driverOf{
 	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.",
 		programs: "uio_pci_generic"},
@@ -130,8 +130,8 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 	return fmt.Errorf("its %s is %w for device memory TCP: %s", d.module, errTooOld, d.devmemOld)
 }
 
-// builtIn returns an error if the driver is not built in, by configuration or image. If neither shows it, the
-// driver counts as built in.
+// builtIn returns an error if the driver is not built in, by configuration or image. If neither can be read,
+// the driver counts as built in.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {

@@ -43,7 +43,7 @@ type Netdev struct {
 	// Connected receives, and then owns, QEMU's connection. A goroutine calls it once; it must not wait for the
 	// guest.
 	Connected func(conn *net.UnixConn)
-	Path      string // of the backend's socket; with vhost-user QEMU reconnects
+	Path      string // of the backend's socket
 	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
 	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
 	Place     string // in Config.Tree

@@ -94,8 +94,8 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find returns the result for a key, or nil. A failure with another kernel applies if that one is known to
-// boot, or if two failed.
+// find returns the result for a key, or nil. A failure of the same QEMU with another kernel applies if that
+// kernel is known to boot, or if two failed.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -127,14 +127,14 @@ func (l probes) last(key probeKey) *probed {
 	return nil
 }
 
-// with returns the results with p, without older ones of its key or of earlier boots.
+// with returns the results with p, without older results of its key and without results of earlier boots.
 func (l probes) with(p probed) probes {
 	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
 	l = append(l, p)
 	return l[max(0, len(l)-maxProbes):]
 }
 
-// save writes the results; without them KVM is only probed again.
+// save writes the results. It ignores errors: KVM is then probed again.
 func (l probes) save(dir string) {
 	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
 }

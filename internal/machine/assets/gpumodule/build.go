@@ -91,8 +91,8 @@ func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string)
 	return o.missing(fmt.Errorf("%w by %s: %s", why, c.name, logOf(path)), "boot another kernel (--kernel)")
 }
 
-// wrapper returns a script for the compiler. For compilers before GCC 14 it replaces an option of the
-// kernel's configuration by an older one.
+// wrapper returns a script for the compiler. If the compiler lacks -fmin-function-alignment (GCC 14), the
+// script replaces that option by an older one.
 func (c *compiler) wrapper(ctx context.Context, work string) string {
 	older := ""
 	if !c.works(ctx, work, "-fmin-function-alignment=16") {

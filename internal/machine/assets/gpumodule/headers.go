@@ -81,7 +81,7 @@ func (h *headers) each(part func(name string, content []byte)) error {
 	return nil
 }
 
-// flavors matches releases of Debian's kernels; the group is that of the common headers.
+// flavors matches releases of Debian's kernels; the group is the release in the common headers' name.
 var flavors = regexp.MustCompile(`^(\d+\.\d.*?)(?:-cloud)?-amd64$`)
 
 // packages returns the packages with a Debian kernel's headers; base is the common part of their names.
