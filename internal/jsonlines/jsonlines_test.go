@@ -40,7 +40,7 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A line that is too long, also without an end, is an error as soon as it exceeds the limit. The next line can be read.
+// A line that is too long is an error, and the next line can be read.
 func TestLongLinesAreSkipped(t *testing.T) {
 	r := NewReader(strings.NewReader(strings.Repeat("x", 100*maxLine)+"\n{\"id\":1}\n{\"id\":2}"), protocol)
 	testkit.ErrorIs(t, testkit.Err(r.Next()), ErrTooLong)
@@ -56,7 +56,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// never is a reader that fails the test when it is read.
+// never fails the test when it is read.
 type never struct{ t *testing.T }
 
 func (n never) Read([]byte) (int, error) {
@@ -64,8 +64,7 @@ func (n never) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Each end refuses all messages of an end with another version of the protocol, and no message of an end with the same
-// version, also of another vnic.
+// Messages of another protocol version are refused.
 func TestFirstMessageDecides(t *testing.T) {
 	for first, want := range map[string]string{
 		`{"id":1,"hello":{"protocol":2,"vnic":"other"}}`: "",
@@ -89,7 +88,6 @@ func TestFirstMessageDecides(t *testing.T) {
 	}
 }
 
-// Instead of an answer that is too long, an end sends an error.
 func TestAnswerThatIsTooLong(t *testing.T) {
 	var b strings.Builder
 	w := NewWriter(&b, 2, maxLine)
@@ -101,8 +99,7 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// A message that was decoded from any line has the same id, event, operation and cancellation after it is encoded and
-// decoded again.
+// A decoded message keeps its id, event, operation and cancellation when it is encoded and decoded again.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"id\":1,\"ok\":null}\n\n{\"event\":\"boot\"}\r\n"))
 	f.Add([]byte("{\"id\":1,\"error\":\"x\",\"progress\":[1]}\nhalf"))

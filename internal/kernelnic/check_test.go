@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nicOfBuffers is a NIC's control channel that registers and unregisters buffers.
 type nicOfBuffers struct {
 	control.Handler
 	client     *control.Client
@@ -30,13 +29,12 @@ func (h *nicOfBuffers) UnregisterBuffer(uint32) error {
 	return nil
 }
 
-// Send implements control.Sender: the reply arrives before Send returns.
 func (h *nicOfBuffers) Send(frame []byte) error {
 	h.client.Receive(h.dispatcher.Handle(frame, make([]byte, control.MaxFrame)))
 	return nil
 }
 
-// poisoner is a GPU that poisons the CPU's mapping of a window, displaced by wrong bytes.
+// poisoner is a GPU that writes to the CPU's mapping of a window, displaced by wrong bytes.
 type poisoner struct {
 	w     *Window
 	wrong uint64
@@ -52,8 +50,8 @@ func (p *poisoner) RunJob(_ context.Context, j control.Job) (control.JobStatus, 
 	return control.JobStatus{State: control.JobDone}, nil
 }
 
-// The check of a window finds memory that is not where the NIC reports it, and leaves no mark in memory that is:
-// programs get it zeroed (package gpusocket).
+// The check of a window finds memory that is not where the NIC reports it, and leaves no mark in memory that
+// is.
 func TestCheckOfAWindowClearsItsMarks(t *testing.T) {
 	h := &nicOfBuffers{}
 	h.client, h.dispatcher = control.NewClient(h, control.ClientOptions{}), control.NewDispatcher(h)

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// channel is the NIC's control channel below a kernel driver: a packet socket for its EtherType
-// (packet(7)).
+// channel is the NIC's control channel, over a packet socket (packet(7)).
 type channel struct {
 	f    *os.File
 	ctl  *control.Client
@@ -66,8 +65,7 @@ func (c *channel) close() error {
 	return err
 }
 
-// sender is a control.Sender. If the interface refuses a frame for now, the frame counts as lost; any
-// other error wraps net.ErrClosed.
+// sender is a control.Sender; an error that is not transient wraps net.ErrClosed.
 type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {
@@ -78,8 +76,7 @@ func (s sender) Send(frame []byte) error {
 	return err
 }
 
-// transient reports whether an error of the socket is temporary: the interface is down, or its
-// queue is full.
+// transient reports whether an error of the socket is temporary.
 func transient(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) ||
 		errors.Is(err, unix.ENXIO)

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udmabuf is the device that makes a dma-buf from pages of memfds (Linux
-// include/uapi/linux/udmabuf.h).
+// Constants of udmabuf (Linux include/uapi/linux/udmabuf.h).
 const (
 	udmabufPath       = "/dev/udmabuf"
 	udmabufCreateList = 0x40087543 // UDMABUF_CREATE_LIST: _IOW('u', 0x43, struct udmabuf_create_list)
@@ -21,8 +20,7 @@ const (
 	udmabufItem       = 24         // memfd u32, pad u32, offset u64, size u64
 )
 
-// KernelArgs let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 pieces; without them its limit
-// is 64 MiB.
+// KernelArgs let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 pieces.
 const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 
 // item is a contiguous piece of the memfd.
@@ -44,8 +42,7 @@ func (w *Window) items(off, size uint64) []item {
 	return list
 }
 
-// DMABuf makes a dma-buf of [off, off+size) of the window, in whole 4 KiB pages. The pages stay
-// pinned as long as the dma-buf exists.
+// DMABuf makes a dma-buf of [off, off+size) of the window; off and size are multiples of 4 KiB.
 func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err
@@ -77,8 +74,8 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	return int(n), nil
 }
 
-// Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as
-// device memory (devmem/kernel.Exporter).
+// Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as device
+// memory.
 func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, err error) {
 	_, release, err = n.Register(gpu, off, size)
 	if err != nil {

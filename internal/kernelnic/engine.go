@@ -24,10 +24,8 @@ type runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Engine runs jobs whose GPU addresses are offsets in the window. Otherwise it behaves as
-// control.Client's RunJob, except that it may split a job into several (the status then counts the
-// bytes of all of them), and refuses a table in GPU memory and a digest of several extents. RunJob
-// reads each entry of the job's table once, before the part of the job with that entry begins.
+// Engine runs jobs whose GPU addresses are offsets in the window. It may split a job into several; the status
+// then counts the bytes of all of them. It refuses a table in GPU memory and a digest of several extents.
 type Engine struct {
 	run    runner
 	w      *Window
@@ -171,15 +169,14 @@ func (e *Engine) take(ctx context.Context) (t table, err error) {
 	return t, nil
 }
 
-// Registered is a part of the window that is registered with the NIC as one buffer of device
-// memory.
+// Registered is a buffer of device memory in the window, registered with the NIC.
 type Registered struct {
 	Buffer uint32 // the NIC's buffer id
 	Size   uint64 // bytes
 }
 
-// Register registers [off, off+size) of the window with the NIC as device memory, until release is
-// called: one buffer for each piece that is contiguous in GPU memory, in order.
+// Register registers [off, off+size) of the window with the NIC, until release is called: one buffer for each
+// piece that is contiguous in GPU memory, in order.
 func (n *NIC) Register(gpu int, off, size uint64) (list []Registered, release func() error, err error) {
 	w := n.window
 	if w == nil || gpu != w.gpu {

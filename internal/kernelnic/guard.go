@@ -19,15 +19,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// GuardName is the name (argv[0]) under which the program is started again to run Guard, if it uses
-// Options.Guard.
+// GuardName is the argv[0] with which this program is started again to run Guard.
 const GuardName = "vnic-guard"
 
-// guard is a process that unregisters this process's buffers from the NIC if this process is
-// killed, as a GPU's driver does when a file is closed.
+// guard is a process that unregisters this process's buffers from the NIC if this process is killed.
 type guard struct {
 	mu   sync.Mutex
-	pipe *os.File // the process's stdin; under mu, which keeps lines whole
+	pipe *os.File // the guard's stdin; under mu, which keeps lines whole
 	proc *os.Process
 }
 
@@ -46,8 +44,7 @@ func startGuard(name string) (*guard, error) {
 	return &guard{pipe: w, proc: p}, nil
 }
 
-// note writes to the guard that a buffer was registered ('+') or unregistered ('-'). It does nothing
-// if there is no guard (nil).
+// note writes to the guard that a buffer was registered ('+') or unregistered ('-').
 func (g *guard) note(sign byte, id uint32) error {
 	if g == nil {
 		return nil
@@ -58,7 +55,7 @@ func (g *guard) note(sign byte, id uint32) error {
 	return err
 }
 
-// close ends the guard, which unregisters the buffers that are still registered.
+// close ends the guard and waits for it.
 func (g *guard) close() error {
 	if g == nil {
 		return nil
@@ -123,8 +120,7 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 	return err
 }
 
-// Unregister removes a buffer from the NIC. It is no error if the NIC does not have it, as after a
-// reset.
+// Unregister removes a buffer from the NIC. It is no error if the NIC does not have the buffer.
 func Unregister(ctx context.Context, c *control.Client, id uint32) error {
 	if err := c.UnregisterBuffer(ctx, id); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unregister buffer %d: %w", id, err)

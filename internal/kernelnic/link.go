@@ -30,8 +30,7 @@ func findInterface(sys, driver string) (string, error) {
 		unix.EINVAL)
 }
 
-// addRoutes adds default routes through the interface. The kernel removes IPv4 routes together with
-// the interface's last IPv4 address.
+// addRoutes adds default routes through the interface.
 func addRoutes(link netlink.Link, gateways []netip.Addr) error {
 	for _, g := range gateways {
 		if err := rtnl.AddDefaultRoute(link, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -41,11 +40,11 @@ func addRoutes(link netlink.Link, gateways []netip.Addr) error {
 	return nil
 }
 
-// rtoSettings are TCP settings (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
-// and a retransmission timeout of at least 2 s.
+// rtoSettings disable tail loss probes, and set TCP's least retransmission timeout to 2 s (Linux
+// Documentation/networking/ip-sysctl.rst).
 var rtoSettings = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
 
-// raiseMinRTO applies rtoSettings. It ignores settings that the kernel does not have.
+// raiseMinRTO applies the rtoSettings that the kernel has.
 func raiseMinRTO() error {
 	for name, value := range rtoSettings {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -55,7 +54,7 @@ func raiseMinRTO() error {
 	return nil
 }
 
-// takeDown removes the addresses that Open has added to an interface. The interface stays up.
+// takeDown removes addresses from an interface.
 func takeDown(name string, addrs []netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

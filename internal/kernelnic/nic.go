@@ -25,7 +25,7 @@ import (
 // Modules are the kernel modules that a guest needs, unless they are built in.
 var Modules = []string{driverName}
 
-// HugePages is the number of 2 MiB pages of node 0 that a guest reserves for Memory.
+// HugePages is the number of 2 MiB pages to reserve on node 0 for Memory.
 const HugePages = 8
 
 const driverName = "gve"
@@ -40,18 +40,16 @@ type Options struct {
 	GPU        *int         // the GPU, by the NIC's number; nil = the first
 	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
-	// Lossless: the link never loses packets. TCP then waits longer before it treats late packets
-	// as lost, because an emulated guest's packets are often late.
+	// Lossless raises TCP's least retransmission timeout, for links that never lose packets.
 	Lossless bool
 	// Guard starts a process that unregisters this process's buffers from the NIC if this process
 	// is killed.
 	Guard bool
-	// MemoryOnly is for programs that only Export memory and do not use device memory TCP: Device
-	// must not be called.
+	// MemoryOnly opens no device memory TCP: Device must not be called.
 	MemoryOnly bool
 }
 
-// NIC is a network interface of the kernel's driver, with the NIC's control channel and GPU memory.
+// NIC is a network interface of the kernel's driver, with its control channel and GPU memory.
 type NIC struct {
 	name    string
 	mac     net.HardwareAddr
@@ -62,14 +60,12 @@ type NIC struct {
 	memory  *hugemem.Memory
 	engine  *Engine
 	device  *kernel.Device
-	guard   *guard     // nil: none
-	undo    undo.Stack // for Close
+	guard   *guard // nil: none
+	undo    undo.Stack
 }
 
-// Open brings the interface up, takes GPU memory and opens the device. While a process has the
-// interface open without MemoryOnly, such an Open in another process fails with EBUSY, and its error
-// names the first process. One process can open the interface several times, each time with a separate
-// window.
+// Open brings the interface up, takes GPU memory and opens the device. Without MemoryOnly it fails while
+// another process has the interface open without MemoryOnly.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
@@ -144,7 +140,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of a GPU as the window, and verifies that the window belongs to that GPU.
+// takeWindow takes memory of a GPU as the window, and checks where it is.
 func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
@@ -181,8 +177,8 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	return n.checkWindow(ctx)
 }
 
-// checkWindow makes an engine write to the first and the last page of each extent, and checks that the
-// CPU reads the written bytes. If it does, checkWindow clears the page.
+// checkWindow makes an engine write to the first and the last page of each extent, checks that the CPU reads
+// the written bytes, and clears the pages.
 func (n *NIC) checkWindow(ctx context.Context) error {
 	for i, e := range n.window.extents {
 		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {
@@ -245,6 +241,6 @@ type device struct {
 
 func (d device) Close() error { return d.nic.Close() }
 
-// Close closes the device, frees the memory and removes the addresses that Open added. It undoes
-// nothing else: the interface stays up, with the MTU, the IPv6 routes and Lossless's TCP settings.
+// Close closes the device, frees the memory and removes the addresses that Open added. Other settings of the
+// interface stay.
 func (n *NIC) Close() error { return n.undo.All() }

@@ -10,9 +10,8 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// NewDriverWindow allocates size bytes, rounded up to huge pages but not above the GPU's memory, from
-// a GPU with the driver vnicgpu. It finds the GPU's PCI device by maps, which lists the guest-physical
-// addresses of GPU gpu's memory.
+// NewDriverWindow allocates at least size bytes from a GPU with the driver vnicgpu. It finds the PCI device
+// by maps, which lists the guest-physical addresses of GPU gpu's memory.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -47,8 +46,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, err
 }
 
-// driverSize rounds a window's size up to huge pages, but not above the GPU's size, unless the size
-// itself is above that.
+// driverSize rounds size up to huge pages, but not beyond gpu, unless size is beyond it.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {
@@ -57,8 +55,7 @@ func driverSize(size, gpu uint64) uint64 {
 	return up
 }
 
-// findGPU returns the PCI device of a GPU, and the offset in the GPU's memory at which the device's
-// BAR begins.
+// findGPU returns the PCI device of a GPU, and where the device's BAR begins in the GPU's memory.
 func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, iova uint64, err error) {
 	for _, g := range list {
 		if iova, ok := locate(gpu, g.Addr, g.Size, maps); ok {
@@ -69,8 +66,8 @@ func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.
 		gpudriver.Module, gpu, unix.ENODEV)
 }
 
-// OpenDriver opens the vnicgpu device of a GPU, found by maps as in NewDriverWindow. iova is the
-// offset in the GPU's memory at which the device's memory begins. The caller owns the file.
+// OpenDriver opens the vnicgpu device of a GPU, found by maps; iova is where the device's memory begins in
+// the GPU's memory. The caller closes f.
 func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, iova uint64, err error) {
 	list, err := gpudriver.List()
 	if err != nil {

@@ -28,8 +28,8 @@ func TestDeviceOfAGPU(t *testing.T) {
 		{GPU: 2, IOVA: 0x8000_0000 - 4096, Off: 1 << 20, Size: size + 4096}, // begins before the BAR
 		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before it
 		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends after it
-		{GPU: 5, IOVA: 1 << 40, Size: size},                                 // no device is there
-		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // two pieces, neither covers the BAR
+		{GPU: 5, IOVA: 1 << 40, Size: size},
+		{GPU: 6, IOVA: 1 << 33, Size: size / 2}, // two pieces, neither covers the BAR
 		{GPU: 6, IOVA: 1<<33 + size/2, Off: size / 2, Size: size / 2},
 		{GPU: 7, IOVA: 0, Size: 1<<33 + size - 1},
 	}
@@ -57,11 +57,9 @@ func TestDeviceOfAGPU(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
 }
 
-// takeErr drops the second result.
 func takeErr(g gpudriver.GPU, _ uint64, err error) (gpudriver.GPU, error) { return g, err }
 
-// ofDriver makes a window of one piece from a driver, from base on; the memory is ordinary, and the
-// driver's file is no device.
+// ofDriver makes a window of one piece on ordinary memory, with a driver's file that is no device.
 func ofDriver(base, size uint64) *Window {
 	return &Window{gpu: 2, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
 		extents: []Extent{{GPUOff: base, Size: size}}}

@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// hugePage is the size of a window's pages.
 const hugePage = hugemem.PageSize
 
 // Extent is a piece of a window that is contiguous in GPU memory.
@@ -31,18 +30,17 @@ type Extent struct {
 	Size   uint64 `json:"size"`
 }
 
-// Window is GPU memory that this process owns: either huge pages of a NUMA node, ordered by
-// address, so that a window on a node without other users has few extents; or one piece of a GPU
-// with a driver.
+// Window is GPU memory that this process owns: huge pages of a NUMA node in the order of their addresses, or
+// one piece of a GPU with a driver.
 type Window struct {
 	gpu     int
 	fd      int      // a memfd, if driver is nil
 	mem     []byte   // the mapping
-	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil: page i itself
+	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil with a driver
 	extents []Extent
 	driver  *gpudriver.File // nil: memory of a node
 	base    uint64          // offset of mem in the driver's memory
-	undo    undo.Stack      // for Close
+	undo    undo.Stack
 
 	mu    sync.Mutex
 	inUse int // under mu: registrations that were not released
@@ -74,7 +72,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf requires these seals.
+	// udmabuf requires F_SEAL_SHRINK.
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}
@@ -98,8 +96,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, w.arrange(addrs, maps)
 }
 
-// bind makes a mapping's pages come from a node, whatever the policy of the task that touches them
-// (mbind(2)).
+// bind makes a mapping's pages come from a node (mbind(2)).
 func bind(b []byte, node int) error {
 	mask := make([]uint64, node/64+1)
 	mask[node/64] = 1 << (node % 64)
@@ -112,11 +109,8 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes a node have n free huge pages, and retries while it has fewer, for at most
-// limits.DeadProcess. Close sets the node's number of huge pages back. The kernel silently provides
-// fewer pages than requested, also when a signal interrupts it, and the Go runtime sends signals to
-// its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed process are freed only after the
-// network has released them.
+// reserve makes a node have n free huge pages. It retries, because the kernel may provide fewer pages than
+// requested without an error, as when a signal interrupts it (mm/hugetlb.c, set_max_huge_pages).
 func (w *Window) reserve(node, n int) error {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := hugemem.ReadInt(dir + "nr_hugepages")
@@ -187,7 +181,7 @@ func locate(gpu int, addr, size uint64, maps []control.GPUMap) (off uint64, ok b
 // Size returns the window's size in bytes.
 func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
 
-// use changes the number of registrations of the window; while it is above 0, Close fails.
+// use changes the number of unreleased registrations.
 func (w *Window) use(more int) {
 	w.mu.Lock()
 	w.inUse += more
@@ -216,7 +210,7 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	return list, nil
 }
 
-// page returns the CPU's mapping of a huge page of the window, from offset off to the page's end.
+// page returns the CPU's mapping from offset off to the end of its huge page, or of the window.
 func (w *Window) page(off uint64) []byte {
 	if w.driver != nil {
 		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
@@ -226,7 +220,7 @@ func (w *Window) page(off uint64) []byte {
 }
 
 // Bytes returns the CPU's mapping of the window from off on: at most size bytes, as far as they are
-// contiguous. It is for plain.MapMemory.
+// contiguous.
 func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	if gpu != w.gpu {
 		return nil, fmt.Errorf("gpu %d: %w", gpu, unix.ENODEV)

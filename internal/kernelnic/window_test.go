@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// testMaps has the memory of GPU 2 in two pieces of the guest's address space; the second piece comes
-// first in GPU memory.
+// testMaps has the memory of GPU 2 in two pieces; the second comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
@@ -62,8 +61,6 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	}
 }
 
-// The pieces of any range are adjacent, and contain each byte of the range.
-//
 // Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
 // byte.
 func TestPiecesAgainstAByteAtATime(t *testing.T) {
@@ -144,7 +141,7 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a runner that records its jobs, and the entries of their tables.
+// jobs is a runner that records its jobs and their table entries.
 type jobs struct {
 	mem  *hugemem.Memory
 	list []control.Job
@@ -213,9 +210,6 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 	}
 }
 
-// The entries of the jobs that run cover each byte of the job's entries, at its place in GPU memory,
-// for each operation, also when a job is split.
-//
 // Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
 // byte.
 func TestJobTablesAreTranslated(t *testing.T) {

@@ -23,8 +23,7 @@ func openKernelLog() (*kernelLog, error) {
 	return &kernelLog{fd}, nil
 }
 
-// complaints returns the records since openKernelLog or the last call that have a word that the kernel uses for its
-// faults. It leaves out records that were overwritten meanwhile.
+// complaints returns the new records that have a word that the kernel uses for its faults.
 func (l *kernelLog) complaints() (lines []string) {
 	var b [8192]byte // no record is longer
 	for {

@@ -13,17 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is an ordinary TCP host: an interface in a new network namespace, and a thread there that makes the sockets.
-// After close the namespace ends with its last socket, and the kernel moves a physical interface back to the initial
-// namespace.
+// peer is an ordinary TCP host: an interface in a new network namespace, and a thread there that makes the
+// sockets.
 type peer struct {
 	addr  netip.Addr
 	calls chan func() // functions that the thread in the namespace calls
 	done  chan struct{}
 }
 
-// newPeer moves an interface to a new namespace, and brings the interface up with addrs. Addr returns the first of them
-// until the caller changes p.addr.
+// newPeer moves an interface to a new namespace, and brings the interface up with addrs.
 func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error)
@@ -37,7 +35,7 @@ func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 
 func (p *peer) run(name string, addrs []netip.Prefix, ready chan<- error) {
 	defer close(p.done)
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with the thread
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	err := enter(name)
 	if err == nil {
 		err = bringUp(name, addrs)
@@ -79,7 +77,6 @@ func enter(name string) error {
 	return os.NewSyscallError("setns", unix.Setns(int(now.Fd()), unix.CLONE_NEWNET))
 }
 
-// bringUp brings an interface up with its addresses.
 func bringUp(name string, addrs []netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -107,7 +104,6 @@ func (p *peer) do(f func()) {
 	<-ran
 }
 
-// close ends the thread. The namespace ends with its last socket.
 func (p *peer) close() {
 	close(p.calls)
 	<-p.done

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings has an interface's settings, by the names in asked. A device may change them. A value is the kernel's
-// encoded answer, which is only compared.
+// settings has the kernel's encoded answers, by the names in asked.
 type settings map[string][]byte
 
 // asked has the commands of the family "ethtool" that read the settings
-// (include/uapi/linux/ethtool_netlink.h). The family has no command for flow rules.
+// (include/uapi/linux/ethtool_netlink.h).
 var asked = map[string]uint8{"features": 11, "rings": 15, "rss": 38}
 
 func settingsOf(name string) (settings, error) {

@@ -39,10 +39,10 @@ type Result struct {
 	Cases   []devmemtest.Result `json:"cases"` // the failed and the skipped ones
 }
 
-// memSize is the size of the GPU memory that the suite needs, in bytes.
+// memSize is the GPU memory that the suite needs, in bytes.
 const memSize = 4 << 20
 
-// Run runs the suite once for each of o.Addrs. A case also fails if the kernel logs a fault meanwhile (complaints).
+// Run runs the suite once for each of o.Addrs. A case also fails if the kernel logs a fault meanwhile.
 func Run(ctx context.Context, o Options) (r Result, err error) {
 	if len(o.Addrs) == 0 || len(o.Addrs) != len(o.PeerAddrs) {
 		return r, fmt.Errorf("%d addresses and %d of the peer: %w", len(o.Addrs), len(o.PeerAddrs), syscall.EINVAL)
@@ -121,8 +121,8 @@ func (r *Result) add(c devmemtest.Result) {
 	r.Cases = append(r.Cases, c)
 }
 
-// world zeroes the memory and opens the device for a case. At the end of the case it closes the
-// device, and checks that the interface has its earlier settings again.
+// world zeroes the memory and opens the device; when the case ends, it closes the device and checks the
+// interface's settings.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was := testkit.Must(settingsOf(name))(t)

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkCarry measures a snapshot of all links in a lab of 250 ports with 4 queue pairs each,
-// which have moved payload of host memory and of a GPU.
+// BenchmarkCarry measures a snapshot of all links in a lab of 250 ports.
 func BenchmarkCarry(b *testing.B) {
 	var d Description
 	for i := range 50 {

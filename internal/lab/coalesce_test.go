@@ -16,9 +16,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// vnic's stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with
-// coalescing, also if the NIC holds merged packets beyond their batch, and without coalescing, also
-// on links that lose and reorder.
+// Transfers from GPU to GPU at an MTU of 1500 keep each byte, with and without coalescing, also on links that
+// lose and reorder.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
@@ -95,7 +94,7 @@ func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 		_, n, _, err := c.RecvDevmem(frags, linear, 0)
 		testkit.OK(t, err)
 		var tokens []devmem.TokenRange
-		pos := 0 // position in linear
+		pos := 0
 		for _, f := range frags[:n] {
 			if f.Kind != devmem.Dmabuf {
 				got = append(got, linear[pos:pos+int(f.Size)]...)

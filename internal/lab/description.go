@@ -19,28 +19,26 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPorts is the maximum number of ports of a lab: the last byte of an address is the port's
-// number plus 1, and some values of it are the gateway's address and broadcast. MaxGPUs is the
-// maximum number of GPUs of all guests together.
+// MaxPorts is the maximum number of ports of a lab: the last byte of an address is the port's number plus 1.
+// MaxGPUs is the maximum number of GPUs of all guests together.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are the maximum
-// RAM and number of CPUs of such a guest.
+// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are its maximum RAM and
+// number of CPUs.
 const (
 	MinRAM  = 192 << 20
 	maxRAM  = 4 << 40
 	maxCPUs = 64
 )
 
-// Description describes a lab. Open copies it: later changes of a Description do not change the
-// lab.
+// Description describes a lab. Open copies it.
 type Description struct {
 	Guests []Guest
-	NoP2P  bool // no NIC reaches GPU memory: payload is bounced through host memory
-	// Scale is the factor by which all links and memories with a rate are slower than their rates; 0: 1.
+	NoP2P  bool // no NIC accesses GPU memory directly
+	// Scale divides the rates of links and memories; 0: 1.
 	Scale float64
 }
 
@@ -49,27 +47,21 @@ type Guest struct {
 	Name string // the name in messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
-	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is then
-	// below the switch of the first NIC that may address it. QEMU shows this default tree to the guest
-	// only with DriverVNICGPU.
+	// NICs and GPUs are below Sockets and Switches. A guest without sockets gets one, with a switch for each
+	// NIC; each GPU is then below the switch of the first NIC that may address it.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is the driver of the guest's GPUs: DriverNode, which is the default, or DriverVNICGPU. With
-	// DriverVNICGPU QEMU always shows the tree to the guest, because the guest's kernel decides by the
-	// tree which NIC reaches which GPU.
+	// Driver is the driver of the guest's GPUs: DriverNode, the default, or DriverVNICGPU.
 	Driver string
-	// IOMMU gives the guest QEMU's IOMMU: the guest's kernel maps each buffer for its NICs before the
-	// transfer and unmaps it afterwards, and the NICs' addresses are translated. All NICs of such a
-	// guest are gVNICs, and its GPUs are NUMA nodes.
+	// IOMMU gives the guest QEMU's IOMMU. All NICs of such a guest are gVNICs, and its GPUs are NUMA nodes.
 	IOMMU bool
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
 type Socket struct {
 	Name    string
-	Routing pcie.Routing // which requests the host bridge forwards between its ports, and to and from other host bridges
+	Routing pcie.Routing // which requests the host bridge forwards
 	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: the description has none
 }
 
@@ -93,8 +85,7 @@ type Slot struct {
 	Redirect bool      // the port redirects requests between endpoints upstream (ACS)
 }
 
-// NIC is a network device, and its port on the switch. A NIC with a Model and no other field is
-// complete.
+// NIC is a network device, and its port on the switch.
 type NIC struct {
 	// name of its port, in logs, counters and captures; "": port0, port1, ... counted over all guests
 	Name       string
@@ -106,16 +97,14 @@ type NIC struct {
 	QueuePairs int          // 0: the model's default
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
-	Slot Slot // only with sockets; may be zero for a NIC that may address no GPU: it is on the root complex then
-	// Hotplug makes the NIC removable while the guest runs, also below a switch: the guest then sees a
-	// link of 2.5 GT/s and one lane there, whatever Slot.Link is. Only a Virtio NIC of a guest with
-	// sockets can have it.
+	Slot Slot // only with sockets; zero: on the root complex, for a NIC that may address no GPU
+	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC of a guest with sockets can have
+	// it.
 	Hotplug bool
-	// Timestamps offers receive timestamps to the driver, at a cost (gve.Options). Only a GVE NIC can
-	// have it.
+	// Timestamps offers receive timestamps to the driver. Only a GVE NIC can have it.
 	Timestamps bool
-	// Link is the impairment in each direction, and which source addresses the guest's frames may
-	// have. Open adds the NIC's MAC to its Identity; a nil Identity allows this MAC alone.
+	// Link has the impairment of each direction, and the allowed source addresses. Open adds the NIC's MAC to
+	// its Identity; a nil Identity allows this MAC alone.
 	Link wire.LinkOptions
 	// Sabotage is the fault that the NIC has from its start (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
@@ -136,13 +125,12 @@ type NICOptions struct {
 	XDP bool `yaml:"xdp,omitempty"` // a gVNIC's driver accepts such programs after the commands in GVEBeforeXDP
 }
 
-// GPU is an emulated GPU: memory apart from the guest's RAM. How the guest sees it follows from the
-// model of the first NIC that may address it (Model.Node).
+// GPU is an emulated GPU: memory apart from the guest's RAM.
 type GPU struct {
 	Name   string // "": Complete names it after the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
-	// Hotplug makes the GPU removable, as NIC.Hotplug does; a GPU that is a NUMA node cannot have it.
+	// Hotplug makes the GPU removable; a NUMA node cannot have it.
 	Hotplug bool
 }
 
@@ -171,13 +159,12 @@ func (d *Description) AllNICs() iter.Seq[*NIC] {
 	}
 }
 
-// DefaultStorm is a value for Options.Storm that only a faulty guest exceeds.
+// DefaultStorm is the default of --storm (Options.Storm).
 const DefaultStorm = 5000
 
 // Options are the settings of a lab that are not part of its Description.
 type Options struct {
-	// how long Close waits for connections to end by themselves, after the caller has ended each QEMU;
-	// a value of limits.GuestEnd is stretched on a slow machine
+	// how long Close waits for connections to end by themselves
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
@@ -186,26 +173,22 @@ type Options struct {
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
 	Storm int
-	// FrontendMemory is the maximum size, in bytes, of the files that a frontend (QEMU, or a driver in
-	// another program) shares with its NIC, or has shared earlier in the same connection (Port.Serve);
-	// 0: no limit.
+	// FrontendMemory is how many bytes of memory the files that a frontend has shared with its NIC may occupy
+	// (Port.Serve); 0: no limit.
 	FrontendMemory uint64
-	// Sharing replaces dma.SharingOf, which finds out how a frontend has mapped a file
-	// (dma.Space.SetSharing); nil: SharingOf.
+	// Sharing replaces dma.SharingOf (dma.Space.SetSharing); nil: SharingOf.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing
-	// Note receives messages for the user about a guest, such as that its frames are dropped; nil: Log
-	// gets them as warnings.
+	// Note receives messages for the user about a guest; nil: Log gets them as warnings.
 	Note func(port, text string)
 }
 
-// Service opens something else on the switch, such as a gateway or a capture. Open calls it when
-// all ports exist, and Close closes the services, the last one first, before the ports.
+// Service opens something else on the switch, such as a gateway or a capture. Open calls it when all ports
+// exist, and Close closes the services, the last one first.
 type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500
 
-// PortName followed by its number is the default name of a port, and GuestName followed by its
-// number the default name of a guest.
+// PortName or GuestName, followed by a number, is the default name of a port or a guest.
 const (
 	PortName  = "port"
 	GuestName = "guest"
@@ -224,8 +207,7 @@ func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check returns an error for the first fault of the description, worded in terms of the flags that
-// users set.
+// Check returns an error if the description has a fault.
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {
@@ -272,12 +254,10 @@ func (g *Guest) CheckMachine(ram uint64, cpus int) error {
 	return nil
 }
 
-// wrong returns an error about a field of the guest itself.
 func (g *Guest) wrong(key, value, format string, args ...any) error {
 	return &FieldError{Guest: g.Name, Key: key, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
-// wrongNIC returns an error about a field of NIC i.
 func (g *Guest) wrongNIC(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
 }
@@ -336,12 +316,10 @@ const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP progr
 const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
 	"(half of the queues)"
 
-// wrongGPU returns an error about a field of GPU i.
 func (g *Guest) wrongGPU(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "gpus", Index: i, Name: g.GPUs[i].Name, Key: key, Value: value, Text: text}
 }
 
-// checkGPUs checks each GPU against the model of the first NIC that may address it.
 func (g *Guest) checkGPUs() error {
 	for i, gpu := range g.GPUs {
 		owner := g.owner(i)
@@ -375,14 +353,13 @@ const hugePage = 2 << 20
 // Reaches reports whether the NIC may address GPU i of its guest.
 func (n *NIC) Reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
 
-// owner returns the index of the first NIC that may address GPU i; -1: none. In a default tree this
-// NIC and the GPU are below the same PCIe switch.
+// owner returns the index of the first NIC that may address GPU i; -1: none.
 func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// Complete returns a copy in which Scale and the names, addresses, MTUs and queues of guests, NICs and GPUs that d
-// leaves out have their defaults.
+// Complete returns a copy with the defaults of Scale, and of the names, addresses, MTUs and queues that d
+// leaves out.
 func (d *Description) Complete() (c Description) {
 	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0
@@ -416,7 +393,7 @@ func (d *Description) Complete() (c Description) {
 	return c
 }
 
-// MemoryError reports that there is not enough memory for a GPU, and advises the user.
+// MemoryError reports that there is not enough memory for a GPU.
 type MemoryError struct {
 	Size uint64 // size of the GPU, in bytes
 	GPUs int    // number of GPUs of the lab

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// split describes a guest with two GPUs: a is below the NICs' switch, b below another port of the
-// socket. change, if not nil, may change the guest.
+// split describes a guest with two GPUs: a is below the NICs' switch, b is not.
 func split(change func(*Guest)) *Description {
 	g := Guest{Name: "g", Driver: DriverVNICGPU, Sockets: []Socket{{Name: "s"}},
 		Switches: []Switch{{Name: "x", Slot: Slot{Below: "s"}}},
@@ -47,7 +46,6 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 		if len(info) != 1 || info[0].Attach != attach || hw.GPUs[0].Node != c.node || hw.Ports[0].Model.Node != c.node {
 			t.Errorf("%q with %s: %+v, a node: %v", c.driver, c.model, info, hw.GPUs[0].Node)
 		}
-		// With vnicgpu Linux decides by the PCI tree, so that QEMU must show the tree to the guest.
 		if hw.Bare != (c.driver != DriverVNICGPU) || (hw.Driver == DriverVNICGPU) != (c.driver == DriverVNICGPU) {
 			t.Errorf("%q with %s: driver %q, bare: %v", c.driver, c.model, hw.Driver, hw.Bare)
 		}
@@ -95,8 +93,7 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	}
 }
 
-// A GPU that a script removes becomes hotplug if it is a PCI device, also in a guest whose NICs are
-// gVNICs.
+// A script's removal makes a gVNIC guest's GPU hotplug if it is a PCI device.
 func TestScriptRemovesAGPUOfADriver(t *testing.T) {
 	script := []Event{{Change: testkit.Must(ParseChange("gpu g.a remove"))(t)}}
 	for driver, want := range map[string]bool{DriverNode: false, DriverVNICGPU: true} {
@@ -149,7 +146,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 		name        string
 		driver      string
 		change      func(*Guest)
-		refused     string // the pairs that Linux refuses
+		refused     string
 		differences string
 	}{
 		{"none", DriverVNICGPU, none, "nicn-gpub", ""},
@@ -164,7 +161,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := split(func(g *Guest) { c.change(g); g.Driver = c.driver })
-			if c.driver == DriverVNICGPU { // Check refuses 4 KiB for a GPU that is a NUMA node
+			if c.driver == DriverVNICGPU { // 4 KiB is no size for a NUMA node
 				testkit.OK(t, d.Check())
 			}
 			tree, _, _ := d.Tree(0)
@@ -183,7 +180,6 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 			testkit.Equal(t, "differences", strings.Join(differences, "; "), c.differences)
 		})
 	}
-	// A guest without sockets has a switch for each NIC, and Linux sees these switches.
 	bare := &Description{Guests: []Guest{{Driver: DriverVNICGPU, NICs: []NIC{{Model: GVE, GPUs: []int{0}}, {Model: GVE}},
 		GPUs: []GPU{{Memory: 4096}, {Memory: 4096}}}}}
 	testkit.OK(t, bare.Check())

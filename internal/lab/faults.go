@@ -14,26 +14,22 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is one setting that changes in a running lab, by `vnic lab set KIND NAME KEY=VALUE` or by
-// the script of a lab file. An impairment is also a key of `links` in a lab file, and may be a flag.
+// Fault is one setting that changes in a running lab.
 type Fault struct {
 	Kind, Key string
-	Example   string // an example of a value
+	Example   string
 	Help      string // the effect, without a full stop
-	Flag      string // the unit in the help of the flag with the name Key, which sets all links; "": there is no such flag
-	// Value returns the value of an impairment in im. nil: the fault is no impairment, and parse reads
-	// its value; a removal has neither function.
+	Flag      string // the unit of the value in the help of the flag named Key; "": there is no such flag
+	// Value returns the value of an impairment in im; nil: the fault is no impairment.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
-	// asks is set if the function that parse returns asks the port's guest, which may refuse. No other
-	// such function can fail.
+	// asks is set if the change that parse returns may fail.
 	asks bool
-	// unable returns the reason why a port does not support the fault; Apply calls it before it
-	// changes anything. nil: all ports support it.
+	// unable returns the reason why a port does not support the fault; nil: all ports do.
 	unable func(p *Port) error
 }
 
-// change applies a fault to a port, or to its guest. The caller holds Lab.changing.
+// change applies a fault to a port. The caller holds Lab.changing.
 type change func(l *Lab, p *Port) error
 
 // Kinds of faults.
@@ -43,10 +39,10 @@ const (
 	KindGPU  = "gpu"
 )
 
-// removal is the key, without a value, that removes a NIC or a GPU from its guest.
+// removal is the key that removes a NIC or a GPU from its guest.
 const removal = "remove"
 
-// faults lists all faults. An impairment that tc-netem has, too, has the name that tc-netem uses.
+// faults lists all faults; impairments have the names of tc-netem where it has them.
 var faults = []Fault{
 	{Kind: KindLink, Key: "state", Example: "down",
 		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
@@ -114,8 +110,7 @@ var faults = []Fault{
 	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
 }
 
-// oneOf returns a parser for a value that must be one of words. The change that the parser returns
-// calls do with the word.
+// oneOf returns a parser for a value that must be one of words.
 func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		if !slices.Contains(words, value) {
@@ -125,8 +120,7 @@ func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value st
 	}
 }
 
-// upTo returns a parser for a time of at most most. The change that the parser returns calls do
-// with the time.
+// upTo returns a parser for a time of at most most.
 func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		d, err := ParseTime(value, most)
@@ -145,10 +139,10 @@ func Impairments() []Fault {
 	return slices.DeleteFunc(Faults(), func(f Fault) bool { return f.Value == nil })
 }
 
-// Words returns the fault's key with the example value, in ParseChange's syntax.
+// Words returns the fault's key with the example value, as in ParseChange.
 func (f *Fault) Words() string { return strings.TrimSuffix(f.Key+"="+f.Example, "=") }
 
-// Text returns the value of an impairment in users' syntax; "": the impairment is off.
+// Text returns the value of an impairment as Set reads it; "": the impairment is off.
 func (f *Fault) Text(im *wire.Impairment) string {
 	text := f.Value(im).String()
 	if text == f.Value(new(wire.Impairment)).String() {
@@ -157,7 +151,6 @@ func (f *Fault) Text(im *wire.Impairment) string {
 	return text
 }
 
-// lookUp returns the fault of this kind and key.
 func lookUp(kind, key string) (*Fault, error) {
 	var keys []string
 	for i := range faults {
@@ -171,8 +164,7 @@ func lookUp(kind, key string) (*Fault, error) {
 	return nil, fmt.Errorf("a %s has no %q: it has %s", kind, key, strings.Join(keys, ", "))
 }
 
-// set parses value. It stores the value in im if the fault is an impairment, and else returns the
-// change.
+// set stores value in im if the fault is an impairment, and else returns the change.
 func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	if f.Value != nil {
 		err = f.Value(im).Set(value)
@@ -185,8 +177,7 @@ func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	return do, nil
 }
 
-// Set stores a value in an impairment, or only checks it if the fault is none; an error describes the
-// syntax of a value.
+// Set stores a value in an impairment; if the fault is none, Set only checks the value.
 func (f *Fault) Set(im *wire.Impairment, value string) error {
 	_, err := f.set(im, value)
 	return err
@@ -210,11 +201,10 @@ func CheckLink(im *wire.Impairment) error {
 // Change is a change of a running lab.
 type Change struct {
 	Kind string
-	Of   string      // a NIC, as a.nic0, or a GPU, as a.gpu0
-	Set  [][2]string // keys and values; a removal has no value, and is alone
+	Of   string      // NIC or GPU, as a.nic0 or a.gpu0
+	Set  [][2]string // keys and values; a removal has no value
 }
 
-// removes reports whether the change removes a NIC or a GPU from its guest.
 func (c *Change) removes() bool {
 	return slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
 }
@@ -263,11 +253,11 @@ func (c Change) String() string {
 	return s
 }
 
-// OnApply makes Apply call f after each change that succeeded; nil: Apply calls nothing. f must
-// return at once and must not change the lab.
+// OnApply makes Apply call f after each change that succeeded; nil: no call. f must not block, and must not
+// change the lab.
 func (l *Lab) OnApply(f func(Change)) { l.applied.Store(&f) }
 
-// Apply makes a change. If it returns an error, links and NICs are unchanged.
+// Apply makes a change.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -315,7 +305,7 @@ func (l *Lab) apply(c Change) error {
 		switch {
 		case do == nil:
 		case f.asks:
-			asked = []change{do} // replaces the change of the same key before it, so that one at most can fail
+			asked = []change{do} // replaces the change before it, so that at most one can fail
 		default:
 			after = append(after, do)
 		}
@@ -326,7 +316,7 @@ func (l *Lab) apply(c Change) error {
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
-	for _, do := range slices.Concat(asked, after) { // a guest that refuses leaves the other settings as they were
+	for _, do := range slices.Concat(asked, after) { // asked may fail
 		if err := do(l, p); err != nil {
 			return err
 		}
@@ -337,7 +327,7 @@ func (l *Lab) apply(c Change) error {
 // resetter is a device that can ask its driver to reset it.
 type resetter interface{ AskReset() }
 
-// noReset returns the reason why the NIC cannot ask its driver to reset it; nil: it can.
+// noReset returns the reason why the NIC cannot ask its driver for a reset; nil: it can.
 func (p *Port) noReset() error {
 	if _, ok := p.dev.(resetter); !ok {
 		return fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
@@ -346,7 +336,7 @@ func (p *Port) noReset() error {
 	return nil
 }
 
-// setCarrier takes the port's link down, or up again. A gVNIC notifies its guest.
+// setCarrier takes the port's link down, or up again.
 func (p *Port) setCarrier(up bool) {
 	if d, ok := p.dev.(interface{ SetLink(up bool) }); ok {
 		d.SetLink(up)
@@ -365,8 +355,7 @@ func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	return nil
 }
 
-// scaled returns the impairment of a link that is slower by the factor scale; 0: without rate and
-// delay.
+// scaled returns the impairment of a link that is slower by the factor scale; 0: without rate and delay.
 func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	if scale == 0 {
 		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
@@ -382,8 +371,8 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes all links slower than their rates by the factor scale, and all delays longer, also
-// the delays of completions; 0: links have neither rates nor delays.
+// SetScale makes the links slower by the factor scale, and delays longer; 0: links have neither rates nor
+// delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -398,13 +387,13 @@ func (l *Lab) SetScale(scale float64) error {
 	return errors.Join(errs...)
 }
 
-// Event is a change and its time, from the start of the command's work, at scale 1.
+// Event is a change and its time, from the start of the run, at scale 1.
 type Event struct {
 	At time.Duration
 	Change
 }
 
-// Told returns a line for the user: the event, and err, unless it is nil.
+// Told returns a line for the user: the event, and err if it is not nil.
 func (e Event) Told(err error) string {
 	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
 	if err != nil {
@@ -416,8 +405,8 @@ func (e Event) Told(err error) string {
 // MaxEvents is the maximum number of events in a lab file.
 const MaxEvents = 1000
 
-// Play applies events at their times, multiplied by the lab's scale if that is above 1, until all
-// are applied or ctx ends. It calls tell after each, with Apply's error.
+// Play applies events at their times, multiplied by the lab's scale if that is above 1, until ctx ends. It
+// calls tell after each, with Apply's error.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })

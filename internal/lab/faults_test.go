@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The text of a link's setting can be used to set it.
 func TestLinkSettings(t *testing.T) {
 	for _, c := range []struct{ key, value, text string }{
 		{"loss", "1%", "1%"}, {"loss", "0.25", "25%"}, {"loss", "0", ""}, {"gemodel", "1%/20%", "1%/20%"},
@@ -59,7 +58,7 @@ func TestParseTime(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of faults in docs/lab-reference.md anew")
 
-// The table of faults in docs/lab-reference.md equals the one made from the list of faults.
+// The docs have the table of faults that the list of faults gives. Write it anew with
 //
 //	go test ./internal/lab -run TestDocsHaveAllFaults -update
 func TestDocsHaveAllFaults(t *testing.T) {
@@ -85,7 +84,6 @@ func TestDocsHaveAllFaults(t *testing.T) {
 	}
 }
 
-// lossOf returns the loss rate that is set for the link of port i.
 func lossOf(l *Lab, i int) float64 { return l.Port(i).desc.Link.Up.Loss }
 
 func TestApply(t *testing.T) {
@@ -98,7 +96,6 @@ func TestApply(t *testing.T) {
 		lossOf(l, 0) != 0 {
 		t.Errorf("%+v", im)
 	}
-	// A change is applied completely or not at all.
 	if err := l.Apply(Change{Kind: "link", Of: "port0", Set: [][2]string{{"loss", "1%"}, {"delay", "x"}}}); err == nil ||
 		lossOf(l, 0) != 0 {
 		t.Errorf("%v, loss %v", err, lossOf(l, 0))
@@ -106,7 +103,7 @@ func TestApply(t *testing.T) {
 	if err := apply("link nobody loss=1%"); err == nil || !strings.Contains(err.Error(), "there are port0, port1") {
 		t.Errorf("%v", err)
 	}
-	// A queue limit needs a link with a rate, as in lab files, in whatever order the two are given.
+	// The order of limit and rate does not matter.
 	for _, s := range []string{"limit=256K", "loss=1% rate=0 limit=256K"} {
 		if err := apply("link port0 " + s); err == nil || !strings.Contains(err.Error(), "say rate, too") || lossOf(l, 0) != 0 {
 			t.Errorf("%s: %v, loss %v", s, err, lossOf(l, 0))
@@ -127,8 +124,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A NIC applies a fault's time times the scale, up to the fault's maximum; a change with a fault
-// that the NIC's model cannot inject is refused completely.
+// A NIC's faults scale, up to their maximum; a change with a fault that the model does not have is refused.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
@@ -183,8 +179,7 @@ func TestScaledLinks(t *testing.T) {
 	}
 }
 
-// A script's changes are applied in their order, and none before its time multiplied by the scale.
-// A change that fails is reported, and the later changes are applied.
+// A script's changes are applied in order, none before its time times the scale, also after one has failed.
 func TestPlay(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Scale = 10

@@ -5,27 +5,24 @@ import (
 	"fmt"
 )
 
-// FieldError is an error of one field of a Description. Its text contains the flag that sets the
-// field, if there is such a flag. An error of package labfile has the line of the lab file instead.
+// FieldError is an error of one field of a Description.
 type FieldError struct {
 	Guest string // the guest's name
-	Part  string // nics, gpus or links, as in a lab file; "": the field belongs to the guest itself
-	Index int    // the element of Part
-	Name  string // the name of the NIC or GPU
-	Key   string // the field's key in a lab file; "": the error is about the whole NIC or GPU
-	Value string // the field's value; "": Text needs none
+	Part  string // nics, gpus or links; "": the field is the guest's
+	Index int
+	Name  string
+	Key   string // the field's key in a lab file; "": the error is about the NIC or GPU
+	Value string
 	Text  string // which values are allowed, or why this one is not
 }
 
-// fieldFlags maps a field, by Part and Key, to its flag. A flag sets the field of all guests, NICs
-// or GPUs of a command.
+// fieldFlags maps a field, by Part and Key, to the flag that sets it.
 var fieldFlags = map[string]string{
 	"nics model": "--nic", "nics mtu": "--mtu", "nics max-mtu": "--max-mtu", "nics rsc-usecs": "--rsc-usecs",
 	"nics xdp": "--xdp", "nics queues": "--queues", "gpus memory": "--gpu-memory",
 	" memory": "--memory", " cpus": "--cpus", " iommu": "--iommu",
 }
 
-// partLinks is the Part of errors of CheckLink.
 const partLinks = "links"
 
 // flag returns the flag that sets the field; "": there is none.
@@ -51,7 +48,7 @@ func (e *FieldError) Error() string {
 	return map[string]string{"nics": "NIC ", "gpus": "GPU "}[e.Part] + name + ": " + e.says(e.Key)
 }
 
-// InFile returns the error's text without a flag, for a message that names the place in a lab file.
+// InFile returns the error's text without the flag and the guest.
 func (e *FieldError) InFile() string {
 	if e.Key == "" {
 		return e.Name + ": " + e.Text

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// ErrMemory is the error of a frontend whose memory occupies more than Options.FrontendMemory.
+// ErrMemory reports that a frontend's memory occupies more than Options.FrontendMemory.
 var ErrMemory = errors.New("too much memory")
 
-// memoryPause is the interval at which boundMemory reads how much a frontend's memory occupies.
-// Meanwhile the NIC may fill as much of that memory as it receives.
+// memoryPause is the interval at which boundMemory reads how much memory is occupied.
 const memoryPause = 500 * time.Millisecond
 
-// FrontendMemory returns how many bytes are occupied by the files that the port's frontend shares, or has shared, with
-// the NIC (dma.Space.Occupied). counted is false without Options.FrontendMemory.
+// FrontendMemory returns how many bytes the files that the port's frontend has shared occupy. counted is
+// false without Options.FrontendMemory.
 func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	if p.lab.opt.FrontendMemory == 0 {
 		return 0, false
@@ -24,14 +23,14 @@ func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	return p.Space().Occupied(), true
 }
 
-// boundMemory starts a goroutine that cancels a connection when the memory of its frontend occupies more than
-// Options.FrontendMemory. stop ends the goroutine and waits for it.
+// boundMemory cancels the connection when its frontend's memory occupies more than Options.FrontendMemory.
+// stop ends that.
 func (p *Port) boundMemory(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
 	most := p.lab.opt.FrontendMemory
 	if most == 0 {
 		return func() {}
 	}
-	p.Space().CountMemory() // excludes the files of earlier frontends
+	p.Space().CountMemory() // without the files of earlier frontends
 	ctx, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -54,6 +54,6 @@ func TestFrontendMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are counted without a bound", n)
 	}
 	testkit.OK(t, client.Close())
-	testkit.OK(t, <-done) // no error: the file occupies 132K, and the limit is 1 GiB
+	testkit.OK(t, <-done)
 	testkit.OK(t, p.Space().Close())
 }

@@ -15,15 +15,13 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// gatewayHost is the last part of the gateway's addresses.
 const gatewayHost = 254
 
 // GatewayAddrs returns the gateway's addresses: 10.118.110.254/24 and fd76:6e69::fe/64.
 func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6(gatewayHost - 1) }
 
-// Gateway returns a Service that opens a gateway. It fills in o's addresses, MTUs, log and Own;
-// Policy, NAT, Hosts and Forwards are the caller's. If Hosts is nil, the gateway's hosts are the
-// lab's ports, with their names.
+// Gateway returns a Service that opens a gateway. It sets o's addresses, MTUs, log and Own. If Hosts is nil,
+// the hosts are the lab's ports.
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
@@ -38,7 +36,7 @@ func Gateway(o gateway.Options) Service {
 		}
 		g, err := gateway.New(l.sw, o)
 		switch {
-		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES): // the port of a forward is in use or not allowed
+		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES):
 			return nil, fmt.Errorf("%w: give another port (--forward)", err)
 		case err != nil:
 			return nil, fmt.Errorf("gateway: %w", err)
@@ -47,29 +45,28 @@ func Gateway(o gateway.Options) Service {
 	}
 }
 
-// The networks that guests reach through a gateway.
+// Values of GatewayFlags.Gateway.
 const (
-	GatewayNAT      = "nat"      // this machine's network, and of this machine's own ports the ones that HostPorts opens
-	GatewayIsolated = "isolated" // only the other guests; the gateway still resolves their names, and forwards work
-	GatewayOff      = "off"      // there is no gateway
+	GatewayNAT      = "nat"      // this machine's network, and its own ports as far as HostPorts opens them
+	GatewayIsolated = "isolated" // only the other guests; forwards work
+	GatewayOff      = "off"      // no gateway
 )
 
 // GatewayFlags are the values of the flags about the gateway.
 type GatewayFlags struct {
-	Gateway   string   // GatewayNAT, GatewayIsolated or GatewayOff; "": GatewayNAT, or GatewayOff if NoGateway is set
-	NoGateway bool     // means GatewayOff
+	Gateway   string
+	NoGateway bool
 	HostPorts string   // in the syntax of gateway.ParsePorts; "": the command's default
-	Deny      []string // each in the syntax of gateway.ParsePrefix, as in Allow
+	Deny      []string // in the syntax of gateway.ParsePrefix, as Allow
 	Allow     []string
-	Forwards  []string // each in the syntax of ParseForward
+	Forwards  []string // in the syntax of ParseForward
 }
 
 // Off reports whether the flags switch the gateway off.
 func (f *GatewayFlags) Off() bool { return f.NoGateway || f.Gateway == GatewayOff }
 
-// Options returns the gateway's options for these flags. The guests' names are name followed by a
-// number below n. ports is the command's default for HostPorts. If the flags switch the gateway
-// off, the options have no NAT and no forwards.
+// Options returns the gateway's options for these flags. The guests' names are name followed by a number
+// below n. ports is the default for HostPorts.
 func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Options, err error) {
 	mode := cmp.Or(f.Gateway, GatewayNAT)
 	switch {
@@ -103,8 +100,7 @@ func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Opti
 	return o, nil
 }
 
-// off returns the flag by which the user has denied guests this machine's network, for error
-// messages.
+// off returns the flag that denies guests this machine's network.
 func (f *GatewayFlags) off() string {
 	if f.NoGateway {
 		return "--no-gateway"
@@ -141,8 +137,7 @@ func (f *GatewayFlags) policy(ports string) (p gateway.Policy, err error) {
 	return p, nil
 }
 
-// ParseForward parses a forward to one of n guests, whose names are name followed by a number:
-// [tcp:|udp:]HOSTPORT:[NAMEn:]GUESTPORT.
+// ParseForward parses a forward [tcp:|udp:]HOSTPORT:[NAMEi:]GUESTPORT to one of n guests, where NAME is name.
 func ParseForward(s, name string, n int) (f gateway.Forward, err error) {
 	form := "[tcp:|udp:]HOSTPORT:[" + name + "N:]GUESTPORT"
 	f.Proto = "tcp"

@@ -14,9 +14,6 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A guest reaches a server of the host by the gateway's address, and the host reaches the guest by
-// a forward.
-//
 // Invariant: lab: Connections through the gateway work in both directions.
 func TestGatewayLeadsBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -45,7 +42,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	says(t, in, got)
 }
 
-// says sends "hello" from each end of a connection, checks that the other end receives it, and closes both ends.
+// says checks that a connection carries bytes in both directions, and closes it.
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {
@@ -89,12 +86,11 @@ func TestParseForward(t *testing.T) {
 	}
 }
 
-// Mistakes in a user's gateway flags are errors that name the flag.
 func TestGatewayFlags(t *testing.T) {
 	type flags = lab.GatewayFlags
 	for _, c := range []struct {
 		flags flags
-		wrong string // part of the error; "": the flags are valid
+		wrong string // part of the error; "": none
 		nat   bool
 		ports string
 	}{

@@ -17,28 +17,26 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// GPUFilePrefix followed by the GPU's name is the name of the file of its memory in /proc.
+// GPUFilePrefix followed by the GPU's name is the name of its memory file.
 const GPUFilePrefix = "vnic-gpu"
 
-// GPUMemory is a GPU of a lab. The lab closes it.
+// GPUMemory is a GPU of a lab, which the lab closes.
 type GPUMemory struct {
 	*gpumem.GPU
 	Name string   // as a.gpu0
-	File *os.File // its memory, for mapping or for a QEMU; the lab closes it
-	Node bool     // its guest sees the memory as a NUMA node; else as BAR 2 of an ivshmem device
+	File *os.File // its memory; the lab closes it
+	Node bool     // the guest sees the memory as a NUMA node
 
-	Place   string // its name in the machine's tree
-	Hotplug bool   // its guest's QEMU can remove it while the guest runs
+	Place   string // its name in Machine.Tree
+	Hotplug bool   // the guest's QEMU can remove it
 
-	removed atomic.Bool // the GPU was removed from its guest, or its removal is in progress
+	removed atomic.Bool // it was removed, or its removal is in progress
 
-	info control.GPUInfo // how its guest finds it, except its place in the PCIe tree
+	info control.GPUInfo // without its place in the PCIe tree
 }
 
-// allocate makes the memory of all GPUs, which are numbered over the lab. It does so concurrently,
-// because the kernel clears each page. If the machine lacks memory for all GPUs, it makes one after
-// the other until the first failure. If several GPUs fail, it returns the error of the GPU with the
-// lowest number.
+// allocate makes the memory of all GPUs: concurrently, unless the machine lacks memory. It returns the error
+// of the GPU with the lowest number.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)
@@ -59,19 +57,19 @@ func (l *Lab) allocate() error {
 	for id, spec := range specs {
 		eg.Go(func() error {
 			if atOnce == 1 && ctx.Err() != nil {
-				return nil // an earlier GPU has failed
+				return nil
 			}
 			g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
 			l.memory[id], errs[id] = g, l.memoryError(spec.Memory, err)
 			return errs[id]
 		})
 	}
-	_ = eg.Wait() // ignored: Wait returns the error that came first in time
+	_ = eg.Wait() // the errors are in errs
 	return cmp.Or(errs...)
 }
 
-// newGPU makes the next GPU of the lab, whose memory allocate has made. For the guest the GPU is a NUMA
-// node with number node, or a PCI device, as model says (Model.Node).
+// newGPU makes the next GPU of the lab, from memory of allocate: a NUMA node with number node, or a PCI
+// device.
 func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {
@@ -85,12 +83,12 @@ func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	return &GPUMemory{GPU: g, File: os.NewFile(uintptr(fd), "gpu"), Node: model.Node, info: model.gpuInfo(node)}, nil
 }
 
-// free closes the memory of all GPUs, concurrently, because the kernel frees page by page.
+// free closes the memory of all GPUs.
 func (l *Lab) free() error {
 	var errs []error
 	for _, m := range l.machines {
 		for _, g := range m.GPUs {
-			errs = append(errs, g.File.Close()) // this is not the last descriptor of the memory
+			errs = append(errs, g.File.Close())
 		}
 	}
 	var eg errgroup.Group
@@ -102,7 +100,7 @@ func (l *Lab) free() error {
 	return errors.Join(append(errs, eg.Wait())...)
 }
 
-// memoryError converts an error for lack of memory to a *MemoryError with advice.
+// memoryError converts an error for lack of memory to a *MemoryError.
 func (l *Lab) memoryError(size uint64, err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {

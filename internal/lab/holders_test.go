@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Holders calls the function of SetHolders; after a call that did not return in time Holders does not
-// call the function again for a while.
+// Holders calls the function of SetHolders, but not again soon after a call that took too long.
 func TestHoldersAreAsked(t *testing.T) {
 	p := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0)
 	if _, known := p.Holders(t.Context()); known {

@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// AllowedMACs are the source MACs that guests may use besides the MAC of their NIC.
+// AllowedMACs are the source MACs that guests may use besides their NIC's.
 type AllowedMACs struct {
-	Any  bool // all MACs that a host can have, except the MACs of other ports and of the gateway
+	Any  bool // all MACs of hosts, but not of other ports and the gateway
 	List []wire.MAC
 }
 
@@ -54,16 +54,15 @@ func (a AllowedMACs) String() string {
 	return strings.Join(words, ",")
 }
 
-// Identify allows every port's guest to send from the allowed MACs and from the MAC of its NIC. If
-// learned is set, the source of the first frame that the guest sends after each connect of its
-// driver or QEMU replaces the NIC's MAC.
+// Identify allows each guest to send from the allowed MACs and from its NIC's MAC. With learned, the source
+// of the guest's first frame replaces the NIC's MAC.
 func (d *Description) Identify(a AllowedMACs, learned bool) {
 	for n := range d.AllNICs() {
 		n.Link.Identity = &wire.Identity{Also: a.List, Any: a.Any, Learn: learned}
 	}
 }
 
-// refused reports a frame that the switch refused because of its source address to Options.Note, or to the log.
+// refused reports a refused frame to Options.Note, or to the log.
 func (p *Port) refused(r wire.Refusal) {
 	text := refusalText(r)
 	if r.More > 0 {
@@ -76,7 +75,6 @@ func (p *Port) refused(r wire.Refusal) {
 	p.lab.opt.Log.Warn("frame dropped", "port", p.Name, "reason", r.Reason.String(), "why", text)
 }
 
-// refusalText describes a refused frame, with advice.
 func refusalText(r wire.Refusal) string {
 	const idle = wire.BindingIdle / time.Second
 	mac := net.HardwareAddr(r.MAC[:]).String()

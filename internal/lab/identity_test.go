@@ -21,7 +21,6 @@ func attachAs(t *testing.T, p *lab.Port, mac string) *labtest.Guest {
 	return testkit.Must(labtest.New(client, mac, []netip.Prefix{p.Addr4, p.Addr6}))(t)
 }
 
-// notes collects the notes of a lab.
 type notes struct {
 	mu  sync.Mutex
 	all []string
@@ -48,8 +47,7 @@ func (n *notes) has(parts ...string) bool {
 	return false
 }
 
-// refuses makes a guest try to open a connection until its port has counted a drop for the given
-// reason.
+// refuses makes a guest dial until its port has counted a drop for reason r.
 func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.DropReason) {
 	t.Helper()
 	ctx := t.Context()
@@ -65,9 +63,7 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 	<-done
 }
 
-// TestPortsSendFromTheirOwnMAC: a port's frames must have its NIC's MAC unless others are allowed,
-// and never the MAC of another port or of the gateway. A refused frame is noted, with the flag that
-// would allow it or the owner of the MAC.
+// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC or an allowed one.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"
@@ -109,7 +105,7 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	}
 }
 
-// TestTheNextGuestBeginsAnew: the lab forgets a guest's addresses when the guest's connection ends.
+// TestTheNextGuestBeginsAnew: a guest's addresses are forgotten when its connection ends.
 func TestTheNextGuestBeginsAnew(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: &wire.Identity{Learn: true}}},

@@ -11,12 +11,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Impairment is the faults of a link for the segments that its NIC's guest sends.
+// Impairment is the faults of a link in the direction from the guest.
 type Impairment = wire.Impairment
 
-// Value is a field of an Impairment in the users' syntax.
+// Value is a field of an Impairment in users' syntax.
 type Value interface {
-	String() string // returns text that Set accepts, or "" for the limit of a link without a rate
+	String() string
 	Set(text string) error
 }
 
@@ -31,7 +31,6 @@ func (f *fraction) Set(s string) error {
 	return err
 }
 
-// duration is a time of at most wire.MaxDelay.
 type duration time.Duration
 
 func (d *duration) String() string {
@@ -101,7 +100,6 @@ func (b *burst) Set(s string) error {
 	return nil
 }
 
-// segments are numbers of segments of a connection, from 0.
 type segments []uint32
 
 func (l *segments) String() string {
@@ -129,10 +127,9 @@ func (l *segments) Set(s string) error {
 	return nil
 }
 
-// DefaultLimit is the size in bytes of the queue of a link with a rate, unless the user sets limit.
+// DefaultLimit is the default size of the queue of a link with a rate, in bytes.
 const DefaultLimit = 1 << 20
 
-// queueRate is the rate of a link's queue.
 type queueRate wire.Impairment
 
 func (q *queueRate) String() string {
@@ -153,7 +150,6 @@ func (q *queueRate) Set(s string) (err error) {
 	return err
 }
 
-// queueLimit is the size in bytes of a link's queue.
 type queueLimit wire.Impairment
 
 func (q *queueLimit) String() string {
@@ -172,7 +168,7 @@ func (q *queueLimit) Set(s string) error {
 	return err
 }
 
-// Impair sets the impairment of every port's link, with seeds that begin at im.Seed (Sow).
+// Impair sets the impairment of all links, with seeds from im.Seed on.
 func (d *Description) Impair(im Impairment) {
 	for n := range d.AllNICs() {
 		n.Link.Up = im

@@ -8,9 +8,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// InProcess makes a vnic driver with the options o in this process, and connects it to the port over a
-// vhost-user socket, as QEMU connects. The caller closes the driver before the lab. It returns an error
-// if the NIC is no virtio NIC.
+// InProcess makes a driver with the options o in this process, and connects it to the port by vhost-user. The
+// caller closes the driver before the lab. The NIC must be a virtio NIC.
 func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	if p.Model.VFIOUser {
 		return nil, errors.New("port " + p.Name + ": no driver in this process for a " + p.Model.Name + " NIC")

@@ -6,11 +6,9 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// checkIOMMU returns an error for a guest with an IOMMU and devices that QEMU (11.1) does not put
-// behind an IOMMU, or whose memory is unreachable through it. QEMU forwards nothing inside a PCIe
-// switch: a NIC's request for a GPU's BAR goes to the IOMMU, which knows the bus address only if
-// Linux maps it, and Linux does so only across host bridges (drivers/pci/p2pdma.c). Other transfers
-// would wait for ever.
+// checkIOMMU returns an error for a guest with an IOMMU and devices that QEMU (11.1) does not put behind it,
+// or whose memory cannot be reached through it. QEMU's PCIe switches forward nothing: a NIC's request for a
+// GPU's BAR goes to the IOMMU, and Linux maps the BAR there only across host bridges (drivers/pci/p2pdma.c).
 func (g *Guest) checkIOMMU() error {
 	if !g.IOMMU {
 		return nil
@@ -29,10 +27,9 @@ func (g *Guest) checkIOMMU() error {
 	return nil
 }
 
-// SetMemory maps the RAM of a guest with an IOMMU, by physical address, for its NICs, until the
-// next call or until the lab is closed: the guest's programs use physical addresses in commands to
-// a NIC, and the IOMMU does not translate these. For a guest without an IOMMU it does nothing: its
-// QEMU reports the memory to the NICs. The caller still owns the maps' descriptors.
+// SetMemory maps the RAM of a guest with an IOMMU for its NICs, by physical address, for commands, whose
+// addresses no IOMMU translates. Without an IOMMU it does nothing. The caller still owns the maps'
+// descriptors.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {
@@ -43,9 +40,8 @@ func (m *Machine) SetMemory(maps []dma.Map) error {
 	return errors.Join(errs...)
 }
 
-// Translated reports whether the guest's IOMMU translates the NIC's addresses: its Space has
-// regions, and none begins at address 0. Without translation QEMU maps all of RAM, from 0 on; Linux
-// gives a device no address in the first page (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
+// Translated reports whether an IOMMU translates the NIC's addresses. Without translation QEMU maps RAM from
+// 0 on; Linux gives a device no address in the first page (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
 func (p *Port) Translated() bool {
 	regions := p.Space().Regions()
 	return len(regions) > 0 && regions[0].IOVA != 0

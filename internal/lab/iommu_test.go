@@ -9,9 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Behind an IOMMU that translates, the NIC's address space has no map at 0; the physical memory is
-// in a second address space, where commands find the GPU.
-//
 // Invariant: lab: Behind an IOMMU, commands of a guest's programs use physical addresses, and
 // packets use mapped addresses.
 func TestMemoryBehindAnIOMMU(t *testing.T) {
@@ -42,7 +39,7 @@ func TestMemoryBehindAnIOMMU(t *testing.T) {
 			b = []byte("[]")
 		}
 		testkit.Equal(t, "GPU memory", string(b), want)
-		testkit.OK(t, p.Space().Add(dma.Map{Size: 1 << 20, FD: ram})) // an address space as without translation
+		testkit.OK(t, p.Space().Add(dma.Map{Size: 1 << 20, FD: ram})) // as without translation
 		if p.Translated() {
 			t.Error("translated, with RAM at 0")
 		}

@@ -22,8 +22,6 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// add creates a network device of the kernel in this thread's namespace, with addresses, and sets
-// it up.
 func add(t *testing.T, l netlink.Link, addrs ...string) {
 	t.Helper()
 	if err := netlink.LinkAdd(l); err != nil {
@@ -33,7 +31,6 @@ func add(t *testing.T, l netlink.Link, addrs ...string) {
 	raise(t, l.Attrs().Name, addrs...)
 }
 
-// raise adds addresses to a device and sets it up.
 func raise(t *testing.T, name string, addrs ...string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -43,7 +40,7 @@ func raise(t *testing.T, name string, addrs ...string) {
 			addr, err = netlink.ParseAddr(a)
 		}
 		if err == nil {
-			addr.Flags = 2 // IFA_F_NODAD: duplicate detection of an IPv6 address would take a second
+			addr.Flags = 2 // IFA_F_NODAD
 			err = netlink.AddrAdd(l, addr)
 		}
 	}
@@ -53,10 +50,8 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// completes makes the kernel complete checksums before it passes frames to a device, as ethtool -K
-// tx off does. Otherwise segments of the kernel's own TCP in VXLAN over veth would have partial
-// inner checksums, which UDP sockets cannot recognize; on a real wire there are no partial
-// checksums.
+// completes makes the kernel complete checksums before it passes frames to a device, as ethtool -K tx off
+// does: VXLAN over veth would carry partial inner checksums.
 func completes(t *testing.T, device string) {
 	t.Helper()
 	c, err := genetlink.Dial(nil)
@@ -90,8 +85,7 @@ func completes(t *testing.T, device string) {
 	testkit.NoError(t, err)
 }
 
-// wired makes a network namespace whose device b is joined to device a of this one, and returns a
-// function that calls f in that namespace.
+// wired makes a namespace whose device b is joined to device a of this one; there calls f in it.
 func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	t.Helper()
 	there, tid := testkit.Elsewhere(t)
@@ -104,7 +98,7 @@ func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 	return there
 }
 
-// echoes starts a server at an address of the kernel's, which returns all bytes it receives by TCP.
+// echoes starts a TCP server that returns all bytes.
 func echoes(t *testing.T, where string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", where)
@@ -112,7 +106,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	var conns []net.Conn // used by the goroutine of accepting, and after its end
+	var conns []net.Conn // for accepting, and after it has ended
 	var accepting, work sync.WaitGroup
 	accepting.Go(func() {
 		for {
@@ -169,14 +163,12 @@ func joined(t *testing.T, c uplink.Config) *labtest.Guest {
 	return g
 }
 
-// A guest reaches the kernel's TCP through the kernel's own VXLAN device, over IPv4 and IPv6.
-//
 // Invariant: uplink: VXLAN works with the kernel's VXLAN devices.
 func TestVXLANOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
 	}
-	// The underlay's MTU has room for the 50 or 70 bytes of VXLAN, and 4 of a VLAN tag.
+	// VXLAN takes 50 or 70 bytes, and a VLAN tag 4.
 	there := wired(t, 1600, []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"192.0.2.2/24", "2001:db8::2/64"})
 	for i, ends := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
 		a, b := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
@@ -201,7 +193,6 @@ func TestVXLANOfTheKernel(t *testing.T) {
 	}
 }
 
-// Over an interface of MTU 1500 VXLAN carries packets of 1450 bytes, or of 1430 over IPv6.
 func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -234,9 +225,6 @@ func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	}
 }
 
-// A guest reaches the kernel's TCP through a tap in a bridge; the kernel leaves segmentation and
-// checksums to vnic.
-//
 // Invariant: uplink: A tap joins a lab to the kernel's bridges.
 func TestTapOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
@@ -251,7 +239,7 @@ func TestTapOfTheKernel(t *testing.T) {
 	dev := testkit.Must(netlink.LinkByName("tap0"))(t)
 	testkit.OK(t, netlink.LinkSetMaster(dev, br))
 	addr := echoes(t, "10.118.110.77:0")
-	for range 2 { // a tap can be opened again after it was closed
+	for range 2 {
 		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), addr, 2_000_000) })
 	}
 	try := func(c uplink.Config, mtu int, want ...string) {

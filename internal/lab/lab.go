@@ -18,47 +18,47 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Lab is the NICs and GPUs of guests, and the switch that connects the NICs. Any goroutine may call
-// its methods; Close may be called only once.
+// Lab is the NICs and GPUs of guests, and the switch that connects the NICs. Its methods may be called
+// concurrently, but Close only once, after the other calls.
 type Lab struct {
 	desc     Description // complete
 	opt      Options
 	files    *dma.Files
 	sw       *wire.Switch
-	pollers  *nic.Pollers // nil: each transmit queue has a thread
+	pollers  *nic.Pollers
 	machines []*Machine
-	memory   []*gpumem.GPU // memory of all GPUs, by their number in the lab
-	ports    []*Port       // ports of all machines, in the machines' order
+	memory   []*gpumem.GPU
+	ports    []*Port
 	clock    *shape.Clock
 
-	changing sync.Mutex      // locked during each change of the running lab: Apply, SetScale
-	removals []chan struct{} // under changing: each is closed when a removal is no longer in progress
-	closing  chan struct{}   // Close closes it
+	changing sync.Mutex      // held during changes of the running lab
+	removals []chan struct{} // under changing; closed when a removal has ended
+	closing  chan struct{}
 
-	applied atomic.Pointer[func(Change)] // called after each change (OnApply); nil: none
+	applied atomic.Pointer[func(Change)]
 
 	edgeMu   sync.Mutex
 	edges    map[string]*Edge // under edgeMu
 	services []io.Closer
 }
 
-// Machine is the hardware of a guest, for a QEMU or for a driver in this process.
+// Machine is the hardware of a guest.
 type Machine struct {
 	Name  string
 	Tree  *pcie.Tree // the tree in which ports and GPUs have a Place
-	Bare  bool       // the tree is the default one, and no driver of GPUs needs it: QEMU does not show it
+	Bare  bool       // the tree is a default one, which QEMU does not show
 	Ports []*Port
 	GPUs  []*GPUMemory
-	// Driver is the driver of the guest's GPUs: DriverNode or DriverVNICGPU.
+	// Driver is DriverNode or DriverVNICGPU.
 	Driver string
-	IOMMU  bool // its kernel translates the addresses that the NICs use
+	IOMMU  bool // the guest has an IOMMU
 
 	lab    *Lab
 	desc   *Guest
 	faults GuestFaults // under lab.changing
 }
 
-// Open makes a lab. errors.As finds a *MemoryError in its error if there is not enough memory for a GPU.
+// Open makes a lab. If there is not enough memory for a GPU, errors.As finds a *MemoryError.
 func Open(d Description, o Options) (l *Lab, err error) {
 	if err := d.Check(); err != nil {
 		return nil, err
@@ -97,8 +97,7 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// addMachine makes a guest's GPUs and NICs. After an error, Close closes the GPUs and NICs that
-// addMachine has made.
+// addMachine makes a guest's GPUs and NICs; after an error, Close closes those made.
 func (l *Lab) addMachine(g *Guest) error {
 	tree, err := g.tree()
 	if err != nil {
@@ -107,7 +106,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0 && g.Driver != DriverVNICGPU,
 		Driver: cmp.Or(g.Driver, DriverNode), IOMMU: g.IOMMU, desc: g, lab: l}
 	l.machines = append(l.machines, m)
-	nodes := max(len(g.Sockets), 1) - 1 // number of the last node that is a socket; GPUs that are nodes follow
+	nodes := max(len(g.Sockets), 1) - 1 // the last node that is a socket; GPUs follow
 	for i := range g.GPUs {
 		model := g.ModelOf(&g.NICs[g.owner(i)])
 		if model.Node {
@@ -124,7 +123,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	for i := range g.NICs {
 		n := &g.NICs[i]
 		path := g.nicInTree(n)
-		var reached []*GPUMemory // GPUs that the NIC may address, the nearest first
+		var reached []*GPUMemory
 		for j, gpu := range m.GPUs {
 			if n.Reaches(j) {
 				reached = append(reached, gpu)
@@ -159,32 +158,32 @@ func (l *Lab) addMachine(g *Guest) error {
 	return nil
 }
 
-// Machines returns the hardware of all guests, in the order of the description.
+// Machines returns the hardware of the guests, in the order of the description.
 func (l *Lab) Machines() []*Machine { return slices.Clone(l.machines) }
 
 // Machine returns the hardware of guest i.
 func (l *Lab) Machine(i int) *Machine { return l.machines[i] }
 
-// Ports returns the ports of all guests, in the order of the guests.
+// Ports returns the ports of the guests, in their order.
 func (l *Lab) Ports() []*Port { return slices.Clone(l.ports) }
 
 // Port returns port i of the lab.
 func (l *Lab) Port(i int) *Port { return l.ports[i] }
 
-// Switch returns the switch to which all ports are attached.
+// Switch returns the switch of all ports.
 func (l *Lab) Switch() *wire.Switch { return l.sw }
 
-// MTU returns the smallest MTU of all NICs.
+// MTU returns the least MTU of the NICs.
 func (l *Lab) MTU() int {
 	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }
 
-// largestMTU returns the port of the NIC with the largest MaxMTU.
+// largestMTU returns the port with the largest MaxMTU.
 func (l *Lab) largestMTU() *Port {
 	return slices.MaxFunc(l.ports, func(a, b *Port) int { return a.MaxMTU - b.MaxMTU })
 }
 
-// Close ends all connections, then closes services, NICs, GPUs and the switch.
+// Close ends all connections and closes the services, NICs, GPUs and the switch.
 func (l *Lab) Close() error {
 	close(l.closing)
 	l.AwaitRemovals(context.Background())
@@ -211,7 +210,7 @@ func (l *Lab) Close() error {
 	for _, m := range l.machines {
 		errs = append(errs, m.SetMemory(nil))
 	}
-	errs = append(errs, l.free()) // no NIC is left that could read a GPU of another port
+	errs = append(errs, l.free()) // after all NICs, which may read GPUs of other ports
 	l.ports, l.machines, l.services, l.memory = nil, nil, nil, nil
 	return errors.Join(append(errs, l.sw.Close())...)
 }

@@ -51,7 +51,7 @@ func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 func TestGVEAnswersByVFIOUser(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.GVE}, 6<<20), lab.Options{})
-	for range 2 { // one after the other
+	for range 2 {
 		client, server := testkit.SocketPair(t)
 		done := make(chan error, 1)
 		go func() { done <- w.Port(1).Serve(t.Context(), server) }()
@@ -66,8 +66,6 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 	}
 }
 
-// Close ends the connections that ports serve.
-//
 // Invariant: lab: Close ends the connections of ports, and closes services before ports.
 func TestCloseEndsConnections(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -88,7 +86,7 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-// closer is a service; its Close appends its name if ports and links still exist.
+// closer is a service whose Close appends its name if ports and links still exist.
 type closer struct {
 	w      *lab.Lab
 	closed *[]string
@@ -166,7 +164,6 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// Impaired links lose segments, and TCP sends them again; other links lose none.
 func TestImpairedLinksLose(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, loss := range []float64{0, 0.02} {
@@ -184,8 +181,7 @@ func TestImpairedLinksLose(t *testing.T) {
 	}
 }
 
-// A guest may have NICs of both models, each with GPUs; a NIC gets only the GPUs that it may
-// address.
+// A guest may have NICs of both models, each with the GPUs that it may address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)
 	two := lab.Guest{

@@ -13,18 +13,16 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Edge is one direction of a link of the lab, or the memory of a socket: in a guest's PCIe tree (as
-// "a.nic0 up"), or a NIC's wire ("a.nic0 out", "a.nic0 in").
+// Edge is one direction of a link, as "a.nic0 up" or the wire "a.nic0 out", or the memory of a socket.
 type Edge struct {
 	Name string
-	Rate float64 // bytes a second, at scale 1; 0: the description has none
-	Wire bool    // the edge is a NIC's wire, which is Ethernet
+	Rate float64 // bytes a second, at scale 1; 0: unknown
+	Wire bool    // the edge is a NIC's Ethernet
 
-	shape *shape.Edge // nil if it has no rate
+	shape *shape.Edge // nil without a rate
 }
 
-// Busy returns for how many nanoseconds packets have occupied the edge so far; 0 for an edge
-// without a rate.
+// Busy returns for how many nanoseconds packets have reserved the edge; 0 without a rate.
 func (e *Edge) Busy() int64 {
 	if e.shape == nil {
 		return 0
@@ -32,30 +30,28 @@ func (e *Edge) Busy() int64 {
 	return e.shape.Busy()
 }
 
-// Load is what one queue's packets cost on an edge: bytes on the edge for each byte of payload,
-// each byte of header, each buffer, each packet and each byte on the wire.
+// Load is what a queue's packets cost on an edge: bytes on it per byte of payload, byte of header, buffer,
+// packet and byte on the wire.
 type Load struct {
 	*Edge
-	Times                                 int // how many times each byte of payload crosses the edge
+	Times                                 int // how often payload crosses the edge
 	Payload, Header, Buffer, Packet, Wire float64
 }
 
-// Way is the memory that a NIC reads or writes payload in: host memory, or a GPU's, with or without
-// a bounce through host memory.
+// Way is the memory of payload: host memory, or a GPU's, perhaps bounced through host memory.
 type Way struct {
-	GPU     int // number of the GPU in the machine; -1: host memory, see ByHost
+	GPU     int // in the machine; -1: host memory
 	Bounced bool
-	Node    int // for host memory: 1 + the number of its socket; 0: the socket above the NIC
+	Node    int // of host memory: 1 + the number of its socket; 0: the socket above the NIC
 }
 
-// ByHost is the way of payload in the host memory of the socket above the NIC.
+// ByHost is payload in the memory of the socket above the NIC.
 var ByHost = Way{GPU: -1}
 
-// hostNode returns the way of payload in the memory of socket i.
 func hostNode(i int) Way { return Way{GPU: -1, Node: i + 1} }
 
-// FormatEdgeRate formats the rate of the edge with this name in the usual unit: bits a second for
-// Ethernet, bytes a second for others.
+// FormatEdgeRate formats the rate of the edge with this name: bits a second for Ethernet, else bytes a
+// second.
 func FormatEdgeRate(name string, rate float64) string {
 	if strings.HasSuffix(name, wireOut) || strings.HasSuffix(name, wireIn) {
 		return FormatBitRate(rate)
@@ -63,13 +59,13 @@ func FormatEdgeRate(name string, rate float64) string {
 	return humanize.SIWithDigits(rate, 1, "B/s")
 }
 
-// The suffixes of the names of a wire's edges, which begin with the NIC's name.
+// Suffixes of the names of wires.
 const (
 	wireOut = " out"
 	wireIn  = " in"
 )
 
-// edge returns the edge with this name. The first call for a name makes it, with rate and wire.
+// edge returns the edge with this name, and makes it if it does not exist.
 func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -84,7 +80,7 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	return e
 }
 
-// Edges lists the edges that have a rate, sorted by name.
+// Edges lists the existing edges that have a rate, sorted by name.
 func (l *Lab) Edges() (list []*Edge) {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -97,16 +93,13 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described reports whether QEMU shows the machine's tree to the guest (not Bare), or the description
-// has the rate of at least one of the machine's links or memories.
+// Described reports whether the machine's tree is not Bare, or a link or memory of the machine has a rate.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
-// Clock returns the clock with the lab's scale, the factor by which its links are slower than their
-// rates.
+// Clock returns the clock with the lab's scale.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
-// rate returns the rate of an edge of the machine's tree, in bytes a second; 0: the description has
-// none.
+// rate returns the rate of an edge of the machine's tree, in bytes a second; 0: unknown.
 func (m *Machine) rate(e pcie.Edge) float64 {
 	switch e.Kind {
 	case pcie.Memory:
@@ -131,8 +124,7 @@ func (m *Machine) rate(e pcie.Edge) float64 {
 	return 0
 }
 
-// edges converts loads of the machine's tree to Loads; set stores a load's bytes per unit in one
-// field of its Load.
+// edges converts loads of the machine's tree; set stores the bytes per unit in a Load.
 func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load) {
 	for _, x := range loads {
 		one := Load{Edge: m.lab.edge(m.Name+"."+x.Edge.String(), m.rate(x.Edge), false)}
@@ -142,14 +134,13 @@ func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load
 	return out
 }
 
-// loadsOf is the key of Port.loads: the arguments of Loads or of EngineLoads.
+// loadsOf is the key of Port.loads.
 type loadsOf struct {
 	way             Way
 	engine, outward bool
 }
 
-// known returns the loads of this kind. The first call for a kind calls loads and stores its result:
-// trees and models do not change.
+// known returns the loads of this kind, and calls loads only if they are not stored.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
@@ -161,17 +152,15 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads returns the edges that the port's sent or received packets load if their payload takes a
-// way. Descriptors, headers and, unless way.Node names another socket, payload in host memory are
-// in the memory of the socket above the NIC. The packets of a NIC that is in no tree load the wire
-// alone. The caller must not change the list.
+// Loads returns the edges that the port's sent or received packets load if their payload takes a way. Headers
+// and descriptors are in the memory of the socket above the NIC. The caller must not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	tree, d, name := p.machine.Tree, p.Model.received, p.Name+wireIn
-	move, engine := tree.Write, tree.Read // by the NIC, and by the GPU's engine for a bounce
+	move, engine := tree.Write, tree.Read // by the NIC, and by the GPU for a bounce
 	if sends {
 		d, name, move, engine = p.Model.sent, p.Name+wireOut, tree.Read, tree.Write
 	}
@@ -200,9 +189,8 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	return sum(all)
 }
 
-// EngineLoads returns the edges that a GPU's copy engines load when they copy to or from host
-// memory. node is 1 + the number of the memory's socket; 0: the socket above the GPU. The caller
-// must not change the list.
+// EngineLoads returns the edges that a GPU's copies to or from host memory load. node is 1 + the number of
+// the memory's socket; 0: the socket above the GPU. The caller must not change the list.
 func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
@@ -221,9 +209,8 @@ func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 	return sum(p.machine.edges(loads, crosses))
 }
 
-// crosses sets the bytes on the edge per byte of payload.
 func crosses(x *Load, b float64) {
-	if x.Payload = b; b >= 1 { // else only the read requests cross the edge
+	if x.Payload = b; b >= 1 { // below 1, only read requests cross
 		x.Times = 1
 	}
 }
@@ -244,8 +231,7 @@ func sum(loads []Load) (out []Load) {
 	return out
 }
 
-// route returns the route that slows packets with these loads down: the edges that have a rate.
-// nil: there are none.
+// route returns the route over the edges that have a rate; nil: none has.
 func (l *Lab) route(loads []Load) *shape.Route {
 	var shares []shape.Share
 	for _, x := range loads {
@@ -265,8 +251,7 @@ func (g *Guest) shaped() bool {
 		slices.ContainsFunc(g.GPUs, func(m GPU) bool { return m.Slot.Link.Known() })
 }
 
-// shape returns the routes of the port's packets and of the GPUs' copies for the port; nil: no link or
-// memory of the guest has a rate.
+// shape returns the routes of the port's packets and of GPUs' copies; nil: nothing of the guest has a rate.
 func (p *Port) shape() *nic.Shape {
 	if !p.machine.desc.shaped() {
 		return nil
@@ -283,9 +268,8 @@ func (p *Port) shape() *nic.Shape {
 	return s
 }
 
-// nodes returns the number of sockets whose memories have separate addresses: a guest with several
-// sockets has RAM for each of them (internal/machine/qemu/tree.go). 0: the guest has one memory, more than
-// dma.MaxNodes sockets, or a NIC that is in no tree.
+// nodes returns the number of sockets whose memories have separate addresses (internal/machine/qemu/tree.go);
+// 0: they are not distinguished.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n
@@ -314,11 +298,11 @@ func (p *Port) routes(sends bool) (r nic.Routes) {
 
 // Carried counts the bytes that an edge has carried.
 type Carried struct {
-	Payload uint64  // bytes of payload, each counted as often as it crossed the edge
-	Bytes   float64 // all bytes, also of headers, rings and the link layer: counters times their Load
+	Payload uint64  // bytes of payload, counted once per crossing
+	Bytes   float64 // all bytes, also of headers, rings and the link layer
 }
 
-// carry adds n bytes of payload with these loads to their edges.
+// carry adds n bytes of payload to the edges of loads.
 func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	for _, x := range loads {
 		c := to[x.Edge]
@@ -328,9 +312,8 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	}
 }
 
-// Carry adds to each edge the bytes that the port's queues and engines have moved over it so far.
-// It reads one counter after the other: while packets pass, the payload it adds may be less than
-// the true number, but is never more.
+// Carry adds to each edge the bytes that the port's queues and engines have moved over it. While packets
+// pass, the numbers may not match each other.
 func (p *Port) Carry(to map[*Edge]Carried) {
 	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)
@@ -343,7 +326,7 @@ func (p *Port) Carry(to map[*Edge]Carried) {
 	}
 	for i, gpu := range p.machine.GPUs {
 		if slices.Contains(p.GPUs, gpu) {
-			for node := range p.nodes() + 1 { // 0: the node is unknown
+			for node := range p.nodes() + 1 { // 0: unknown
 				if out, in := p.NIC().Copied(gpu.ID(), node-1); node == 0 || out+in > 0 {
 					carry(to, p.EngineLoads(i, node, true), out)
 					carry(to, p.EngineLoads(i, node, false), in)
@@ -381,16 +364,14 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 	}
 }
 
-// besides returns the bytes on the edge besides payload in memory: headers, rings, and on a wire
-// all bytes.
+// besides returns the bytes on the edge besides payload in memory.
 func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 	return x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*buffers +
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes that it has carried for one connection. c counts one
-// direction of the connection, whose payload all takes one way. CarryFlow assumes that the
-// connection's packets have as many buffers as the port's packets have on average.
+// CarryFlow adds to each edge the bytes of one direction of a connection, c, whose payload takes one way. It
+// assumes the port's mean number of buffers per packet.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.NIC().QueuePairs() {

@@ -20,8 +20,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// linked describes two guests, each with a NIC and two GPUs: payload of gpu0 is direct, payload of
-// gpu1 is bounced.
+// linked describes two guests with two GPUs each: payload of gpu0 is direct, of gpu1 bounced.
 func linked() (d lab.Description) {
 	for _, name := range []string{"a", "b"} {
 		in := func(s string) string { return name + "." + s }
@@ -36,8 +35,7 @@ func linked() (d lab.Description) {
 	return d
 }
 
-// sendFrom sends n bytes from a binding, or from host memory if b is nil, and waits until the peer
-// has received all.
+// sendFrom sends n bytes from a binding, or from host memory if b is nil, and waits until the peer closes.
 func sendFrom(ctx context.Context, s *stack.Stack, from, to netip.AddrPort, b devmem.Binding, n int) error {
 	c, err := s.Dial(ctx, from, to)
 	if err != nil {
@@ -53,13 +51,12 @@ func sendFrom(ctx context.Context, s *stack.Stack, from, to netip.AddrPort, b de
 		err = errors.Join(err, c.CloseWrite())
 	}
 	if err == nil {
-		_, err = io.Copy(io.Discard, c) // until the peer has received all bytes and closes
+		_, err = io.Copy(io.Discard, c)
 	}
 	return err
 }
 
-// take accepts a listener's first connection and receives until its end; it returns the number of
-// bytes.
+// take accepts a connection, and returns the number of bytes until its end.
 func take(l devmem.Listener) (n int, err error) {
 	c, err := l.AcceptConn()
 	if err != nil {
@@ -88,7 +85,6 @@ func take(l devmem.Listener) (n int, err error) {
 	}
 }
 
-// linkedStacks opens the stacks of both guests.
 func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	for i := range stacks {
 		n := testkit.Must(w.Port(i).InProcess(driver.Options{QueuePairs: 3}))(t)
@@ -99,8 +95,7 @@ func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	return stacks
 }
 
-// transferred is a transfer of n bytes from memory of one guest to the same memory of the other:
-// GPU number gpu, or host memory if gpu is -1.
+// transferred is a transfer of n bytes between the guests' GPUs number gpu; -1: host memory.
 type transferred struct {
 	from, gpu, n int
 	local, to    netip.AddrPort
@@ -108,7 +103,7 @@ type transferred struct {
 	listener     devmem.Listener
 }
 
-// prepare binds memory and listens at port 10 + gpu; the sender's port is 100 more.
+// prepare binds memory and listens.
 func (x *transferred) prepare(t *testing.T, w *lab.Lab, stacks [2]*stack.Stack) {
 	to := 1 - x.from
 	port := uint16(10 + x.gpu)
@@ -138,7 +133,7 @@ func (x *transferred) run(ctx context.Context, stacks [2]*stack.Stack) error {
 
 func payload(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// carried returns the payload of all edges by name.
+// carried returns the payload of edges by name.
 func carried(ports ...*lab.Port) map[string]uint64 {
 	edges, m := make(map[*lab.Edge]lab.Carried), make(map[string]uint64)
 	for _, p := range ports {
@@ -150,9 +145,6 @@ func carried(ports ...*lab.Port) map[string]uint64 {
 	return m
 }
 
-// While connections transfer from both GPUs and from host memory, no edge counts more payload than it
-// counts at the end. At the end the edges' counts equal the queues' counts, to the byte.
-//
 // Invariant: lab: The bytes counted on links equal the bytes that the NICs' queues count, each byte
 // on each link that it crosses.
 func TestLinksCarryWhatQueuesCount(t *testing.T) {
@@ -238,9 +230,8 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	}
 }
 
-// Host memory belongs to the socket of the file behind it: if the RAM of two sockets is in one file
-// each, payload in the first socket's RAM crosses the link between the sockets on its way to a NIC
-// below the second.
+// Payload in the RAM of the other socket crosses the link between the sockets, if each socket's RAM has a
+// separate file.
 func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const n = 1 << 18
@@ -252,7 +243,7 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 		}
 		w := testkit.Must(lab.Open(d, lab.Options{}))(t)
 		ports, stacks := w.Ports(), linkedStacks(t, w)
-		if files == 2 { // the first file is the one that the guest's driver made
+		if files == 2 {
 			for _, p := range ports {
 				testkit.OK(t, p.Space().Add(dma.Map{IOVA: 1 << 46, Size: 1 << 20, FD: int(testkit.Memfd(t, 1<<20).Fd())}))
 			}
@@ -281,8 +272,7 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	}
 }
 
-// With a single connection on its NICs, the edges of its paths carry the bytes of its flow
-// counters, and besides these only the payload of frames that are not TCP, such as ARP.
+// With one connection, edges carry the bytes of its flow counters, besides frames that are not TCP.
 func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for gpu := range 2 {
@@ -301,7 +291,7 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 			meters[i] = testkit.Must(w.Port(i).NIC().AddFlowCounter(f))(t)
 		}
 		testkit.OK(t, x.run(ctx, stacks))
-		// A worker counts a packet only after the packet has arrived.
+		// Packets are counted only after they have arrived.
 		testkit.Eventually(t, "links' payload to equal the flow counters", func() bool {
 			same := true
 			for i, p := range w.Ports() {
@@ -336,7 +326,6 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	}
 }
 
-// An edge's rate is printed in bit/s for a NIC's Ethernet link, and in bytes/s for PCIe and memory.
 func TestRatesOfEdges(t *testing.T) {
 	for name, want := range map[string]string{"a.nic0 out": "200Gbit", "a.nic0 in": "200Gbit", "a.nic0 up": "25 GB/s",
 		"a.s0 memory": "25 GB/s"} {

@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Pairs is a text, and all pairs of a NIC and a GPU to which it applies, by their names in the guest's tree.
+// Pairs is a text, and the pairs of a NIC and a GPU to which it applies.
 type Pairs struct {
 	Text  string
 	Names []string // as nic0-gpu0
 }
 
-// Some returns the names of the first 8 pairs, and the number of the others.
+// Some returns the names of the first 8 pairs, and how many more there are.
 func (p *Pairs) Some() string {
 	const most = 8
 	if len(p.Names) > most {
@@ -23,7 +23,7 @@ func (p *Pairs) Some() string {
 	return strings.Join(p.Names, " ")
 }
 
-// AddPair adds a NIC and a GPU to the Pairs with this text, and makes these Pairs if there are none.
+// AddPair adds a NIC and a GPU to the Pairs with this text, which it makes if there are none.
 func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
 	if i < 0 {
@@ -34,9 +34,7 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 }
 
 // SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. No port
-// redirects requests. The kernel decides by the CPU's family whether host bridges forward requests;
-// for QEMU's default CPU it decides that they do not. With the driver DriverVNICGPU, if some host
-// bridge of t forwards, QEMU emulates a CPU whose host bridges all forward.
+// redirects. Host bridges forward only with DriverVNICGPU, and only if a host bridge of t forwards.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting
@@ -56,15 +54,13 @@ func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	return s
 }
 
-// Forwards reports whether a host bridge of a tree forwards requests between its ports.
+// Forwards reports whether a host bridge of a tree forwards requests.
 func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
-// Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on
-// whether the NIC reaches the GPU. linux returns the kernel's path between the two. Whatever the kernel
-// decides, the lab moves payload by the paths of the lab's tree. Differences returns nil for a guest
-// without sockets, which does not see its tree, and with NoP2P. The description must be valid (Check).
+// Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on whether the NIC
+// reaches the GPU. linux returns the kernel's path. The description must be valid (Check).
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil
@@ -73,19 +69,18 @@ func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) 
 	return d.pairs(i, func(_ Model, nic, gpu string) string { return difference(tree.Path(nic, gpu), linux(nic, gpu)) })
 }
 
-// Refused lists the NICs that the kernel of guest i drives, with the GPUs whose memory the kernel
-// refuses to bind to their queues, and the reason. The description must be valid (Check).
+// Refused lists the kernel's NICs of guest i with the GPUs whose memory the kernel refuses to bind to their
+// queues. The description must be valid (Check).
 func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	return d.pairs(i, func(m Model, nic, gpu string) string {
-		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // vnic's own driver does not ask Linux
+		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // Linux decides only for its own drivers
 			return "Linux in this guest refuses it: " + path.Reason
 		}
 		return ""
 	})
 }
 
-// pairs lists the NICs of guest i with the GPUs that they may address, by the text that text
-// returns; it leaves out pairs with the text "".
+// pairs lists the NICs of guest i with the GPUs that they may address, by text; it leaves out the text "".
 func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (list []Pairs) {
 	c := d.Complete()
 	g := &c.Guests[i]
@@ -101,7 +96,7 @@ func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (
 	return slices.DeleteFunc(list, func(p Pairs) bool { return p.Text == "" })
 }
 
-// difference describes how the lab's path and the kernel's differ; "": they do not.
+// difference describes how the paths differ; "": they do not.
 func difference(path, linux pcie.Path) string {
 	switch {
 	case path.P2P() == linux.P2P():

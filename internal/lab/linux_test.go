@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Differences groups the pairs for which Linux in the guest decides otherwise than the lab, one
-// text for each reason, and lists no other pairs.
+// Differences groups, by reason, the pairs for which Linux decides otherwise than the lab.
 func TestDifferencesFromLinux(t *testing.T) {
 	slot := func(below string, redirect bool) Slot { return Slot{Below: below, Redirect: redirect} }
 	describe := func(routing pcie.Routing, redirect bool) *Description {

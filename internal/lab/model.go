@@ -24,23 +24,22 @@ const (
 	GVE    = "gve"    // the driver gve of the guest's kernel
 )
 
-// Bounds of a NIC of either model.
+// Bounds of a NIC.
 const (
 	MaxQueuePairs = 16
-	MinMTU        = 576               // the size of a datagram that every IPv4 host must accept (RFC 791)
-	DefaultFlows  = flows.DefaultRows // default number of rows of a NIC's table of flows
+	MinMTU        = 576               // every IPv4 host must accept such datagrams (RFC 791)
+	DefaultFlows  = flows.DefaultRows // rows of a NIC's table of flows
 	MaxFlows      = flows.MaxRows
 	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
 
-// Model has the properties in which the two device models differ: the guest's driver, how the guest
-// sees GPU memory, the transport, defaults and bounds, and the function that makes the device.
+// Model has the properties in which the two device models differ.
 type Model struct {
 	Name       string // Virtio or GVE
-	Kernel     bool   // the guest's kernel has the driver and TCP; else vnic's guest program has them
-	Node       bool   // GPU memory is a NUMA node, unless GPUs have a driver (With); else BAR 2 of an ivshmem device
-	VFIOUser   bool   // the transport is vfio-user; else vhost-user
-	QueuePairs int    // default number of queue pairs
+	Kernel     bool   // the guest's kernel has the driver and TCP
+	Node       bool   // GPU memory is a NUMA node, not BAR 2 of an ivshmem device
+	VFIOUser   bool   // vfio-user, not vhost-user
+	QueuePairs int    // default
 	MaxMTU     int
 
 	sent, received descriptors
@@ -48,19 +47,18 @@ type Model struct {
 	open func(files *dma.Files, c nic.Config, h hardware) (device, error)
 }
 
-// hardware is the properties of a NIC that are not in a nic.Config.
+// hardware is what a nic.Config does not have.
 type hardware struct {
-	slot       pcie.Link // zero: it is on the root complex
+	slot       pcie.Link // zero: the guest has no sockets
 	timestamps bool
 }
 
-// descriptors is the size in bytes of the ring entries that a NIC reads for each buffer and writes
-// for each packet.
+// descriptors is the size in bytes of ring entries for each buffer and each packet.
 type descriptors struct{ buffer, packet float64 }
 
-// The ring entries of virtio are a descriptor with its entry in the available ring, and an element
-// of the used ring (Virtual I/O Device 1.2, sections 2.7.5 to 2.7.8). The ring entries of gve are
-// descriptors and completions of DQO queues (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
+// For virtio: a descriptor with its entry in the available ring, and a used element (Virtual I/O Device 1.2,
+// 2.7.5 to 2.7.8). For gve: descriptors and completions of DQO queues
+// (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
 var models = map[string]Model{
 	Virtio: {Name: Virtio, QueuePairs: 2, MaxMTU: 65535 - 14, open: newVirtio,
 		sent: descriptors{16 + 2, 8}, received: descriptors{16 + 2, 8}},
@@ -76,25 +74,25 @@ func LookupModel(name string) (m Model, known bool) {
 
 // Drivers of a guest's GPUs (Guest.Driver).
 const (
-	// Without a driver, GPU memory is a NUMA node without CPUs for a gVNIC, and a PCI BAR for a virtio NIC.
+	// No driver: GPU memory is a NUMA node for a gVNIC, and a PCI BAR for a virtio NIC.
 	DriverNode    = "node"
-	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: a driver for BAR 2 of a PCI device, whatever the NIC
+	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: a driver for BAR 2
 )
 
-// With returns the model for a guest whose GPUs have this driver: with DriverVNICGPU Node is false.
+// With returns the model for a guest whose GPUs have this driver.
 func (m Model) With(driver string) Model {
 	m.Node = m.Node && driver != DriverVNICGPU
 	return m
 }
 
-// ModelOf returns the model of a guest's NIC, adapted to the driver of the guest's GPUs.
+// ModelOf returns the model of a guest's NIC, with the guest's GPU driver.
 func (g *Guest) ModelOf(n *NIC) Model {
 	m, _ := LookupModel(n.Model)
 	return m.With(g.Driver)
 }
 
-// gpuInfo returns how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as the NUMA
-// node with number node.
+// gpuInfo returns how a guest finds a GPU: BAR 2 of an ivshmem-plain (1af4:1110), or the NUMA node with
+// number node.
 func (m Model) gpuInfo(node int) control.GPUInfo {
 	info := control.GPUInfo{DevFn: 0xff, Attach: control.AttachBAR, BAR: 2, Vendor: 0x1af4, Device: 0x1110, Node: 0xff}
 	if m.Node {
@@ -103,7 +101,6 @@ func (m Model) gpuInfo(node int) control.GPUInfo {
 	return info
 }
 
-// device is a NIC of either model.
 type device interface {
 	Port() *nic.Port
 	Space() *dma.Space
@@ -111,8 +108,7 @@ type device interface {
 	Close()
 }
 
-// express returns the link of the NIC's slot. In a guest without sockets it returns zero: the NIC is on the root
-// complex, and shows no link.
+// express returns the link of the NIC's slot; zero in a guest without sockets.
 func express(g *Guest, n *NIC) pcie.Link {
 	if len(g.Sockets) == 0 {
 		return pcie.Link{}
@@ -120,14 +116,13 @@ func express(g *Guest, n *NIC) pcie.Link {
 	return cmp.Or(n.Slot.Link, defaultLink)
 }
 
-// defaultLink is the link of a slot for which the description has no link.
+// defaultLink is the link of a slot without a given one.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
 func newVirtio(files *dma.Files, c nic.Config, _ hardware) (device, error) {
 	return virtio.New(virtio.Config{Files: files, Port: c})
 }
 
-// gveDevice is a gVNIC behind vfio-user.
 type gveDevice struct {
 	*gve.Device
 	log *slog.Logger
@@ -145,7 +140,6 @@ func newGVE(files *dma.Files, c nic.Config, h hardware) (device, error) {
 	return gveDevice{d, c.Log.With("port", c.Name)}, nil
 }
 
-// Serve serves the vfio-user protocol on conn.
 func (d gveDevice) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return vfiouser.NewServer(d.Device, d.Space(), d.log).Serve(ctx, conn)
 }

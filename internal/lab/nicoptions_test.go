@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reaches reads each field of NICOptions back: from the configuration with which the device is made, or,
-// if that does not have the option, from the port.
+// reaches reads each field of NICOptions back from a port.
 var reaches = map[string]func(*Port) any{
 	"MTU":      func(p *Port) any { return p.MTU },
 	"MaxMTU":   func(p *Port) any { return int(p.config(nil).MTU) },
@@ -34,7 +33,6 @@ func lost(t *testing.T, o NICOptions, p *Port) (fields []string) {
 	return fields
 }
 
-// Each option of a NIC reaches its port.
 func TestNICOptionsReachThePort(t *testing.T) {
 	all := NICOptions{MTU: 1400, MaxMTU: 9000, RSCUsecs: 20, XDP: true}
 	open := func(o NICOptions) *Port {
@@ -43,7 +41,7 @@ func TestNICOptionsReachThePort(t *testing.T) {
 		return l.Port(0)
 	}
 	testkit.Equal(t, "lost options", len(lost(t, all, open(all))), 0)
-	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls: one option is missing
+	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls
 		less := all
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		f.SetZero()

@@ -18,62 +18,59 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Port is a NIC of a lab: the device, and its end on the switch.
+// Port is a NIC of a lab, and its end on the switch.
 type Port struct {
-	Index        int // number of the port in the lab
+	Index        int // in the lab
 	Name         string
 	Model        Model
 	MAC          wire.MAC
-	Addr4, Addr6 netip.Prefix // addresses that its guest should configure
-	NICOptions                // complete; MaxMTU is the NIC's maximum MTU, and MTU the first MTU of its guest
-	QueuePairs   int          // number of queue pairs that its guest uses at first
-	GPUs         []*GPUMemory // GPUs that it may address, the nearest in the tree first
-	Place        string       // its name in the machine's tree; "": it is not in the tree
-	Hotplug      bool         // its guest's QEMU can remove it while the guest runs
+	Addr4, Addr6 netip.Prefix // that the guest should configure
+	NICOptions                // with the defaults
+	QueuePairs   int          // that the guest uses at first
+	GPUs         []*GPUMemory // that it may address, the nearest first
+	Place        string       // its name in the machine's tree; "": none
+	Hotplug      bool         // the guest's QEMU can remove it
 
 	lab *Lab
 	dev device
 
-	memory *dma.Space // guest memory by physical address, of a guest with an IOMMU; nil: the NIC's space is guest memory
+	memory *dma.Space // guest memory by physical address, with an IOMMU; else nil
 
 	machine *Machine
 	desc    *NIC
 
-	completions time.Duration // delay of completions at scale 1; under lab.changing
-	driver      *driver.NIC   // the driver of a guest in this process; nil: none; under lab.changing
-	removed     atomic.Bool   // the NIC was removed from its guest, or its removal is in progress
+	completions time.Duration // at scale 1; under lab.changing
+	driver      *driver.NIC   // of a guest in this process; nil: none; under lab.changing
+	removed     atomic.Bool   // it was removed, or its removal is in progress
 
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
 
-	life context.Context // all connections end when it ends
+	life context.Context // all connections end with it
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
-	closed  bool // under mu: the port accepts no more connections
+	closed  bool // under mu: no more connections
 	serving sync.WaitGroup
 
-	turn sync.Mutex // locked by the connection of Connected that is being served
+	turn sync.Mutex // held by the connection of Connected that is served
 
 	holders atomic.Pointer[HoldersFunc]
-	mute    atomic.Int64 // nanoseconds since the epoch: until then Holders does not ask the guest
+	mute    atomic.Int64 // nanoseconds since the epoch: no call of holders before
 }
 
-// muteTime is how long Holders does not call HoldersFunc again after the guest did not answer in
-// time, so that requests to a frozen guest do not pile up.
+// muteTime is how long Holders does not call HoldersFunc after a timeout, so calls to a frozen guest do not
+// pile up.
 const muteTime = 10 * time.Second
 
-// HoldersFunc returns the connections of a port's guest that hold tokens of GPU memory.
+// HoldersFunc returns the guest's connections that hold tokens of GPU memory.
 type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 
-// SetHolders sets the function with which Holders asks the guest: its stack in this process, or its
-// agent. The NIC itself cannot tell which connection holds a token, because it sees only buffers
-// that are posted again.
+// SetHolders sets the function of Holders.
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
-// Holders asks the guest which of its connections hold tokens; known is false if no function is set
-// (SetHolders) or if the function returns an error. After an error because ctx has ended, Holders does
-// not ask again for muteTime, and known is false.
+// Holders returns which connections of the guest hold tokens; known is false without an answer. If ctx ends
+// first, Holders does not ask again for muteTime.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
 	if f == nil || time.Now().UnixNano() < p.mute.Load() {
@@ -86,8 +83,7 @@ func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	return list, err == nil
 }
 
-// newPort makes a port, and attaches it to the switch. The caller closes the port, also after an
-// error.
+// newPort makes a port and attaches it to the switch. The caller closes the port, also after an error.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6,
@@ -99,11 +95,11 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	}
 	var err error
 	if p.dev, err = model.open(l.files, p.config(gpus), hardware{express(m.desc, n), n.Timestamps}); err != nil {
-		p.dev = nil // not an interface of a nil pointer
+		p.dev = nil // no interface of a nil pointer
 		return p, err
 	}
 	if p.memory == nil {
-		p.Space().SetNodes(p.nodes()) // behind an IOMMU an address does not show its node
+		p.Space().SetNodes(p.nodes()) // with an IOMMU an address does not show its node
 	}
 	p.Space().SetSharing(l.opt.Sharing)
 	if l.opt.FrontendMemory > 0 {
@@ -120,31 +116,28 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	return p, p.NIC().Attach(l.sw, link)
 }
 
-// config returns the configuration of the port's device.
 func (p *Port) config(gpus []nic.GPU) nic.Config {
 	return nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
 		Pollers: p.lab.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(p.RSCUsecs) * time.Microsecond,
 		Flows: p.lab.opt.Flows, Sabotage: p.desc.Sabotage, Log: p.lab.opt.Log}
 }
 
-// Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
+// Reserve keeps addresses from other ports.
 func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
-// Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: the description has none.
+// Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: unknown.
 func (p *Port) Rate() float64 { return p.desc.Rate }
 
-// NIC returns the part of the NIC that is common to all device models: counters, flow counters,
-// link.
+// NIC returns the part that is common to all device models.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device returns the device model's object, a Device of internal/nic/virtio or internal/nic/gve,
-// for methods that only one model has.
+// Device returns the model's Device, of internal/nic/virtio or internal/nic/gve.
 func (p *Port) Device() any { return p.dev }
 
-// Space returns the guest memory that is shared with the NIC.
+// Space returns the NIC's address space for DMA.
 func (p *Port) Space() *dma.Space { return p.dev.Space() }
 
-// GPU returns the first GPU that the NIC may address, or nil if there is none.
+// GPU returns the first of GPUs; nil: none.
 func (p *Port) GPU() *GPUMemory {
 	if len(p.GPUs) == 0 {
 		return nil
@@ -152,9 +145,8 @@ func (p *Port) GPU() *GPUMemory {
 	return p.GPUs[0]
 }
 
-// Serve serves the NIC's protocol on conn until the peer hangs up (then it returns nil), ctx or the
-// lab ends, the peer breaks the protocol, or the peer's memory faults or exceeds Options.FrontendMemory.
-// It closes conn. The caller must wait for one Serve to return before the next.
+// Serve serves the NIC's protocol on conn until the peer hangs up (nil), ctx or the lab ends, or an error. It
+// closes conn. Only one Serve may run at a time.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())
@@ -171,9 +163,8 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted names the features that the last peer of Serve was offered, if it asked for them and
-// hung up without having accepted any; else, and for a gVNIC, it is ""
-// (vhostuser.Backend.Unaccepted).
+// Unaccepted names the features that the last peer of Serve was offered, if it accepted none
+// (vhostuser.Backend.Unaccepted); else "".
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
 		return d.Unaccepted()
@@ -181,16 +172,13 @@ func (p *Port) Unaccepted() string {
 	return ""
 }
 
-// serve serves a connection. At its end the switch forgets the addresses that the guest has used, because
-// the next connection may be that of another guest.
+// serve serves a connection; then the switch forgets the guest's addresses.
 func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
 	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected starts a goroutine that serves conn until the connection or the lab ends, and returns;
-// qemu.Netdev calls it. A connection is served after the end of the previous one. An error is
-// logged.
+// Connected starts to serve conn in a goroutine, after the previous connection has ended. An error is logged.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -206,7 +194,7 @@ func (p *Port) Connected(conn *net.UnixConn) {
 	})
 }
 
-// enter registers a connection with serving; false: the port is closed.
+// enter registers a connection; false: the port is closed.
 func (p *Port) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,9 +204,7 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until no connection is served any more. Connections have the time
-// Options.Farewell to end by themselves, because this process may notice the end of a QEMU a moment
-// later; then endServing ends them.
+// endServing waits until no connection is served. It ends connections that do not end by themselves.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

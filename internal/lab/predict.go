@@ -2,14 +2,12 @@ package lab
 
 import "math"
 
-// MaxMin returns for each of several transfers its max-min fair rate, in bytes of payload a second,
-// and the edge that limits it. It raises the rates of all transfers together; a transfer's rate
-// stops when one of its edges is full. loads has the bytes that each transfer moves over each edge
-// per byte of payload; edges without a rate are no limit. A transfer without a limiting edge has
-// the rate +Inf and a nil edge.
+// MaxMin returns the transfers' max-min fair rates, in bytes of payload a second, and the edges that limit
+// them. loads has the bytes on each edge per byte of payload. Without a limiting edge a rate is +Inf, and its
+// edge nil.
 func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 	rates, limits = make([]float64, len(loads)), make([]*Edge, len(loads))
-	left := make(map[*Edge]float64) // rate of each edge that transfers do not use yet
+	left := make(map[*Edge]float64) // the edges' unused rates
 	for i, flow := range loads {
 		rates[i] = math.Inf(1)
 		for e := range flow {
@@ -19,7 +17,7 @@ func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 		}
 	}
 	for {
-		// The edge that is full first, and the rate of the growing transfers at that point.
+		// The edge that is full first, and the rate of growing transfers then.
 		var full *Edge
 		most := math.Inf(1)
 		for e, n := range left {

@@ -20,8 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// verbs is a guest in this process with a queue pair to the other guest, and with an MR of all of
-// its GPU's memory.
+// verbs is a guest with a queue pair to the other guest.
 type verbs struct {
 	port *lab.Port
 	nic  *driver.NIC
@@ -34,7 +33,7 @@ type verbs struct {
 
 const rdmaMemory = 8 << 20
 
-// newVerbs makes two guests with a queue pair to each other, on links with impairment im.
+// newVerbs makes two guests with a queue pair to each other.
 func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]*verbs) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -69,7 +68,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 		})
 	}
 	work.Wait()
-	t.Cleanup(func() { // devices close before their drivers
+	t.Cleanup(func() { // before their drivers
 		for _, v := range ends {
 			testkit.NoError(t, v.dev.Close())
 		}
@@ -77,7 +76,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 	return l, ends
 }
 
-// write and read access the GPU's memory as the GPU's own programs do.
+// write and read access the GPU's memory.
 func (v *verbs) write(t testing.TB, b []byte, off int64) {
 	testkit.Must(unix.Pwrite(v.port.GPU().GPU.FD(), b, off))(t)
 }
@@ -88,8 +87,7 @@ func (v *verbs) read(t testing.TB, n int, off int64) []byte {
 	return b
 }
 
-// move puts the first quarter of a's GPU into the second quarter of b's, and gets the third quarter
-// of b's into the fourth of a's.
+// move puts and gets a quarter of a GPU's memory.
 func move(t testing.TB, a, b *verbs, seed byte) {
 	t.Helper()
 	const n = rdmaMemory / 4
@@ -129,10 +127,10 @@ func TestRDMABetweenGPUs(t *testing.T) {
 				bounced, file := d[0].BouncedBytes-d[1].BouncedBytes, d[0].GPUFileBytes-d[1].GPUFileBytes
 				again := d[0].AgainBytes - d[1].AgainBytes
 				want := uint64(2 * n)
-				if (k == 0) != (j == 0) { // a requests, b responds
+				if (k == 0) != (j == 0) { // a requests
 					want = 0
 				}
-				if again > 0 { // on a busy machine packets may be sent again, and count again
+				if again > 0 { // sent again on a busy machine
 					want = device + host
 				}
 				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want ||
@@ -149,7 +147,6 @@ func TestRDMABetweenGPUs(t *testing.T) {
 	}
 }
 
-// On a link that loses, duplicates, reorders and corrupts, all bytes arrive.
 func TestRDMAOnALossyLink(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{Loss: 0.01, Reorder: 0.002, Duplicate: 0.002, Corrupt: 0.002, Seed: 7})
 	move(t, ends[0], ends[1], 3)
@@ -160,7 +157,7 @@ func TestRDMAOnALossyLink(t *testing.T) {
 	t.Logf("%+v", c)
 }
 
-// udpCounter is a Receiver that counts datagrams to UDP port 9, and to RoCEv2's port.
+// udpCounter counts datagrams to UDP port 9 and to RoCEv2's port.
 type udpCounter struct {
 	mu       sync.Mutex
 	ordinary []uint32
@@ -195,7 +192,6 @@ func (u *udpCounter) wake() {
 func (u *udpCounter) Completed(int, []uint64) { u.wake() }
 func (u *udpCounter) Wake()                   {}
 
-// udp returns a numbered datagram to a port of the other end.
 func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	h := make([]byte, 42+64)
 	copy(h, to.port.MAC[:])
@@ -216,8 +212,8 @@ func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	return driver.TxFrame{Header: h}
 }
 
-// Datagrams that are sent during a transfer of RDMA reach their queue, all and in order; the NIC takes
-// datagrams to RoCEv2's port as long as there is a queue pair.
+// Datagrams sent during RDMA reach their queue in order; with a queue pair the NIC takes datagrams to
+// RoCEv2's port.
 func TestRDMABesideUDP(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
@@ -229,7 +225,7 @@ func TestRDMABesideUDP(t *testing.T) {
 		var frames []driver.TxFrame
 		for i := range batch {
 			frames = append(frames, a.udp(b, 9, uint32(round*batch+i)))
-			if i%2 == 0 { // a datagram to RoCEv2's port that belongs to no queue pair, or is malformed
+			if i%2 == 0 { // no valid RoCEv2 packet
 				frames = append(frames, a.udp(b, 4791, uint32(i)))
 			}
 		}
@@ -253,13 +249,12 @@ func TestRDMABesideUDP(t *testing.T) {
 	c := testkit.Must(b.dev.Counts(t.Context()))(t)
 	testkit.Equal(t, "counted", c.Unknown+c.Malformed+c.ICRC-before.Unknown-before.Malformed-before.ICRC, rounds*batch/2)
 
-	// Without a queue pair the UDP port is free for the guest's own sockets.
+	// Without a queue pair the port is free for sockets.
 	testkit.OK(t, b.qp.Close())
 	testkit.Must(a.nic.Transmit(0, []driver.TxFrame{a.udp(b, 4791, 1)}))(t)
 	b.got.until(t, func() bool { return b.got.roce == 1 })
 }
 
-// until waits until f returns true.
 func (u *udpCounter) until(t testing.TB, f func() bool) {
 	t.Helper()
 	testkit.Eventually(t, "datagrams", func() bool {
@@ -269,8 +264,7 @@ func (u *udpCounter) until(t testing.TB, f func() bool) {
 	})
 }
 
-// If the peer closes its queue pair during a transfer, the transfer ends with an error, and nothing
-// hangs.
+// A transfer ends with an error when the peer closes its queue pair.
 func TestRDMAWhenThePeerResets(t *testing.T) {
 	testkit.Slow(t)
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
@@ -295,8 +289,7 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 	}
 }
 
-// The NIC of a guest that is gone does not respond: its peers' requests time out, and nothing more
-// is written to the guest's GPU.
+// The NIC of a guest that is gone does not respond, and nothing more is written to its GPU.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})
@@ -318,8 +311,7 @@ func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	}
 }
 
-// BenchmarkRDMA moves bytes between two GPUs, to compare with BenchmarkGPUToGPU of package driver
-// and BenchmarkStream of package stack.
+// BenchmarkRDMA moves bytes between two GPUs.
 func BenchmarkRDMA(b *testing.B) {
 	for _, mtu := range []uint16{1024, 4096} {
 		for _, size := range []uint32{64 << 10, 1 << 20} {

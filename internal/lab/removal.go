@@ -10,30 +10,27 @@ import (
 	"time"
 )
 
-// GuestFaults are functions that apply faults to a machine's guest, and not to its NICs. The lab
-// calls one at a time; a removal's function sends the request to the guest and returns before the guest
-// has carried it out. A nil function: the guest does not support the fault.
+// GuestFaults are functions that apply faults to a machine's guest. The lab calls one at a time. nil: the
+// guest does not support the fault.
 type GuestFaults struct {
-	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs.
-	// Without an error the channel receives the result: nil when the device has been removed. If the
-	// guest ends before the removal has succeeded or failed, the channel is closed.
+	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs. The channel
+	// receives nil when the device has been removed, or an error; it is closed if the guest ends first.
 	RemoveNIC, RemoveGPU func(i int) (<-chan error, error)
-	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens later, by late; 0: at once.
+	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens later, by late.
 	LateTokens func(i int, late time.Duration) error
 }
 
 // MaxLateTokens is the maximum delay of returned tokens.
 const MaxLateTokens = 10 * time.Second
 
-// SetGuest calls set, which sets some of the machine's functions for faults of its guest, while no
-// change of the lab is made.
+// SetGuest calls set, which sets functions for faults of the machine's guest, while the lab makes no change.
 func (m *Machine) SetGuest(set func(*GuestFaults)) {
 	m.lab.changing.Lock()
 	defer m.lab.changing.Unlock()
 	set(&m.faults)
 }
 
-// The reasons why a device cannot be removed.
+// Why a device cannot be removed.
 var (
 	errNoGuest = errors.New("its guest is none of this vnic's: have its QEMU do it (device_del)")
 	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with " +
@@ -46,14 +43,12 @@ const (
 	whyNoNode  = "its memory is a NUMA node's, as gve has it, which its guest's kernel uses as RAM"
 )
 
-// letsGo reports whether the port of a slot can release its device while the guest runs: root ports
-// can, and a switch's ports can if the description sets Hotplug.
+// letsGo reports whether the port of a slot can release its device: root ports can, other ports with Hotplug.
 func (g *Guest) letsGo(s Slot, hotplug bool) bool {
 	return hotplug || slices.ContainsFunc(g.Sockets, func(x Socket) bool { return x.Name == s.Below })
 }
 
-// HotplugFor sets Hotplug of all NICs and GPUs that a script removes. It leaves out the ones that
-// cannot be removed: the script's change fails then.
+// HotplugFor sets Hotplug of the NICs and GPUs that a script removes, as far as they can be removed.
 func (d *Description) HotplugFor(script []Event) {
 	for i := range d.Guests {
 		g := &d.Guests[i]
@@ -81,10 +76,10 @@ func (d *Description) HotplugFor(script []Event) {
 	}
 }
 
-// Removed reports whether the NIC has been removed from its guest, or its removal is in progress.
+// Removed reports whether the NIC was removed from its guest, or its removal is in progress.
 func (p *Port) Removed() bool { return p.removed.Load() }
 
-// Removed reports whether the GPU has been removed from its guest, or its removal is in progress.
+// Removed reports whether the GPU was removed from its guest, or its removal is in progress.
 func (g *GPUMemory) Removed() bool { return g.removed.Load() }
 
 // removeNIC removes a NIC from its guest. The caller holds changing.
@@ -98,7 +93,7 @@ func (l *Lab) removeNIC(p *Port) error {
 			"in the guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, whyNoGVNIC, p.Name)
 	case p.driver != nil:
 		p.removed.Store(true)
-		p.end(errRemoved) // the driver finds its connection closed
+		p.end(errRemoved)
 		l.note(p.Name, hasBeenRemoved)
 		return nil
 	case m.faults.RemoveNIC == nil:
@@ -112,7 +107,6 @@ func (l *Lab) removeNIC(p *Port) error {
 	return l.removing(p.Name, &p.removed, done, err)
 }
 
-// removeGPU removes the GPU of that name from its guest. The caller holds changing.
 func (l *Lab) removeGPU(name string) error {
 	m, i, err := l.findGPU(name)
 	if err != nil {
@@ -146,11 +140,10 @@ func (l *Lab) removeGPU(name string) error {
 
 const hasBeenRemoved = "has been removed"
 
-// errRemoved is the cause with which removeNIC ends a NIC's connections.
 var errRemoved = errors.New("removed")
 
-// removing starts a goroutine that waits for the result of a removal, which done receives, and
-// notes the result. The caller holds changing.
+// removing starts a goroutine that notes the result of a removal, which done receives. The caller holds
+// changing.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)
@@ -176,8 +169,7 @@ func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err
 	return nil
 }
 
-// AwaitRemovals waits until each removal in progress has succeeded or failed, or its guest, the lab or
-// ctx ends.
+// AwaitRemovals waits until the removals in progress have ended, or ctx ends.
 func (l *Lab) AwaitRemovals(ctx context.Context) {
 	l.changing.Lock()
 	all := slices.Clone(l.removals)
@@ -190,7 +182,6 @@ func (l *Lab) AwaitRemovals(ctx context.Context) {
 	}
 }
 
-// note passes a message about a NIC or GPU to Options.Note, or to the log.
 func (l *Lab) note(name, text string) {
 	if l.opt.Note != nil {
 		l.opt.Note(name, text)
@@ -199,7 +190,7 @@ func (l *Lab) note(name, text string) {
 	l.opt.Log.Warn(text, "name", name)
 }
 
-// findGPU returns the GPU with this name of the lab file, as a.gpu0.
+// findGPU returns the GPU with this name, as a.gpu0.
 func (l *Lab) findGPU(name string) (m *Machine, i int, err error) {
 	var names []string
 	for _, m := range l.machines {
@@ -214,7 +205,6 @@ func (l *Lab) findGPU(name string) (m *Machine, i int, err error) {
 	return nil, 0, noSuch(name, "GPU", names)
 }
 
-// noSuch returns an error that lists names, as name is not one of them.
 func noSuch(name, what string, names []string) error {
 	there := "there are none"
 	if n := len(names); n > 0 {
@@ -225,7 +215,6 @@ func noSuch(name, what string, names []string) error {
 
 const maxListed = 8
 
-// lateTokens makes receivers at a port's NIC return tokens later. The caller holds changing.
 func (l *Lab) lateTokens(p *Port, d time.Duration) error {
 	late := p.machine.faults.LateTokens
 	if late == nil {

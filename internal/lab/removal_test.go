@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab opens a lab of four guests: one of each model with sockets, one without sockets, and
-// one whose NICs and GPUs are all below a switch, half of them with hotplug.
+// removalLab opens a lab of guests whose devices can and cannot be removed.
 func removalLab(t *testing.T, note func(name, text string)) *Lab {
 	l := testkit.Must(Open(removalDescription(), Options{Note: note}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
@@ -47,8 +46,7 @@ func removalDescription() (d Description) {
 	return d
 }
 
-// The lab asks the owner of a machine to remove a device of its guest, and notes the removal when
-// it has ended. A removal that is impossible is refused with one line that says why.
+// A removal is requested of the machine's owner, and noted when it has ended.
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex
@@ -119,10 +117,10 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.OK(t, errors.Join(apply("nic a.nic0 tokens=5ms"), l.SetScale(1000), apply("nic b.nic1 tokens=1ms"),
 		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
 	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
-	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for this removal
+	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for it
 }
 
-// A change of several settings of a NIC leaves all of them unchanged if the guest refuses one.
+// A change leaves a NIC unchanged if the guest refuses one of its settings.
 func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	l := removalLab(t, nil)
 	const change = "nic a.nic0 completions=5ms tokens=5ms tokens=6ms exhaust=0"
@@ -132,7 +130,7 @@ func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 		testkit.ErrorSays(t, l.Apply(testkit.Must(ParseChange(change))(t)), why)
 		testkit.Equal(t, "delay of completions", p.completions, 0)
 	}
-	refused("vnic run has one") // the machine has no function for it
+	refused("vnic run has one")
 	var asked []time.Duration
 	err := errors.New("the guest is busy")
 	l.Machine(0).SetGuest(func(f *GuestFaults) {
@@ -148,8 +146,7 @@ func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	testkit.Equal(t, "delays of tokens", fmt.Sprint(asked), "[6ms 6ms]")
 }
 
-// A device that a script removes becomes hotplug, if it can be removed, and no other device does. A
-// description that sets Hotplug for a device that cannot be removed is refused.
+// A device that a script removes becomes hotplug if it can be removed.
 func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	d := removalDescription()
 	var script []Event
@@ -185,8 +182,7 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 }
 
-// A driver in this process loses a NIC when the NIC's connection ends, and a GPU by a call: both
-// give ENODEV. The other NIC continues.
+// A driver in this process can lose a NIC or a GPU (ENODEV).
 func TestRemovalFromAProcess(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := removalLab(t, func(string, string) {})
@@ -207,7 +203,7 @@ func TestRemovalFromAProcess(t *testing.T) {
 	testkit.ErrorIs(t, nics[0].Err(), unix.ENODEV)
 	testkit.OK(t, nics[1].Err())
 	testkit.OK(t, apply("gpu c.gpu1 remove"))
-	testkit.OK(t, nics[1].Err()) // this NIC has not used the GPU
+	testkit.OK(t, nics[1].Err())
 	id := m.GPUs[1].ID()
 	_, err := nics[1].Transmit(0, []driver.TxFrame{{Header: make([]byte, 60), Device: []driver.Range{{GPU: id, Len: 8}}}})
 	testkit.ErrorIs(t, err, unix.ENODEV)

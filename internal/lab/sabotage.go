@@ -4,8 +4,7 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// Sabotage sets the fault for all NICs whose model supports it; seed selects the frames that the fault
-// affects. To set it for one NIC alone, set NIC.Sabotage.
+// Sabotage sets the fault for all NICs whose model supports it; seed selects the affected frames.
 func (d *Description) Sabotage(f *sabotage.Fault, seed uint64) {
 	for n := range d.AllNICs() {
 		if f.Has(n.Model) {

@@ -6,16 +6,14 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// rootComplex is the name of the root complex of a guest without sockets. The root complex forwards
-// nothing between its ports, and has a PCIe switch below it for each NIC.
+// rootComplex is the root complex of a guest without sockets.
 const rootComplex = "rc0"
 
-// Local returns a NIC's or GPU's name without the guest's name, with which the lab's name may
-// begin, as a.nic0.
+// Local returns a NIC's or GPU's name without the guest's name before it.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree returns the name of a NIC or a GPU in the guest's tree. If the lab's name does not begin with
-// the guest's, inTree puts kind before it, because a NIC and a GPU may have the same name.
+// inTree returns the name of a NIC or GPU in the tree. A name without the guest's before it gets kind,
+// because a NIC and a GPU may have the same name.
 func (g *Guest) inTree(kind, name string) string {
 	if local := g.Local(name); local != name {
 		return local
@@ -26,22 +24,20 @@ func (g *Guest) inTree(kind, name string) string {
 func (g *Guest) nicInTree(n *NIC) string { return g.inTree("nic", n.Name) }
 func (g *Guest) gpuInTree(m *GPU) string { return g.inTree("gpu", m.Name) }
 
-// inside reports whether a NIC is in the tree. In a guest with sockets, a NIC that may address no
-// GPU can be on the root complex instead.
+// inside reports whether a NIC is in the tree, and not on the root complex beside it.
 func (g *Guest) inside(n *NIC) bool {
 	return len(g.Sockets) == 0 || n.GPUs == nil || len(n.GPUs) > 0 || n.Slot != Slot{}
 }
 
-// switchOf returns the name of a NIC's switch in the tree of a guest without sockets.
 func (g *Guest) switchOf(n *NIC) string {
 	if local := g.Local(n.Name); local != n.Name {
-		return "sw." + local // no other node can have such a name
+		return "sw." + local // no other node has such a name
 	}
 	return "sw" + n.Name
 }
 
-// Tree returns the PCIe tree of guest i, and the names of its NICs and GPUs in it. The description
-// must be valid (Check).
+// Tree returns the PCIe tree of guest i, and its NICs' and GPUs' names. The description must be valid
+// (Check).
 func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	c := d.Complete()
 	g := &c.Guests[i]
@@ -60,8 +56,7 @@ func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	return tree, nics, gpus
 }
 
-// nodes returns the nodes of the guest's tree: sockets, switches, NICs, GPUs, in this order. The
-// guest is complete.
+// nodes returns the tree's sockets, switches, NICs and GPUs, in this order. The guest is complete.
 func (g *Guest) nodes() (nodes []pcie.Node) {
 	add := func(name string, kind pcie.Kind, s Slot) {
 		nodes = append(nodes, pcie.Node{Name: name, Kind: kind, Below: s.Below, Link: s.Link, Redirect: s.Redirect})

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// twoSockets is a guest with a switch below each of two sockets, and a NIC and a GPU below each switch.
+// twoSockets has a switch with a NIC and a GPU below each of two sockets.
 func twoSockets(r pcie.Routing) lab.Guest {
 	slot := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
 	return lab.Guest{Name: "a",
@@ -19,8 +19,7 @@ func twoSockets(r pcie.Routing) lab.Guest {
 		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: slot("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: slot("sw1")}}}
 }
 
-// Each NIC of a guest with several has a path to each GPU, by the tree, and reports the paths to
-// the guest, the nearest GPU's first.
+// Each NIC reports its paths to GPUs, the nearest GPU first.
 func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {
@@ -54,8 +53,6 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	}
 }
 
-// In a guest without sockets each NIC has a switch of its own, and below it the GPUs that the NIC
-// addresses and no earlier NIC does.
 func TestGuestWithoutSocketsHasASwitchForEachNIC(t *testing.T) {
 	d := lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{0}},
 		{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: 4096}, {Memory: 4096}}}}}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// FormatBytes formats a number of bytes in the syntax of flags: 4097, 64K, 512M, 4G.
+// FormatBytes formats a number of bytes as flags have it: 4097, 64K, 512M, 4G.
 func FormatBytes(n uint64) string {
 	unit := 0
 	for n != 0 && n%1024 == 0 && unit < 4 {
@@ -18,8 +18,8 @@ func FormatBytes(n uint64) string {
 	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
 }
 
-// ShowBytes formats a number of bytes for people: as FormatBytes if that is short, else in the
-// largest unit, rounded up to one decimal: 64M, 10.2M.
+// ShowBytes formats a number of bytes for people: as FormatBytes if that is short, else rounded up to one
+// decimal: 10.2M.
 func ShowBytes(n uint64) string {
 	s := FormatBytes(n)
 	if n < 1024 || n%1024 == 0 && len(s) <= len("1023K") {
@@ -32,7 +32,7 @@ func ShowBytes(n uint64) string {
 	return fmt.Sprintf("%.1f%c", math.Ceil(float64(n)*10/float64(size))/10, unit[0])
 }
 
-// ParseBytes parses a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; units are powers of 1024.
+// ParseBytes parses a number of bytes: 4096, 64K, 256M, 4G, with or without "iB".
 func ParseBytes(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.ToUpper(s), "IB")
 	shift := uint(0)
@@ -49,7 +49,7 @@ func ParseBytes(s string) (uint64, error) {
 	return n << shift, nil
 }
 
-// ParseFraction parses a number from 0 to less than 1: 0.01 or 1%.
+// ParseFraction parses a number from 0 to less than 1, as 0.01 or 1%.
 func ParseFraction(s string) (float64, error) {
 	t, percent := strings.CutSuffix(s, "%")
 	v, err := strconv.ParseFloat(t, 64)
@@ -62,10 +62,10 @@ func ParseFraction(s string) (float64, error) {
 	return v, nil
 }
 
-// FormatFraction formats a fraction in ParseFraction's syntax: 1%.
+// FormatFraction formats a fraction as ParseFraction reads it: 1%.
 func FormatFraction(f float64) string { return strconv.FormatFloat(f*100, 'g', 15, 64) + "%" }
 
-// ParseTime parses a time from 0 to most: 10us, 5ms, 2s, or 0.
+// ParseTime parses a time from 0 to most, as 10us or 2s.
 func ParseTime(s string, most time.Duration) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
@@ -77,7 +77,7 @@ func ParseTime(s string, most time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// Bounds of a rate, in bytes a second: 1 kbit/s, and a thousand times the rate of the fastest links.
+// Bounds of a rate, in bytes a second.
 const (
 	minRate = 125
 	maxRate = 1e15
@@ -89,8 +89,7 @@ var rateUnits = []struct {
 }{{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8}, {"kb/s", 1e3}, {"mb/s", 1e6},
 	{"gb/s", 1e9}, {"tb/s", 1e12}}
 
-// ParseRate parses a rate and returns bytes a second: 100Gbit, in tc's syntax, or 300GB/s; units
-// are powers of 1000.
+// ParseRate parses a rate, as 100Gbit or 300GB/s, and returns bytes a second.
 func ParseRate(s string) (float64, error) {
 	t := strings.TrimSuffix(strings.ToLower(s), "bit/s")
 	if len(t) < len(s) {
@@ -111,10 +110,10 @@ func ParseRate(s string) (float64, error) {
 	return 0, errors.New("not a rate, as 100Gbit or 300GB/s")
 }
 
-// FormatBitRate formats a rate in bytes a second as bits: 200Gbit.
+// FormatBitRate formats a rate in bytes a second, as 200Gbit.
 func FormatBitRate(r float64) string { return formatRate(r, 0) }
 
-// FormatByteRate formats a rate in bytes a second as bytes: 300GB/s.
+// FormatByteRate formats a rate in bytes a second, as 300GB/s.
 func FormatByteRate(r float64) string { return formatRate(r, len(rateUnits)/2) }
 
 func formatRate(r float64, first int) string {
@@ -126,7 +125,7 @@ func formatRate(r float64, first int) string {
 	return strconv.FormatFloat(r/rateUnits[i].bytes, 'g', 12, 64) + words[i]
 }
 
-// ParseScale parses the factor by which links are slower than their rates: 1 to 1000000.
+// ParseScale parses a scale: 1 to MaxScale.
 func ParseScale(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 1 && v <= MaxScale) {
@@ -135,5 +134,5 @@ func ParseScale(s string) (float64, error) {
 	return v, nil
 }
 
-// MaxScale is the maximum factor that ParseScale accepts.
+// MaxScale is the maximum of ParseScale.
 const MaxScale = 1_000_000

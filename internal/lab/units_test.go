@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ShowBytes prints a size as a whole number with a unit if that is short, else with one decimal.
 func TestSizesAreShownInOneWay(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0", 1: "1", 1023: "1023", 1024: "1K", 1025: "1.1K", 1536: "1.5K",
 		64 << 20: "64M", 5000 << 40: "5000T", 1<<64 - 1: "16777216.0T",

@@ -9,8 +9,7 @@ import (
 // MaxUplinks is the maximum number of uplinks of a lab.
 const MaxUplinks = 16
 
-// Uplinks returns a service for each uplink, as Uplink does. keep becomes uplink.Options.Keep; it
-// may be nil.
+// Uplinks returns a service for each uplink. keep becomes uplink.Options.Keep, and may be nil.
 func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func() error, err error)) (s []Service) {
 	for _, c := range list {
 		s = append(s, Uplink(uplink.Options{Config: c, Keep: keep}))
@@ -18,9 +17,8 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 	return s
 }
 
-// Uplink returns a service (Options.Services) that opens an uplink. It fills in these fields of o:
-// MTU and NIC (the largest MTU of the lab, and the NIC with it), Log and Storm. In Options.Services
-// it must follow a gateway's service, because an uplink drops frames from the gateway's MAC.
+// Uplink returns a service that opens an uplink, with the lab's MTU, Log and Storm. It must follow a
+// gateway's service, because an uplink drops frames from the gateway's MAC.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o

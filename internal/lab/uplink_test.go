@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// second gives the NICs of a lab MACs and addresses that the NICs of a first lab, with n ports, do not have.
+// second gives a lab's NICs MACs and addresses that a first lab, with n ports, does not have.
 func second(d lab.Description, n int) lab.Description {
 	for i := range d.Guests {
 		nic := &d.Guests[i].NICs[0]
@@ -22,9 +22,6 @@ func second(d lab.Description, n int) lab.Description {
 	return d
 }
 
-// Two labs joined by an uplink are one network: guests of both reach each other by TCP. The
-// senders' stacks send super-packets with partial checksums.
-//
 // Invariant: uplink: Joined labs are one network.
 func TestLabsJoinedByUplinks(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -56,7 +53,7 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 	}
 }
 
-// The storm bound of the lab's ports also applies to broadcast frames from an uplink.
+// The lab's storm bound applies to uplinks.
 func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()
@@ -67,7 +64,7 @@ func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	peer := testkit.Must(net.DialUDP("udp4", net.UDPAddrFromAddrPort(b), net.UDPAddrFromAddrPort(a)))(t)
 	defer peer.Close()
 	frame := []byte("\x08\x00\x00\x00\x00\x00\x01\x00\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x09\x88\xb6")
-	for range 64 { // the bound admits 32 at once, and drops some of the others
+	for range 64 { // 32 are admitted at once
 		testkit.Must(peer.Write(frame))(t)
 	}
 	testkit.Eventually(t, "some are dropped", func() bool {

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each fuzz target has inputs that every run of the tests plays: files of its corpus, or inputs
-// that it adds.
+// Each fuzz target has inputs: a corpus, or its own.
 func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	found := 0
 	for _, p := range packages(t) {
@@ -38,7 +37,6 @@ func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	}
 }
 
-// adds reports whether a fuzz target adds inputs itself.
 func adds(f *ast.FuncDecl) (found bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		s, ok := n.(*ast.SelectorExpr)

@@ -19,22 +19,20 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// everywhere lists the small packages that any package may import. everywhereInTests lists packages that any
-// package's tests may import.
+// everywhere lists packages that any package may import, everywhereInTests those for any package's tests.
 const (
 	everywhere        = "internal/deadline internal/limits internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
 )
 
-// layer has the packages of this module that a package may import, and the packages that its tests may import too.
+// layer has the packages that a package and its tests may import.
 type layer struct {
 	pkg            string
 	imports, tests []string
 }
 
-// table has the layers: the packages that import others of this module, each below the packages that it imports, as
-// "PACKAGE: IMPORTS...", continued on indented lines. After "tests:" it has the packages that the
-// package's tests may import too.
+// table has a line "PACKAGE: IMPORTS..." for each package, continued on indented lines; imports after
+// "tests:" are for its tests.
 //
 //go:embed layers.txt
 var table string
@@ -60,8 +58,7 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign lists packages of this module that may not import packages of another module, whose path begins with not.
-// Their tests may.
+// foreign lists packages that may not import, except in tests, packages whose path begins with not.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"internal/driver", "gvisor.dev/"},
 	{"guest", "gvisor.dev/"},
@@ -69,12 +66,10 @@ var foreign = []struct{ pkg, not string }{
 	{"splitter", "gvisor.dev/"},
 }
 
-// unsafeFiles lists the files, beside tests, that may import unsafe. A name that ends in a slash is a
-// whole package.
+// unsafeFiles lists the files, beside tests, that may import unsafe; a final slash stands for a package.
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go", "internal/confine/sys.go",
 	"test/internal/guestops/ioctl.go"}
 
-// pkg has the output of go list for a package.
 type pkg struct {
 	ImportPath, Dir                    string
 	GoFiles, CgoFiles, IgnoredGoFiles  []string
@@ -97,7 +92,7 @@ func packages(t *testing.T) (list []pkg) {
 	}
 }
 
-// broken lists the imports of a package that the table and foreign forbid.
+// broken lists a package's forbidden imports.
 func broken(p *pkg) (list []string) {
 	name := strings.TrimPrefix(p.ImportPath, module)
 	var row layer
@@ -148,8 +143,6 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// broken finds imports of a higher layer or of a forbidden module, and an import of one of this module's packages by a
-// package that the table does not list.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{
 		"internal/control":      "vhostuser virtq vfiouser",

@@ -1,5 +1,5 @@
-// Package limit implements the flag --timeout: it ends a command's context after a time, with an error that says what
-// still ran.
+// Package limit implements the flag --timeout: it ends a command's context with an error that says what still
+// ran.
 package limit
 
 import (
@@ -13,15 +13,15 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Error means that a command did not end within its limit. It is the cause of the end of the command's context.
+// Error is the cause of a context that Context has ended.
 type Error struct {
 	Limit time.Duration
-	Still string // what there was to wait for: "guest0 and guest1 still ran"
+	Still string // as "guest0 and guest1 still ran"
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("--timeout %v: %s", e.Limit, e.Still) }
 
-// Check returns an error if a limit is negative; 0 means no limit.
+// Check returns an error for a negative limit.
 func Check(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("--timeout %v: a time, as 90s or 10m, or 0: no limit", d)
@@ -29,8 +29,8 @@ func Check(d time.Duration) error {
 	return nil
 }
 
-// Context returns a context that ends after d, with an Error as its cause; 0: there is no limit. The
-// Error describes what the guests in g do at that moment. The caller must call cancel.
+// Context returns a context that ends after d with an *Error, which describes the guests in g; 0: no limit.
+// The caller must call cancel.
 func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	if d == 0 {
@@ -43,7 +43,7 @@ func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context
 	}
 }
 
-// Guests records what each guest of a command does. The zero value has no guests; a nil Guests ignores all calls.
+// Guests records what a command's guests do. A nil Guests ignores calls.
 type Guests struct {
 	mu    sync.Mutex
 	stage string
@@ -51,13 +51,13 @@ type Guests struct {
 	state map[string]string
 }
 
-// The states of a guest.
+// States of a guest.
 const (
 	Boots = "booted"
 	Runs  = "ran"
 )
 
-// Stage records the stage of the command as a whole; "": it has no name.
+// Stage records the stage of the command; "": none.
 func (g *Guests) Stage(what string) {
 	if g == nil {
 		return
@@ -67,8 +67,7 @@ func (g *Guests) Stage(what string) {
 	g.stage = what
 }
 
-// Fetching returns a function that records a step of a fetch as the stage, and then calls next with the step; next may
-// be nil.
+// Fetching returns a function that records a step of a fetch as the stage and calls next, which may be nil.
 func (g *Guests) Fetching(next func(assets.Progress)) func(assets.Progress) {
 	return func(p assets.Progress) {
 		g.Stage(p.String())

@@ -59,7 +59,7 @@ func TestNoLimitEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, d := range []time.Duration{0, time.Hour} {
 			ctx, cancel := Context(t.Context(), d, nil)
-			time.Sleep(59 * time.Minute) // the bubble's clock
+			time.Sleep(59 * time.Minute)
 			testkit.OK(t, ctx.Err())
 			cancel()
 			testkit.ErrorIs(t, context.Cause(ctx), context.Canceled)

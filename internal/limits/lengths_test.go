@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	fileLines     = 500 // blank lines and comments included
+	fileLines     = 500 // with blank lines and comments
 	functionLines = 80
 )
 
-// notProduct matches tests, tools and test data, and the files below internal/nic and internal/wire, which may be
-// longer.
+// notProduct matches files that may be longer.
 var notProduct = regexp.MustCompile(`_test\.go$|^test/|^tools/|(^|/)testdata/|^internal/(nic|wire)/`)
 
-// cFunction matches a function in C from the line with its name to its closing brace.
+// cFunction matches a function in C from its name's line on.
 var cFunction = regexp.MustCompile(`(?m)^[a-z][^;{}=]*\([^;{}]*\)\n\{\n(?s:.*?)^\}`)
 
 // Invariant: limits: Outside of internal/nic and internal/wire no file of the product has more than 500
@@ -41,7 +40,7 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 		}
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if os.IsNotExist(err) {
-			continue // removed, but not yet from git's index
+			continue // removed, but in git's index
 		}
 		testkit.OK(t, err)
 		files++
@@ -60,7 +59,7 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 	}
 }
 
-// lengths returns the lines of each function of a file in Go or C by the function's first line.
+// lengths returns functions' lines by their first line.
 func lengths(t *testing.T, name string, text []byte) map[string]int {
 	found := map[string]int{}
 	if !strings.HasSuffix(name, ".go") {
@@ -82,7 +81,6 @@ func lengths(t *testing.T, name string, text []byte) map[string]int {
 	return found
 }
 
-// lengths finds all functions, and counts their lines.
 func TestFunctionsAreMeasured(t *testing.T) {
 	got := lengths(t, "x.go", []byte("package x\n\n// a is short.\nfunc a() {}\n\nfunc (b) c(\n) {\n\tfor {\n\t}\n}\n"))
 	testkit.Equal(t, "functions in Go", len(got), 2)

@@ -9,8 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Slow keeps the largest value that was set, and all limits grow by it. A limit set by the user does not.
-//
 // Invariant: limits: On a machine that is N times slower everything that is waited for may take N
 // times longer, except for limits that a user sets.
 func TestLimitsFollowTheMachine(t *testing.T) {

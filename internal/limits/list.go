@@ -2,105 +2,91 @@ package limits
 
 import "time"
 
-// knownBoot is the longest boot of a guest on a machine with Slow 1: from QEMU's start until its
-// init reports.
+// knownBoot is the longest boot of a guest with Slow 1: from QEMU's start until its init reports.
 const knownBoot = 12 * time.Second
 
-// knownStart is the longest time that a QEMU takes, on such a machine, to print its version.
+// knownStart is the longest time that a QEMU takes to print its version with Slow 1.
 const knownStart = 150 * time.Millisecond
 
-// Limits of QEMU and of guests as a whole.
+// Limits of QEMU and guests.
 const (
-	// ProbeSilence is how long the guest of a KVM probe may print nothing before the probe fails.
+	// ProbeSilence is how long the guest of a KVM probe may print nothing.
 	ProbeSilence = Limit(2 * time.Second)
-	// Probe is how long the guest of a KVM probe may take to boot while it prints.
+	// Probe is how long the guest of a KVM probe may take.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is how long other guests with KVM may print nothing before their init reports, if the
-	// user has requested neither KVM nor a longer boot. Their kernels print little, so it covers the whole
-	// boot.
+	// GuestSilence is how long other guests with KVM may print nothing before their init reports.
 	GuestSilence = Limit(time.Minute)
-	// Boot is how long a guest may take until its init reports. A boot takes seconds, but the machine
-	// may be small and busy.
+	// Boot is how long a guest may take until its init reports.
 	Boot = Limit(3 * time.Minute)
-	// Machine is how long a guest may run if nobody sets a time.
+	// Machine is how long a guest may run by default.
 	Machine = Limit(10 * time.Minute)
 	// GuestsRun is how long guests may run if nobody ends them.
 	GuestsRun = Limit(6 * time.Hour)
-	// TransferGuest is how long a guest of a transfer may run, in addition to the time for its
-	// bytes.
+	// TransferGuest is how long a guest of a transfer may run, besides the time for its bytes.
 	TransferGuest = Limit(time.Hour)
 	// QEMUVersion is how long a QEMU may take to report its abilities.
 	QEMUVersion = Limit(20 * time.Second)
-	// Monitor is how long QEMU may take for a command of its monitor if the caller sets no limit.
+	// Monitor is how long a command of QEMU's monitor may take by default.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after that or after
-	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
+	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end.
 	QEMUEnd = Limit(time.Second)
-	// GuestEnd is how long this process may take to notice the end of a connection to a QEMU or a
-	// guest that has ended.
+	// GuestEnd is how long this process may take to notice that a connection has ended.
 	GuestEnd = Limit(2 * time.Second)
-	// PowerOff is how long a guest with a kept console may take to power off.
+	// PowerOff is how long a guest may take to power off.
 	PowerOff = Limit(10 * time.Second)
-	// Unplug is how long a guest may take to release a device. Linux takes six seconds.
+	// Unplug is how long a guest may take to release a device.
 	Unplug = Limit(2 * time.Minute)
 )
 
-// Limits of guests' inits, agents, devices and programs.
+// Limits of programs in guests.
 const (
-	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU reports
-	// both after the driver has started.
+	// ResultsPort is how long a virtio port may take to appear and to be connected.
 	ResultsPort = Limit(3 * time.Second)
-	// LastOutput is how long the output streams of a program may stay open after its end: its
-	// children may hold them open.
+	// LastOutput is how long a program's output may stay open after its end, as by its children.
 	LastOutput = Limit(time.Second)
-	// SessionOutput is the silence after which the output of an ended program counts as complete.
+	// SessionOutput is the silence after which an ended program's output is complete.
 	SessionOutput = Limit(500 * time.Millisecond)
-	// AgentStop is how long an ending agent waits for operations that it has stopped.
+	// AgentStop is how long an ending agent waits for its operations.
 	AgentStop = Limit(5 * time.Second)
-	// AgentCancel is how long the other end, such as an agent, may take to receive the message that cancels an
-	// operation.
+	// AgentCancel is how long the other end may take to receive a cancellation.
 	AgentCancel = Limit(time.Second)
 	// Disk is how long a disk or a namespace may take to appear.
 	Disk = Limit(30 * time.Second)
-	// Interface is how long a network interface may take to appear after its driver was loaded.
+	// Interface is how long a network interface may take to appear.
 	Interface = Limit(20 * time.Second)
-	// ImageInterface is Interface in a guest of an image, which may have no interface.
+	// ImageInterface is Interface in a guest of an image, which may have none.
 	ImageInterface = Limit(5 * time.Second)
-	// InterfaceReady is how long interfaces may take from up until they can be used. The driver
-	// gets its link's state by an interrupt, which may be late on a busy machine.
+	// InterfaceReady is how long an interface that is up may take until it can be used.
 	InterfaceReady = Limit(15 * time.Second)
-	// Lease is how long a DHCP server may take for its first answer; each later try waits twice as
-	// long. A server on the same machine needs milliseconds.
+	// Lease is how long a DHCP server may take for its first answer; each later try waits twice as long.
 	Lease = Limit(160 * time.Millisecond)
 	// Terminal is how long a terminal may take to report its size.
 	Terminal = Limit(500 * time.Millisecond)
-	// Initiator is how long a kernel's NVMe initiator may take to end a failed connection.
+	// Initiator is how long the kernel's NVMe initiator may take to end a failed connection.
 	Initiator = Limit(3 * time.Second)
-	// Interpreter is how long an interpreter on this machine may take to print the path of its
-	// library.
+	// Interpreter is how long an interpreter may take to print the path of its library.
 	Interpreter = Limit(20 * time.Second)
 )
 
-// Limits of devices and their drivers.
+// Limits of devices and drivers.
 const (
 	// DeviceReset is how long a virtio device may take to be reset.
 	DeviceReset = Limit(5 * time.Second)
-	// DeviceCommand is how long a command of a virtio device's control queue may take.
+	// DeviceCommand is how long a virtio control queue's command may take.
 	DeviceCommand = Limit(5 * time.Second)
 	// BackendStop is how long a vhost-user backend may take to stop.
 	BackendStop = Limit(5 * time.Second)
-	// Control is how long an in-band command to a NIC may take if its caller sets no limit.
+	// Control is how long a NIC's in-band command may take by default.
 	Control = Limit(10 * time.Second)
-	// GVECommand is how long a gVNIC with the kernel's driver may take for in-band commands.
+	// GVECommand is how long in-band commands below the kernel's driver gve may take.
 	GVECommand = Limit(10 * time.Second)
-	// Unbind is how long a closed binding may take until its memory is unused.
+	// Unbind is how long memory of a closed binding may be in use.
 	Unbind = Limit(10 * time.Second)
-	// Flush is how long memory of a closed binding may stay in use before the device makes the
-	// interface send packets that are stuck there.
+	// Flush is how long memory of a closed binding may be in use before stuck packets are flushed.
 	Flush = Limit(500 * time.Millisecond)
-	// DeadProcess is how long the network may keep using memory of a killed process.
+	// DeadProcess is how long memory of a killed process may be in use.
 	DeadProcess = Limit(20 * time.Second)
-	// Engine is the minimum limit of a GPU engine's job.
+	// Engine is the least limit of a GPU engine's job.
 	Engine = Limit(30 * time.Second)
 )
 
@@ -108,87 +94,76 @@ const (
 const (
 	// Patience is how long a frame waits for a receiver without buffers.
 	Patience = Limit(500 * time.Millisecond)
-	// FirstPenalty is how long, after Patience has expired for a receiver, frames to that receiver do
-	// not wait. The time grows at each further expiry, up to LastPenalty.
+	// FirstPenalty is how long frames to a receiver do not wait after Patience has expired; it grows, up to
+	// LastPenalty.
 	FirstPenalty = Limit(2 * time.Second)
 	LastPenalty  = Limit(32 * time.Second)
 	// StuckWrite is how long a write to a frontend's eventfd may block.
 	StuckWrite = Limit(500 * time.Millisecond)
 	// Page is how long a GPU's driver may take for a page that RDMA requests.
 	Page = Limit(4 * time.Second)
-	// Frontend is how long a vhost-user frontend in a process waits for an answer; before some answers
-	// the backend drains a queue.
+	// Frontend is how long a vhost-user frontend waits for an answer.
 	Frontend = Limit(30 * time.Second)
-	// QEMUReply is how long QEMU waits for an answer of a vfio-user server.
+	// QEMUReply is how long QEMU waits for a vfio-user server.
 	QEMUReply = Limit(5 * time.Second)
-	// Drain is how long a vfio-user client that does not read its answers may delay the end of its
-	// server.
+	// Drain is how long a client that reads no answers may delay the end of a vfio-user server.
 	Drain = Limit(time.Second)
-	// Connected is how long a process may send nothing after it has connected to a port: QEMU sends at
-	// once.
+	// Connected is how long a new connection to a port may be silent.
 	Connected = Limit(10 * time.Second)
 	// Takeover is how long a port's new connection waits for the end of the old one.
 	Takeover = Limit(time.Second)
-	// Tokens is how long a guest may take to report the holders of its tokens; after that its
-	// report is left out.
+	// Tokens is how long a guest may take to report the holders of tokens.
 	Tokens = Limit(250 * time.Millisecond)
-	// Counted is how long a worker may take to count the frames that it has delivered: it only
-	// needs a processor.
+	// Counted is how long a worker may take to count delivered frames.
 	Counted = Limit(20 * time.Second)
 )
 
 // Limits of programs on this machine.
 const (
-	// Broker is how long the process outside of the sandbox may take for a request, except for a
-	// connection.
+	// Broker is how long the process outside of the sandbox may take for a request.
 	Broker = Limit(5 * time.Second)
-	// LocalServer is how long a local server may take to answer, and LocalClient how long a client
-	// may take to read the answer.
+	// LocalServer is how long a local server may take to answer, LocalClient how long a client may take to read
+	// the answer.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
 	// PageEnd is how long the page waits for its clients when it ends.
 	PageEnd = Limit(500 * time.Millisecond)
-	// Directory is how long another process may hold the lock of a socket's directory. A vnic holds
-	// it for a millisecond.
+	// Directory is how long another process may hold the lock of a socket's directory.
 	Directory = Limit(2 * time.Second)
-	// Dial is how long the host's network may take for a guest's connection, and then the guest to
-	// confirm it; Resolver is how long one of the host's resolvers may take.
+	// Dial is how long a guest's connection to the host's network may take, Resolver how long a resolver.
 	Dial     = Limit(10 * time.Second)
 	Resolver = Limit(2 * time.Second)
-	// Uplink is how long the other end of an uplink may take to accept our connection.
+	// Uplink is how long the other end of an uplink may take to accept a connection.
 	Uplink = Limit(5 * time.Second)
-	// CaptureEnd is how long the reader of a capture may read nothing at the end of the capture.
+	// CaptureEnd is how long the reader may be idle at a capture's end.
 	CaptureEnd = Limit(2 * time.Second)
 )
 
-// Limits of peers, in guests and on this machine.
+// Limits of peers.
 const (
 	// Stall is how long a transfer may make no progress.
 	Stall = Limit(time.Minute)
 	// ProgramStall is Stall for the connections of a program in a guest.
 	ProgramStall = Limit(30 * time.Second)
-	// Peer is how long a program's peer may take to start: a guest boots in seconds.
+	// Peer is how long a program's peer may take to start.
 	Peer = Limit(time.Minute)
 	// CloseWait is how long the peer of a connection may take to close its end too.
 	CloseWait = Limit(5 * time.Second)
-	// Linger is how long a closed connection tries to send data that is not acknowledged.
+	// Linger is how long a closed connection tries to send unacknowledged data.
 	Linger = Limit(2 * time.Minute)
-	// Silence is how long a neighbour, a target or a server may send neither a byte nor an
-	// acknowledgment.
+	// Silence is how long a neighbour, target or server may send nothing.
 	Silence = Limit(5 * time.Second)
 	// ServerBack is how long a server of objects may be unavailable.
 	ServerBack = Limit(30 * time.Second)
-	// LastWords is how long this end reads from a peer after a write to it failed, and how long the
-	// peer may take to read the last error.
+	// LastWords is how long to read from a peer after a write failed, and how long the peer may take to read the
+	// last error.
 	LastWords = Limit(time.Second)
 	// Exchange is how long two ends of RDMA may take to exchange their values.
 	Exchange = Limit(30 * time.Second)
-	// LossFreeRTO is the minimum retransmission timeout where nothing is lost: there an
-	// acknowledgment is late because a guest did not run, and a retransmission would spoil the
-	// counts.
+	// LossFreeRTO is the least retransmission timeout where nothing is lost: a late acknowledgment there means
+	// that a guest did not run.
 	LossFreeRTO = Limit(3 * time.Second)
-	// MinRTO and MinRTORACK are the minimum retransmission timeouts of our stack, without and with
-	// RACK. The gateway uses MinRTORACK too.
+	// MinRTO and MinRTORACK are least retransmission timeouts, without and with RACK.
 	MinRTO     = Limit(time.Second)
 	MinRTORACK = Limit(200 * time.Millisecond)
 )
@@ -197,28 +172,27 @@ const (
 const (
 	// Setup is how long a guest may take to set up its NIC.
 	Setup = Limit(time.Minute)
-	// SelftestSetup is how long a guest may take to be ready for a selftest.
+	// SelftestSetup is how long a guest may take to prepare a selftest.
 	SelftestSetup = Limit(2 * time.Minute)
-	// Selftest is how long a program of the kernel's selftests may take, unless a user sets a time.
+	// Selftest is how long a program of the kernel's selftests may take by default.
 	Selftest = Limit(15 * time.Minute)
-	// Finish is how long the end of a transfer may take if its caller sets no limit.
+	// Finish is how long the end of a transfer may take by default.
 	Finish = Limit(20 * time.Second)
-	// Ask is how long a guest may take to answer a request that needs no work.
+	// Ask is how long a guest may take for a request that needs no work.
 	Ask = Limit(20 * time.Second)
-	// AskState is how long a guest may take to report the state of its connection, for an error.
+	// AskState is how long a guest may take to report a connection's state.
 	AskState = Limit(3 * time.Second)
 	// Host is how long the vnic of another host may take to start.
 	Host = Limit(5 * time.Minute)
-	// OtherHost is how long the vnic of another host may take to end after the last message.
+	// OtherHost is how long another host's vnic may take to end.
 	OtherHost = Limit(3 * time.Second)
 	// DialHost is how long one attempt to connect to another host may take.
 	DialHost = Limit(5 * time.Second)
-	// Connect is how long guests may take to connect queue pairs: links may lose segments.
+	// Connect is how long guests may take to connect queue pairs.
 	Connect = Limit(time.Minute)
-	// Disturbed is how long a transfer may take to fail after a disturbance; the kernel of a guest
-	// that loses a device waits for five seconds first.
+	// Disturbed is how long a transfer may take to fail after a disturbance.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long an injected fault may take to be complete after a round has failed.
+	// Failed is how long an injected fault may take to end after a round has failed.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// many is the number of exceptions. It must only decrease.
+// many is the number of exceptions, which must only decrease.
 const many = 135
 
 //go:embed testdata/exceptions.txt
 var exceptions string
 
-// waits are the folders, with all below them, in which TestNoTimeIsElsewhere looks for times.
+// waits are the folders in which TestNoTimeIsElsewhere looks for times.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/agent",
 	"internal/boot", "internal/control", "internal/devmemtool", "internal/dhcp", "internal/driver",
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
@@ -36,15 +36,13 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live",
 	"internal/manual"}
 
-// forTests are folders that TestNoTimeIsElsewhere skips: only tests use them, or they wait for no guest.
+// forTests are folders that TestNoTimeIsElsewhere skips.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest",
 	"internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "internal/gpudriver/gpudriver-test",
 	"internal/memory-conformance", "internal/vfiotest", "internal/wire/wiretest"}
 
-// TestNoTimeIsElsewhere finds constant times in the folders of waits: each must move to list.go, or have
-// a line "FILE NAME: TIME" in testdata/exceptions.txt, below a line with the reason; "FILE NAME" covers
-// all times of a declaration.
+// TestNoTimeIsElsewhere finds constant times outside of list.go that testdata/exceptions.txt does not name.
 //
 // Invariant: limits: A time after which something is given up is in one list, and follows how slow
 // the machine is, or it is an exception with a reason.
@@ -103,8 +101,7 @@ func TestNoTimeIsElsewhere(t *testing.T) {
 	}
 }
 
-// times returns a file's constant times, each as "NAME: TIME", where NAME is the declaration that
-// contains the time. It leaves out times that only convert or round (converts).
+// times returns a file's constant times as "DECLARATION: TIME", but not times that only convert or round.
 func times(tree *ast.File) (list []string) {
 	for _, d := range tree.Decls {
 		switch d := d.(type) {
@@ -136,7 +133,6 @@ func collect(name string, n ast.Node, list *[]string) {
 	})
 }
 
-// unit reports whether an expression is a unit of package time.
 func unit(x ast.Expr) bool {
 	s, ok := x.(*ast.SelectorExpr)
 	if !ok {
@@ -169,8 +165,7 @@ func hasUnit(x ast.Expr) (has bool) {
 	return has
 }
 
-// converts reports whether x is a bare unit that is a factor, a divisor or an argument of float64, or is an argument of
-// Round or Truncate.
+// converts reports whether x is a unit that converts, or is an argument of Round or Truncate.
 func converts(x ast.Expr, above []ast.Node) bool {
 	if len(above) == 0 {
 		return false
@@ -189,7 +184,6 @@ func converts(x ast.Expr, above []ast.Node) bool {
 	return false
 }
 
-// times finds constant times, and no others.
 func TestTimesAreFound(t *testing.T) {
 	tree := testkit.Must(parser.ParseFile(token.NewFileSet(), "", `package x
 const a, b = 5*time.Second, 3

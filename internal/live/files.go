@@ -17,14 +17,13 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Draft is a file that a flag names, and that gets its name when it is complete. A nil Draft stands for no file.
+// Draft is a file that a flag names, and that gets its name when it is complete; nil: no file.
 type Draft struct {
 	flag, name     string
 	*outfile.Draft // nil: not open
 }
 
-// open makes the file while this process may make files; b, if not nil, gives the file its name later. Without an error
-// the caller closes the Draft.
+// open makes the file; b, if not nil, renames it later. The caller closes the Draft.
 func (d *Draft) open(b *broker.Client) error {
 	f, err := outfile.NewDraft(d.name)
 	if err != nil {
@@ -39,8 +38,7 @@ func (d *Draft) open(b *broker.Client) error {
 	return nil
 }
 
-// OpenDraft opens a file that a flag names, outside of a Command; it returns nil if name is "". The caller closes the
-// Draft.
+// OpenDraft opens a file that a flag names; it returns nil if name is "". The caller closes the Draft.
 func OpenDraft(flag, name string) (*Draft, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // as documented
@@ -49,7 +47,7 @@ func OpenDraft(flag, name string) (*Draft, error) {
 	return d, d.open(nil)
 }
 
-// Commit writes the file.
+// Commit writes b and names the file.
 func (d *Draft) Commit(b []byte) error {
 	if d == nil {
 		return nil
@@ -60,7 +58,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// Close removes a file that has not been committed.
+// Close removes a file that was not committed.
 func (d *Draft) Close() error {
 	if d == nil {
 		return nil
@@ -68,7 +66,7 @@ func (d *Draft) Close() error {
 	return d.Discard()
 }
 
-// Page is --http and --report: a page of the lab, live, and as a file when it has ended.
+// Page is --http and --report: a page of the lab.
 type Page struct{ addr, report string }
 
 // Flags adds the flags.
@@ -80,14 +78,14 @@ func (o *Page) Flags(f *pflag.FlagSet) {
 		"write the same of the whole run, when it has ended, as one HTML file, to this file")
 }
 
-// show begins to record and to serve, while this process may listen. Without an error the caller calls end before it
-// closes the counters and the report: end writes the report, if there was anything to record.
+// show begins to record and to serve. The caller calls end before it closes the counters and the report; end
+// writes the report, if anything was recorded.
 func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note func(string, ...any)) (
 	end func() error, err error) {
 	if o.addr == "" && o.report == "" {
 		return func() error { return nil }, nil
 	}
-	var server *page.Server // nil: none
+	var server *page.Server
 	recorder := page.Record(counters.Page)
 	if o.addr != "" {
 		if server, err = page.Serve(o.addr, recorder, log); err != nil {
@@ -112,8 +110,8 @@ func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note
 	}, nil
 }
 
-// TellFlows writes the flows of a lab that has ended: as a table to w, and, unless file is nil, to file as JSON,
-// together with accel, the accelerator by which the guests ran. If last is nil, it writes nothing.
+// TellFlows writes the flows of a lab that has ended: as a table to w, and as JSON to file, unless that is
+// nil. If last is nil, it writes nothing.
 func TellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *Draft) error {
 	if last == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package live opens and closes everything that runs beside a command's job: the sandbox, counters, a capture, a page,
-// and files that are written at the end.
+// Package live opens and closes what runs beside a command's job: sandbox, counters, capture, page, and
+// files.
 package live
 
 import (
@@ -19,18 +19,18 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// Command has the settings of everything that runs beside a command's job.
+// Command has the settings of what runs beside a command's job.
 type Command struct {
 	Sandbox string
 	Dump    pcap.Options
 	Show    stat.Options
 	Page    Page
 	Uplinks []uplink.Config
-	More    broker.Calls // system calls that the sandbox allows this process besides its own list
+	More    broker.Calls // more system calls that the sandbox allows
 
 	Counters *stat.Server // while Run runs
-	Capture  *pcap.Pcap   // while Run runs; nil: there is no capture
-	files    []*Draft     // made by File; they are opened before the sandbox closes
+	Capture  *pcap.Pcap   // while Run runs; nil: none
+	files    []*Draft     // made by File
 }
 
 // New returns the Command of a command before its flags are read.
@@ -38,12 +38,12 @@ func New(command string) Command {
 	return Command{Sandbox: broker.On, Show: stat.Options{Command: command}}
 }
 
-// Check returns the errors of the flags.
+// Check checks the flags.
 func (l *Command) Check() error {
 	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
 
-// File adds a file that a flag names. If name is "", it returns nil. The file gets its name when it is committed.
+// File adds a file that a flag names; nil if name is "".
 func (l *Command) File(flag, name string) *Draft {
 	if name == "" {
 		return nil
@@ -53,11 +53,9 @@ func (l *Command) File(flag, name string) *Draft {
 	return d
 }
 
-// Run calls job with a context that ends when c's context ends, or when the broker, the process
-// outside of the sandbox, ends. Before, it sets in o the Broker and the function that confines this
-// process, and adds Services: the uplinks, the counters and the capture. config returns what the
-// broker may do. After job, Run writes the report of Page, closes all that it has opened, and
-// removes files of File that were not committed. The caller prints the capture's report.
+// Run calls job with a context that ends with c's context or with the broker. Before, it completes o: Broker,
+// Confine, and Services for uplinks, counters and capture. config returns what the broker may do. Afterwards
+// Run writes the page's report and closes what it has opened.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell
@@ -104,7 +102,7 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	defer func() { err = errors.Join(err, end()) }()
 	var keep func(path string, dir bool) (remove func() error, err error)
 	if o.Broker != nil {
-		keep = o.Broker.Keep // removes the files of uplinks' sockets
+		keep = o.Broker.Keep
 	}
 	o.Services = slices.Concat(lab.Uplinks(l.Uplinks, keep), o.Services,
 		[]lab.Service{l.Counters.Watch, l.Capture.Service})
@@ -120,9 +118,9 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	return err
 }
 
-// confined starts the broker, and returns the broker's client and a function that confines this process,
-// which may then make the calls of package broker's list and more. If there can be no sandbox, that is
-// an error if the user has asked for one, else a note. In mode Off confined returns nil.
+// confined starts the broker, and returns its client and a function that confines this process to package
+// broker's list of calls and more. If there can be no sandbox, that is an error only if asked. In mode Off it
+// returns nil.
 func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {

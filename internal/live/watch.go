@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Watch paints a vnic's counters: first last, then new ones once a second, until ctx or that vnic ends.
+// Watch paints a vnic's counters once a second, first last, until ctx or that vnic ends.
 func Watch(ctx context.Context, w *show.Repaint, notes io.Writer, last *stat.Snapshot) error {
 	if err := w.Paint(func(w io.Writer) error { return stat.Table(w, nil, last) }); err != nil {
 		return err
@@ -21,7 +21,7 @@ func Watch(ctx context.Context, w *show.Repaint, notes io.Writer, last *stat.Sna
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the user ends the command
+			return nil
 		case <-tick.C:
 		}
 		now, err := stat.Read(ctx, last.PID)

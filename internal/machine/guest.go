@@ -19,16 +19,14 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Config are the settings for booting a guest.
+// Config has the settings of a guest.
 type Config struct {
-	// Boot adds the images, and the hardware of the lab's machine. Append follows the kernel
-	// arguments that the NICs need.
+	// Boot adds images and hardware; Append follows the NICs' kernel arguments.
 	qemu.Config
-	// Boot sets the agent's huge pages, nodes and settings from the hardware. Modules are the
-	// image's modules to load; nil: all modules given to Images.Build.
+	// Boot completes it from the hardware. Modules nil: all modules of Images.
 	Agent agent.Config
-	Files io.Reader // archive of a user's files, after the initramfs; may be nil
-	// Connected gets the connections of NICs; nil: the lab's ports serve them.
+	Files io.Reader // a user's archive; may be nil
+	// Connected gets QEMU's connections to NICs; nil: the lab's ports get them.
 	Connected func(p *lab.Port, conn *net.UnixConn)
 }
 
@@ -38,8 +36,7 @@ type Guest struct {
 	gone bool // Gone has reported its end
 }
 
-// Boot boots a guest with the hardware of a lab's machine. The guest ends with ctx, or when it is
-// closed.
+// Boot boots a guest with the hardware of a lab's machine. The guest ends with ctx, or by Close.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := c.Config
 	conf.QEMU, conf.Kernel, conf.Cache, conf.Append = im.QEMU, im.Kernel, im.Cache, ""
@@ -47,7 +44,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if a.Modules == nil {
 		a.Modules = im.Modules
 	}
-	driven := map[string]int{} // by model: how many NICs devmem programs drive
+	driven := map[string]int{} // by model: NICs with a GPU
 	var models []string
 	for _, p := range hw.Ports {
 		if !slices.Contains(models, p.Model.Name) {
@@ -94,7 +91,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
-	if limits.Slow() > max(a.Slow, 1) { // this boot or a concurrent one was slow
+	if limits.Slow() > max(a.Slow, 1) { // a boot was slow
 		if err := agent.TellSlow(ctx, m.Agent()); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), m.Close())
 		}
@@ -114,7 +111,7 @@ func memoryOf(m *qemu.Machine) (maps []dma.Map) {
 	return maps
 }
 
-// Attach adds the GPUs and NICs of a lab's machine to QEMU's configuration.
+// Attach adds GPUs and NICs of a lab's machine to QEMU's configuration.
 func Attach(c *qemu.Config, hw *lab.Machine) {
 	if !hw.Bare {
 		c.Tree = hw.Tree
@@ -133,21 +130,19 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// several reports whether the guest's kernel may have several interfaces: the guest has at least
-// two NICs, one of them a gVNIC. Each of several interfaces on one switch must answer only for its
-// own addresses (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+// several reports whether the kernel may have several interfaces. Each must answer only for its own addresses
+// (Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
-// Gone returns the error of a guest that has ended, or whose agent has, and closes the guest; nil: the guest is
-// running. This error explains others that follow from it, and Close does not return it again. while names what the
-// run was doing; the error of a guest that has powered itself off contains it.
+// Gone returns the error of a guest that has ended, or whose agent has, and closes it; nil: it runs. while
+// says what the run was doing.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil
 	}
-	select { // this process notices QEMU's end a moment after the agent's
+	select { // QEMU's end is noticed a moment later
 	case <-g.Done():
 	case <-time.After(limits.GuestEnd.Here()):
 	}
@@ -169,7 +164,7 @@ func (g *Guest) Ended() bool {
 	return true
 }
 
-// Close ends the guest. After Gone has returned an error, Close returns nil.
+// Close ends the guest. After an error of Gone it returns nil.
 func (g *Guest) Close() error {
 	err := g.Machine.Close()
 	if g.gone {

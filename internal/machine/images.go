@@ -18,12 +18,12 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Software is the software that a guest needs for a NIC of a model, besides its programs.
+// Software is what a guest needs for a NIC of a model.
 type Software struct {
-	Modules    []string // kernel modules for devmem programs
-	HugePages  int      // number of 2 MiB pages to reserve on node 0
-	KernelArgs string   // additions to the kernel's command line
-	Driver     string   // the kernel module of the NIC's interface
+	Modules    []string // of devmem programs
+	HugePages  int      // 2 MiB pages on node 0
+	KernelArgs string   // for the kernel's command line
+	Driver     string   // module of the NIC's interface
 }
 
 var software = map[string]Software{
@@ -35,7 +35,7 @@ var software = map[string]Software{
 // SoftwareFor returns the software for a model.
 func SoftwareFor(model string) Software { return software[model] }
 
-// DriverModules returns the modules of GPU drivers that the guests need.
+// DriverModules returns the modules of the guests' GPU drivers.
 func DriverModules(guests []lab.Guest) []string {
 	if slices.ContainsFunc(guests, func(g lab.Guest) bool { return g.Driver == lab.DriverVNICGPU }) {
 		return []string{guestimages.GPUModule}
@@ -46,15 +46,15 @@ func DriverModules(guests []lab.Guest) []string {
 // Images are the files from which guests boot.
 type Images struct {
 	*assets.Resolved
-	Modules []string // the initramfs's modules, without their dependencies
+	Modules []string // of the initramfs, without dependencies
 
 	initrd *guestimages.Image
-	from   assets.Options // for fetching more later
+	from   assets.Options // for fetching more
 	note   func(format string, args ...any)
 }
 
-// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note gets messages
-// for the user. Without an error the caller closes the Images.
+// Fetch finds or fetches QEMU and a kernel for NICs of these models. note gets messages for the user. The
+// caller closes the Images.
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
 	error) {
 	for _, name := range models {
@@ -71,8 +71,8 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 	return &Images{Resolved: res, from: o, note: note}, nil
 }
 
-// CheckKernel returns an error before the boot if a user's kernel does not work for guests with
-// NICs of these models: with devmem for device memory TCP, else for an ordinary interface.
+// CheckKernel returns an error if a user's kernel does not fit NICs of these models; devmem: for device
+// memory TCP.
 func (im *Images) CheckKernel(models []string, devmem bool) error {
 	if im.Kernel.Source != assets.SourceGiven {
 		return nil
@@ -91,9 +91,8 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs. It sets o's fields for the cache and the kernel. If the driver of
-// GPUs is among the modules, BuildImage builds it, unless it is in the cache or the user names one. If an
-// imported kernel lacks a module, BuildImage fetches the whole kernel, unless downloads are off.
+// BuildImage makes the initramfs, and sets o's cache and kernel. It builds vnicgpu.ko if that is among the
+// modules and no file is given, and fetches the whole kernel if an imported one lacks a module.
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
@@ -121,11 +120,10 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	return nil
 }
 
-// busDriver is a driver that virtio_net needs but does not list as a dependency; in many kernels it
-// is a module.
+// busDriver is needed by virtio_net, but is not among its dependencies.
 const busDriver = "virtio_pci"
 
-// Drivers returns the modules with which the kernel has interfaces for a model's NICs.
+// Drivers returns the modules of interfaces for a model's NICs.
 func (im *Images) Drivers(model string) []string {
 	drivers := []string{SoftwareFor(model).Driver}
 	if model == lab.Virtio && guestimages.HasModule(im.Kernel.Modules, busDriver) {
@@ -134,13 +132,13 @@ func (im *Images) Drivers(model string) []string {
 	return drivers
 }
 
-// Size returns the size of the initramfs in bytes.
+// Size returns the initramfs's size in bytes.
 func (im *Images) Size() int64 { return im.initrd.Size }
 
-// Initrd returns a reader of the initramfs with a configuration for the guest's agent. The caller closes the reader.
+// Initrd returns a reader of the initramfs with the agent's configuration, which the caller closes.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
-// Close releases the files of the cache; im may be nil.
+// Close releases files of the cache; im may be nil.
 func (im *Images) Close() error {
 	if im == nil {
 		return nil
@@ -148,15 +146,15 @@ func (im *Images) Close() error {
 	return im.Resolved.Close()
 }
 
-// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel;
-// vnicgpu is none of them.
+// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel, except
+// vnicgpu.
 func LacksModules(err error) bool {
 	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) ||
 		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
 }
 
-// BlameKernel adds the advice fix to an error that the guest's agent has returned, if the kernel is the user's: the
-// kernel's driver may have refused the NIC because it is too old, as gve of 6.1 is.
+// BlameKernel adds fix to an error of the guest's agent if the kernel is the user's, whose driver may be too
+// old.
 func (im *Images) BlameKernel(err error, fix string) error {
 	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == assets.SourceGiven {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
@@ -164,8 +162,7 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// complete fetches the whole kernel after a build has failed with err because the imported kernel lacks a module. If
-// downloads are off, it returns an error with advice.
+// complete fetches the whole kernel after err, which is about a module that the imported kernel lacks.
 func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {

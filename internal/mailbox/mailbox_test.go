@@ -17,7 +17,6 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var le = binary.LittleEndian
 
-// page makes a mailbox as a driver does.
 func page() []byte {
 	b := make([]byte, Size)
 	le.PutUint32(b, magic)
@@ -27,7 +26,6 @@ func page() []byte {
 	return b
 }
 
-// ask writes a request into a slot, as a driver does.
 func ask(b []byte, r Request) {
 	s := b[fieldOff(r.Slot, 0):]
 	le.PutUint32(s[atRegion:], r.Region)
@@ -44,7 +42,7 @@ func poll(m *Mailbox) (list []Request) {
 	return list
 }
 
-// opened returns a mailbox in a GPU's memory, and the driver's view of that memory.
+// opened returns a mailbox in a GPU's memory, and the driver's view.
 func opened(t *testing.T) (*Mailbox, []byte) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -121,7 +119,7 @@ func TestRequestsAreToldOnce(t *testing.T) {
 		want := []Request{first, last}
 		testkit.Equal(t, "requests", slices.Equal(poll(m), want), true)
 		testkit.Equal(t, "requests that were told", len(poll(m)), 0)
-		// The host answers, and the guest uses the slot again at once, without a Poll in between.
+		// The guest uses the slots again, before a Poll.
 		for i, r := range []*Request{&first, &last} {
 			testkit.Equal(t, "done", m.Done(r.Slot), true)
 			testkit.Equal(t, "done twice", m.Done(r.Slot), false)
@@ -171,8 +169,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "requests", n, 101*Slots)
 }
 
-// FuzzPage lets a guest write anything, twice; between the two writes the host answers all
-// requests.
+// FuzzPage lets a guest write anything.
 func FuzzPage(f *testing.F) {
 	good := page()
 	ask(good, Request{Slot: 3, First: math.MaxUint64, Pages: math.MaxUint64, Tag: 1})

@@ -1,4 +1,4 @@
-// Package manual completes the man pages that cobra makes of commands.
+// Package manual completes cobra's man pages.
 package manual
 
 import (
@@ -13,10 +13,8 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// entry is a line of a man page's list.
 type entry struct{ term, text string }
 
-// exitEntries returns a command's exit statuses, with their meanings.
 func exitEntries(c *cobra.Command) []entry {
 	list := []entry{
 		{"0", "It was done, and all that was to be proved was."},
@@ -35,7 +33,6 @@ func exitEntries(c *cobra.Command) []entry {
 	return append(list, entry{fmt.Sprint(128 + int(syscall.SIGPIPE)), "The reader of its standard output has gone."})
 }
 
-// environment lists environment variables that commands read.
 var environment = []entry{
 	{assets.EnvCache, "The cache, as --cache says."},
 	{assets.EnvQEMU, "QEMU for guests, as --qemu says."},
@@ -56,7 +53,6 @@ var environment = []entry{
 	{"TERM", "The terminal; dumb: no line is drawn anew."},
 }
 
-// manFiles lists files that commands read or write.
 var manFiles = []entry{
 	{"~/.cache/vnic", "The cache: QEMU, kernels, guests' images and GPU driver. vnic cache lists it and removes from it."},
 	{"$XDG_RUNTIME_DIR/vnic/PID.sock", "The counters of a running vnic; without $XDG_RUNTIME_DIR in /run/user/UID/vnic, " +
@@ -64,7 +60,7 @@ var manFiles = []entry{
 	{"/dev/kvm", "Guests run by it where it works; else by QEMU's own emulation, which is slower."},
 }
 
-// manSections returns the sections of a command's man page that cobra does not make, in man(7) macros.
+// manSections returns the sections that cobra does not make, in man(7) macros.
 func manSections(c *cobra.Command) string {
 	var b strings.Builder
 	for _, s := range []struct {
@@ -88,8 +84,7 @@ func roff(s string) string {
 	return s
 }
 
-// Finish inserts the missing sections into a man page that cobra has made, before its section SEE ALSO or at its end,
-// and renames its section EXAMPLE to EXAMPLES.
+// Finish inserts sections into cobra's man page, before SEE ALSO, and renames EXAMPLE to EXAMPLES.
 func Finish(c *cobra.Command, page string) string {
 	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
 	before, after, more := strings.Cut(page, ".SH SEE ALSO")

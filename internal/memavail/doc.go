@@ -1,4 +1,3 @@
-// Package memavail reports how much memory is available on this machine: the smallest of the
-// kernel's estimate (MemAvailable) and of what each memory limit of this process's control groups,
-// version 1 or 2, leaves unused; inactive page cache counts as unused.
+// Package memavail reports how much memory is available: the least of MemAvailable and what the limits of
+// this process's control groups, version 1 or 2, leave; inactive page cache counts as unused.
 package memavail

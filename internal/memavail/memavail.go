@@ -11,9 +11,8 @@ import (
 	"syscall"
 )
 
-// Enough returns an error (ENOSPC) if size bytes of memory are not available. Callers need it because the
-// kernel does not refuse an allocation beyond a limit but kills some process. root is "/", or a
-// directory with copies of proc and sys.
+// Enough returns an error (ENOSPC) if size bytes of memory are not available. root is "/", or a directory
+// with proc and sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {
@@ -23,8 +22,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how much memory is available, in bytes, and the name of the file whose value is
-// the smallest. It ignores values that it cannot read; if there is no other, avail is math.MaxUint64.
+// Available returns how many bytes of memory are available, and the file with that value; math.MaxUint64:
+// unknown.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")
@@ -34,7 +33,7 @@ func Available(root string) (avail uint64, where string) {
 	for _, g := range cgroups(root) {
 		limit, ok := number(filepath.Join(root, g.dir, g.limit))
 		if !ok {
-			continue // "max", or no such controller
+			continue // "max", or no controller
 		}
 		used, _ := number(filepath.Join(root, g.dir, g.used))
 		cache, _ := field(filepath.Join(root, g.dir, "memory.stat"), g.cache)
@@ -45,11 +44,10 @@ func Available(root string) (avail uint64, where string) {
 	return avail, where
 }
 
-// cgroup has the files of a control group's memory limit.
+// cgroup has the files of a memory limit.
 type cgroup struct{ dir, limit, used, cache string }
 
-// cgroups returns this process's control groups of version 2 and of version 1's memory controller, and
-// the groups above them up to the root.
+// cgroups returns this process's groups of version 2 and of version 1's memory controller, up to the root.
 func cgroups(root string) (all []cgroup) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -79,14 +77,14 @@ func cgroups(root string) (all []cgroup) {
 	return all
 }
 
-// number reads a file that consists of one number.
+// number reads a file with one number.
 func number(name string) (uint64, bool) {
 	b, _ := os.ReadFile(name)
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	return n, err == nil
 }
 
-// field reads the number after a key at the start of a line.
+// field reads the number after a key.
 func field(name, key string) (uint64, bool) {
 	b, _ := os.ReadFile(name)
 	for line := range strings.Lines(string(b)) {
@@ -98,7 +96,7 @@ func field(name, key string) (uint64, bool) {
 	return 0, false
 }
 
-// Human formats a number of bytes for people.
+// Human formats a number of bytes.
 func Human(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d bytes", n)

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestNoMemory checks that the error names the limit that leaves too little memory.
 func TestNoMemory(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

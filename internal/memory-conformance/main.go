@@ -1,9 +1,7 @@
-// Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over the Memory that
-// package guest provides there (Device.Engines): with --nic virtio the engines of vnic's GPU do its work, with --nic
-// gve this process does, which maps the memory.
+// Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over
+// package guest's Memory (Device.Engines).
 //
-// The suite checks the contents of GPU memory through the GPU's BAR if the GPU is a PCI device. If the GPU is a NUMA
-// node, Engines is the only way to its memory, and the suite checks the contents through Engines.
+// The suite checks GPU memory through the GPU's BAR, or through Engines if the GPU is a NUMA node.
 package main
 
 import (
@@ -56,8 +54,7 @@ func run(ctx context.Context, d *guest.Device) error {
 	return nil
 }
 
-// mapBAR maps the GPU's memory if the GPU is a PCI device: BAR 2 of ivshmem-plain. It returns nil if there is no such
-// device.
+// mapBAR maps BAR 2 of ivshmem-plain; nil: there is none.
 func mapBAR(d *guest.Device) ([]byte, error) {
 	dirs, err := filepath.Glob("/sys/bus/pci/devices/*")
 	if err != nil {
@@ -84,15 +81,14 @@ func mapBAR(d *guest.Device) ([]byte, error) {
 	return nil, nil
 }
 
-// world has the memory that all cases use: two buffers, and their contents as the suite's checks access them.
+// world has two buffers for all cases, and their contents for the suite's checks.
 type world struct {
 	engines  devmem.Memory
 	buffers  [2]devmem.Buffer
 	contents [2]devmemtest.Memory
 }
 
-// fresh returns the world of one case. Its Memory's counters start at 0, and do not count the accesses by which the
-// suite checks contents.
+// fresh returns a case's world, whose counters start at 0 and omit the checks.
 func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	m := &counted{Memory: w.engines}
 	m.before = m.Memory.Stats()
@@ -103,13 +99,12 @@ func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	return mw
 }
 
-// other is a buffer that claims to be on another GPU.
+// other claims to be on another GPU.
 type other struct{ devmem.Buffer }
 
 func (o other) GPU() int { return o.Buffer.GPU() + 1 }
 
-// counted is a devmem.Memory whose Stats subtracts before: the counters at the start of the case, and the counts of
-// the accesses to contents since then.
+// counted is a devmem.Memory whose Stats are without before.
 type counted struct {
 	devmem.Memory
 	before devmem.MemoryStats
@@ -122,8 +117,7 @@ func (c *counted) Stats() devmem.MemoryStats {
 		Gathered: s.Gathered - b.Gathered, Reduced: s.Reduced - b.Reduced}
 }
 
-// contents is a buffer's memory for the suite's checks. Its accesses may go through the Memory under test, so it keeps
-// them out of the counters.
+// contents is memory for the suite's checks, which do not count.
 type contents struct {
 	c *counted
 	devmemtest.Memory
@@ -139,8 +133,7 @@ func (x contents) WriteAt(p []byte, off int64) (int, error) {
 	return x.c.uncounted(x.Memory.WriteAt, p, off)
 }
 
-// uncounted calls f, and adds the counts of f to before. A case does nothing else meanwhile, so the counters change
-// only by f.
+// uncounted adds f's counts to before. Meanwhile nothing else uses the Memory.
 func (c *counted) uncounted(f func([]byte, int64) (int, error), p []byte, off int64) (int, error) {
 	was := c.Memory.Stats()
 	n, err := f(p, off)

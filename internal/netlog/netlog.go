@@ -1,4 +1,4 @@
-// Package netlog sends the log messages of netstack to slog.
+// Package netlog sends netstack's log messages to slog.
 package netlog
 
 import (
@@ -11,8 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 )
 
-// Quiet makes the process's one gVisor logger send its messages to slog's default logger at level Debug, because nearly
-// all of netstack's messages are about packets that a peer sent.
+// Quiet makes gVisor's logger use slog's default logger at level Debug.
 var Quiet = sync.OnceFunc(func() { log.SetTarget(emitter{}) })
 
 type emitter struct{}

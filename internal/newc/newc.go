@@ -1,12 +1,10 @@
-// Package newc writes cpio archives of the format "newc", which Linux unpacks as an initramfs
-// (Linux Documentation/driver-api/early-userspace/buffer-format.rst).
+// Package newc writes cpio archives of the format "newc", as for an initramfs (Linux
+// Documentation/driver-api/early-userspace/buffer-format.rst).
 //
-// An archive is a sequence of files, each a header, a name and the content, and ends with a
-// trailer. The same Files with the same contents give the same bytes. Write makes the directories of
-// a path that the archive does not have, because the kernel drops a file without its directory.
-// Write refuses files whose name or length the kernel would not accept.
+// The same files give the same bytes. Write adds missing directories, because the kernel drops a file without
+// its directory, and refuses names and lengths that the kernel would not accept.
 //
-// Checksums (magic 070702) are not supported, and hard links are treated as separate files.
+// Checksums (magic 070702) and hard links are not supported.
 //
 // The package is not API (README, Stability).
 package newc
@@ -23,18 +21,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile means that an archive cannot have a file, or that Linux would skip it.
+// ErrBadFile: an archive cannot have the file, or Linux would skip it.
 var ErrBadFile = errors.New("no file for an initramfs")
 
-// File is a file of an archive. It belongs to root, and has no time.
+// File is a file of an archive, of root and without a time.
 type File struct {
-	Name   string // slashes at its beginning are removed
-	Mode   uint32 // c_mode: type and permissions (inode(7))
-	RMajor uint32 // c_rmaj, c_rmin: the device of a device node
+	Name   string // slashes at its beginning are dropped
+	Mode   uint32 // type and permissions (inode(7))
+	RMajor uint32 // of a device node
 	RMinor uint32
-	Size   int64 // c_filesize
+	Size   int64
 
-	// Open opens the content, each time that the file is written; it is not called if Size is 0.
+	// Open opens the content; it is not called if Size is 0.
 	Open func() (io.ReadCloser, error)
 }
 
@@ -62,8 +60,8 @@ func CharDevice(name string, permissions, major, minor uint32) File {
 	return File{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor, Name: name}
 }
 
-// check returns an error for a name or a length that init/initramfs.c does not accept (do_header) or a header cannot
-// have, and for a name that leads out of the root.
+// check refuses what init/initramfs.c does not accept (do_header), what a header cannot have, and names out
+// of the root.
 func (f *File) check() error {
 	switch {
 	case len(f.Name) >= unix.PathMax:
@@ -80,9 +78,8 @@ func (f *File) check() error {
 	return nil
 }
 
-// Write writes an archive of files, and before each file the directories of its path that the
-// archive does not have. It returns the number of bytes written. A file whose name the archive already
-// has is fs.ErrExist. After an error the output is useless.
+// Write writes an archive of files and their directories, and returns the number of bytes. A repeated name is
+// fs.ErrExist. After an error the output is useless.
 func Write(w io.Writer, files []File) (int64, error) {
 	a := writer{w: w, names: map[string]bool{}}
 	for i, f := range files {
@@ -94,14 +91,13 @@ func Write(w io.Writer, files []File) (int64, error) {
 	return a.n, err
 }
 
-// writer is the state of a Write.
 type writer struct {
 	w     io.Writer
-	n     int64           // bytes written
-	names map[string]bool // names of all written files and directories
+	n     int64
+	names map[string]bool // written
 }
 
-// add writes a file with the inode number ino, after the missing directories of its path.
+// add writes a file with inode number ino, after missing directories.
 func (w *writer) add(f File, ino int) error {
 	f.Name = path.Clean(strings.TrimLeft(f.Name, "/"))
 	if w.names[f.Name] {
@@ -135,7 +131,7 @@ func (w *writer) directory(name string) error {
 	return w.file(&f, 0)
 }
 
-// file writes the header with the name, and then the content, each of the two padded to 4 bytes.
+// file writes header with name, and content, each padded to 4 bytes.
 func (w *writer) file(f *File, ino int) error {
 	b := []byte("070701") // c_magic
 	for _, n := range []int64{int64(ino), int64(f.Mode), 0, 0, 0, 0, f.Size, 0, 0, int64(f.RMajor), int64(f.RMinor),

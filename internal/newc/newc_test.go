@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// archived writes an archive.
 func archived(t testkit.T, list ...File) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -29,7 +28,7 @@ func archived(t testkit.T, list ...File) []byte {
 	return b.Bytes()
 }
 
-// read returns the headers of an archive's files and their contents; a link's content is its target.
+// read returns an archive's headers and contents; a link's is its target.
 func read(t testkit.T, b []byte) (list []*cpio.Header, content map[string]string) {
 	t.Helper()
 	content = map[string]string{}
@@ -44,15 +43,14 @@ func read(t testkit.T, b []byte) (list []*cpio.Header, content map[string]string
 	}
 }
 
-// sample has a file of each kind that the functions of this package make, and nodes with numbers of several digits.
+// sample has files of each kind.
 func sample() []File {
 	return []File{Dir("dev", 0o755), CharDevice("dev/console", 0o600, 5, 1), CharDevice("dev/big", 0o666, 0x123, 0xabcde),
 		Text("/init", "\x7fELF", 0o4755), Text("empty", "", 0o644), Text("a/b/c/five!", "12345", 0o600),
 		Dir("tmp", 0o1777), Link("a/link", "/init"), Text("a/all", "all", 0o640)}
 }
 
-// Write makes the same bytes as pkg/cpio of u-root 0.16.0, which wrote testdata/u-root.cpio from the same files. So
-// an archive of the same files has the same bytes as in earlier versions of vnic, which used u-root's package.
+// Archives have the bytes of u-root 0.16.0's pkg/cpio, which wrote testdata/u-root.cpio.
 func TestArchiveIsThatOfURoot(t *testing.T) {
 	want := testkit.Must(os.ReadFile("testdata/u-root.cpio"))(t)
 	if got := archived(t, sample()...); !bytes.Equal(got, want) {
@@ -71,7 +69,7 @@ func TestArchiveIsThatOfURoot(t *testing.T) {
 	}
 }
 
-// Another program's reader reads the files that Write has written.
+// Another reader reads the same files.
 func TestAnotherReaderReadsTheSame(t *testing.T) {
 	kinds := []uint32{unix.S_IFREG, unix.S_IFDIR, unix.S_IFCHR, unix.S_IFBLK, unix.S_IFLNK}
 	rapid.Check(t, func(t *rapid.T) {
@@ -81,7 +79,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 			f := Text(fmt.Sprintf("%d%s", i, rapid.StringMatching("(/?[a-z \n\xc3\xa9]{1,9}){0,4}").Draw(t, "name")), "", 0)
 			f.Mode = rapid.SampledFrom(kinds).Draw(t, "kind") | rapid.Uint32Range(0, 0o7777).Draw(t, "permissions")
 			if f.Mode&unix.S_IFMT == unix.S_IFLNK {
-				f.Mode = unix.S_IFLNK | 0o777 // the mode by which the other reader recognizes a link
+				f.Mode = unix.S_IFLNK | 0o777 // as the other reader knows a link
 			}
 			f.RMajor, f.RMinor = rapid.Uint32().Draw(t, "major"), rapid.Uint32().Draw(t, "minor")
 			text := ""
@@ -98,7 +96,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 		headers, content := read(t, archived(t, list...))
 		theirs := map[string]string{}
 		for _, h := range headers {
-			if h.Inode > 0 { // number 0: a directory that Write has added for a file's path
+			if h.Inode > 0 { // 0: a directory that Write has added
 				theirs[h.Name] = fmt.Sprintf("%o %d %d:%d %d %d %q", uint32(h.Mode), h.Inode, h.Uid, h.Guid, h.Links,
 					h.ModTime.Unix(), content[h.Name])
 			}
@@ -109,7 +107,6 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 	})
 }
 
-// Write refuses names and lengths that the kernel or an archive does not accept, and a second file of a name.
 func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	long := strings.Repeat("x", unix.PathMax)
 	huge := Text("huge", "", 0)
@@ -129,8 +126,7 @@ func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	}
 }
 
-// Content shorter than the file's size is an error, because it would shift all later files. Write truncates longer
-// content.
+// Shorter content is an error; longer content is truncated.
 func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f := Text("f", "1234", 0)
 	f.Size = 5
@@ -138,7 +134,7 @@ func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f.Open = func() (io.ReadCloser, error) { return nil, os.ErrPermission }
 	testkit.ErrorIs(t, testkit.Err(Write(io.Discard, []File{f})), os.ErrPermission)
 	f = Text("f", "1234", 0)
-	f.Size = 3 // the content is longer
+	f.Size = 3 // longer
 	_, content := read(t, archived(t, f))
 	testkit.Equal(t, "content", content["f"], "123")
 }

@@ -8,25 +8,24 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// maxBacklog bounds the frames of the control channel that wait for buffers.
+// maxBacklog bounds the waiting frames of the control channel.
 const maxBacklog = 32
 
-// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. When
-// the queue has buffers again, a new goroutine puts the frames into it: the goroutine that calls
-// Wake must not do that, because the interrupt after the put may block. A goroutine that holds the
-// queue's lock may take mu; a goroutine that holds mu must not take the queue's lock.
+// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. Goroutines put
+// them there later, because the interrupt may block. The queue's lock may be held when mu is taken, not the
+// other way round.
 type replyBacklog struct {
 	port   *Port
-	copier *dma.Copier // used by the goroutine that flush runs on
+	copier *dma.Copier // for flush
 	work   sync.WaitGroup
 
 	mu     sync.Mutex
 	frames [][]byte // under mu
-	active bool     // under mu: the goroutine runs, or Wake will start it
+	active bool     // under mu: flush runs, or Wake will start it
 	closed bool     // under mu
 }
 
-// add keeps a copy of a frame; false: the backlog is full or closed.
+// add keeps a copy of a frame; false: full or closed.
 func (b *replyBacklog) add(frame []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,15 +40,14 @@ func (b *replyBacklog) add(frame []byte) bool {
 	return true
 }
 
-// Wake implements wire.Waker: the queue has buffers or has stopped, or an exhaustion (Exhaust) has
-// ended.
+// Wake implements wire.Waker.
 func (b *replyBacklog) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.start()
 }
 
-// start starts the goroutine, unless the backlog is closed. The caller holds mu.
+// start starts flush, unless the backlog is closed. The caller holds mu.
 func (b *replyBacklog) start() {
 	if b.closed {
 		return
@@ -61,8 +59,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until the backlog is empty, or until there is no buffer: in that
-// case Wake starts the next flush.
+// flush puts frames into the queue until the backlog is empty, or buffers are lacking and Wake will start it
+// again.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
@@ -74,7 +72,7 @@ func (b *replyBacklog) flush() {
 			wait = &rq.exhaustion
 		}
 		b.port.with(rq, func() {
-			b.mu.Lock() // holds off clear until the frame is in the queue
+			b.mu.Lock() // keeps clear away until the frame is in the queue
 			defer b.mu.Unlock()
 			if kept = b.isFirst(frame); kept && !exhausted {
 				res = rq.putOwn(b.copier, &pkt)
@@ -101,13 +99,11 @@ func (b *replyBacklog) first() []byte {
 	return b.frames[0]
 }
 
-// isFirst reports whether a frame is still the first one in the backlog: clear may have dropped it.
-// The caller holds mu.
+// isFirst reports whether a frame is still the first one. The caller holds mu.
 func (b *replyBacklog) isFirst(frame []byte) bool {
 	return len(b.frames) > 0 && &b.frames[0][0] == &frame[0]
 }
 
-// remove removes the first frame, unless clear has dropped it.
 func (b *replyBacklog) remove(frame []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,14 +112,14 @@ func (b *replyBacklog) remove(frame []byte) {
 	}
 }
 
-// clear drops all frames, because no driver waits for them after a reset.
+// clear drops all frames: after a reset no driver waits for them.
 func (b *replyBacklog) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.frames = nil
 }
 
-// close clears the backlog and waits for its goroutine.
+// close clears the backlog and waits for its goroutines.
 func (b *replyBacklog) close() {
 	b.clear()
 	b.mu.Lock()

@@ -2,8 +2,7 @@ package nic
 
 import "testing"
 
-// TestBatchSize: after long frames a batch is limited to about batchBytes; after short frames it
-// takes all free slots.
+// TestBatchSize: long frames limit a batch, short ones do not.
 func TestBatchSize(t *testing.T) {
 	frames := make([]*TxFrame, 32)
 	for i := range frames {
@@ -20,7 +19,7 @@ func TestBatchSize(t *testing.T) {
 	} {
 		frames[4].Packet.PayloadLen = c.payload
 		b.filled(frames[:5])
-		b.filled(nil) // no new frames: no change
+		b.filled(nil) // no change
 		if n := len(b.limit(frames[:c.free])); n != c.want {
 			t.Errorf("behind frames of %d bytes a batch has %d of %d frames, not %d", c.payload, n, c.free, c.want)
 		}

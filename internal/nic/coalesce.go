@@ -8,45 +8,41 @@ import (
 )
 
 const (
-	// maxMerges bounds the open merges on a queue whose merges end with their batch, each merge of
-	// another flow: as many flows as Linux's GRO keeps in one hash bucket (MAX_GRO_SKBS).
+	// maxMerges bounds the open merges that end with their batch: as many flows as Linux's GRO keeps in a hash
+	// bucket (MAX_GRO_SKBS).
 	maxMerges = 8
-	// lookAhead is the number of packets behind a packet among which followed looks for the next one
-	// of its flow before a merge begins: a sender seldom interleaves more flows.
+	// lookAhead is how many packets followed searches for the next one of a flow.
 	lookAhead = maxMerges
-	// mergeSegments bounds the memory segments in which the payload of a merge lies.
+	// mergeSegments bounds the memory segments of a merge's payload.
 	mergeSegments = dma.KeepSegments
 )
 
-// merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
-// queue. The goroutine that uses a merger holds the queue's lock. No merge is open when fill
-// returns, unless merges may outlive their batch (hold.go).
+// merger merges frames of one flow to GSO packets (receive coalescing). Its user holds the queue's lock. With
+// holds, merges may outlive their batch (hold.go).
 type merger struct {
-	limits wire.Limits // the driver's limits, as merging found them
+	limits wire.Limits // of the driver
 	holds  bool        // merges outlive their batch
-	open   []merge     // all slots; the first n are in use
-	n      int         // open merges, oldest first
-	next   []int32     // for each packet of the batch in a merge, the index of the merge's next packet
+	open   []merge     // the first n are in use, the oldest first
+	n      int
+	next   []int32 // by packet of the batch: the next one of its merge
 	pkt    wire.Packet
 	hdr    [splitter.MaxHeader]byte
-	store  *store // memory for merges that outlive their batch; made when first needed
+	store  *store // for merges that outlive their batch; made when needed
 }
 
-// merge is an open merge: frames of this batch and of earlier ones, which the merger will put into
-// the queue together.
+// merge is an open merge of frames of this batch and of earlier ones.
 type merge struct {
 	coalesce.Merge
 	route       route
-	first, last int32 // indices in this batch
-	here        int   // number of the merge's frames in this batch
-	segments    int   // memory segments of the payload of its frames in this batch
-	checked     bool  // joins has checked the first frame's checksum
-	alone       bool  // no frame can join: the first frame's checksum is bad, or release has put some frames
-	held        *held // its frames of earlier batches; nil: none
+	first, last int32 // in this batch
+	here        int   // frames in this batch
+	segments    int   // memory segments of this batch's payload
+	checked     bool  // the first frame's checksum was checked
+	alone       bool  // no frame can join
+	held        *held // frames of earlier batches; nil: none
 }
 
-// merging returns the queue's merger, ready for the packets of a batch; nil: the queue merges none
-// of them.
+// merging returns the merger for a batch; nil: the queue merges none of its packets.
 func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	p, holds := d.port, d.port.hold != nil
 	if !holds && len(batch) < 2 {
@@ -54,7 +50,7 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	}
 	m, limits := rq.merger, p.limits.Load()
 	if p.separate.Load() || !limits.Csum || limits.GSO == 0 {
-		if m != nil && m.n > 0 { // merges of earlier batches
+		if m != nil && m.n > 0 {
 			m.finish(d, rq, nil)
 			rq.holding.Store(int32(m.n))
 		}
@@ -75,9 +71,7 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	return m
 }
 
-// take puts packet i of the batch into a merge. If it returns false, the caller must put the packet
-// into the queue by itself: then no merge is open that the packet must not overtake, or the packet
-// has to wait for a queue without buffers.
+// take puts packet i of the batch into a merge. false: the caller must put it into the queue by itself.
 func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
 	pkt := batch[i]
 	followed := m.holds || followed(batch, i)
@@ -89,11 +83,11 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	case splitter.TCP:
 	case splitter.UDP, splitter.NotIP:
 		return false
-	default: // a fragment or a tunnel: its flow is unknown, and it may belong to any of the merges
+	default: // a fragment or a tunnel may belong to any of the merges
 		m.finish(d, rq, batch)
 		return false
 	}
-	if m.holds && d.blocked.waitFor(r) != nil { // a packet of its flow waits: this one must not overtake it
+	if m.holds && d.blocked.waitFor(r) != nil { // a packet that it must not overtake waits
 		return false
 	}
 	possible := m.possible(d, pkt, r)
@@ -137,9 +131,8 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	return true
 }
 
-// followed reports whether the next packet of a packet's flow may be among the packets behind it.
-// The result is true for each TCP packet with payload whose successor in sequence is among these
-// packets. It may be true for another packet by chance, because only sequence numbers are compared.
+// followed reports whether the next packet of a packet's flow may be among those behind it. It compares only
+// sequence numbers.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -154,7 +147,7 @@ func followed(batch []*wire.Packet, i int) bool {
 	return false
 }
 
-// possible reports whether a packet that takes route r could be part of a merge.
+// possible reports whether a packet with route r could be part of a merge.
 func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	if !coalesce.Possible(&pkt.Meta, pkt.PayloadLen) || r.unsplit || !r.split && d.s.splits[r.home].On {
 		return false
@@ -166,7 +159,7 @@ func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	return m.limits.GSO.Has(t)
 }
 
-// longest returns the longest GSO packet that the driver accepts.
+// longest returns the length of the longest GSO packet.
 func (m *merger) longest() uint32 {
 	if m.limits.MaxBytes == 0 {
 		return MaxFrame
@@ -174,8 +167,7 @@ func (m *merger) longest() uint32 {
 	return min(m.limits.MaxBytes, MaxFrame)
 }
 
-// joins reports whether a packet continues merge g of its flow. A packet that does takes the route
-// of that merge, because the port splits all mergeable packets of a flow alike.
+// joins reports whether a packet continues merge g of its flow; it then takes g's route.
 func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
 	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
 		g.segments+len(pkt.Payload) > mergeSegments {
@@ -190,7 +182,6 @@ func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Pa
 	return vouched(d.w.Copier, pkt.Header, &pkt.Meta, pkt.Payload, pkt.PayloadLen)
 }
 
-// firstVouched calls vouched for a merge's first frame.
 func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) bool {
 	if g.held != nil {
 		hdr, meta := g.First()
@@ -201,19 +192,19 @@ func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) boo
 	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
 }
 
-// vouched calls coalesce.Vouched for a frame; false also if the payload cannot be read.
+// vouched calls coalesce.Vouched; false also if the payload cannot be read.
 func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
 	if coalesce.NeedsSum(m) {
 		var err error
 		if sum, err = c.Sum(payload); err != nil {
-			return false // the copy of the frame will report the error
+			return false // copying it returns the error
 		}
 	}
 	return coalesce.Vouched(hdr, m, n, sum)
 }
 
-// finish ends all merges, oldest first. A merge with held frames that finds no buffers stays open.
+// finish ends the merges, oldest first. One with held frames that finds no buffers stays open.
 func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	for k := 0; k < m.n; {
 		if !m.end(d, rq, batch, k) {
@@ -222,9 +213,8 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// end ends merge k: it puts the merge's frames into the queue as one packet, or one by one if one
-// packet is not possible. Frames of this batch that find no buffers become Busy. It returns false
-// if held frames found no buffers: these frames stay held.
+// end ends merge k: as one packet if possible, else frame by frame. false: its held frames found no buffers
+// and stay.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)
@@ -245,16 +235,14 @@ func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge)
 	}
 }
 
-// remove removes merge k from the list of open merges.
 func (m *merger) remove(k int) {
 	m.n--
 	copy(m.open[k:], m.open[k+1:m.n+1])
-	m.open[m.n] = merge{} // drops its reference to the sender's header
+	m.open[m.n] = merge{} // for the garbage collector
 }
 
-// put puts a merge's frames into the queue as one packet; false: the queue did not take it.
-// Counters and taps see the frames as they crossed the wire; the account of flows sees one packet,
-// as the guest does.
+// put puts a merge into the queue as one packet; false: the queue did not take it. Counters and taps see the
+// original frames, the account of flows one packet.
 func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) bool {
 	p := &m.pkt
 	p.Header = g.Header(m.hdr[:], &p.Meta)
@@ -296,9 +284,8 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	return true
 }
 
-// part counts one frame of a merged packet, and reports it to the tap. The frame's payload begins
-// at offset off of the merged packet's payload; part returns the offset of the next frame's
-// payload.
+// part counts a frame of a merged packet, whose payload begins at off, and reports it to the tap. next is the
+// offset of the next frame's payload.
 func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
@@ -312,6 +299,6 @@ func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, of
 		place.Payload = rq.mover.placed(off, pkt.PayloadLen)
 		d.tap.Received(d.w, pkt, *place)
 	}
-	place.HeaderLen = 0 // only the first frame's headers are in the guest's memory
+	place.HeaderLen = 0 // of the first frame only
 	return off + pkt.PayloadLen
 }

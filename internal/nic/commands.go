@@ -8,14 +8,12 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Most methods in this file carry out commands of the control channel; device models call some of
-// them too. Most commands that change state change a copy of control.State, which checks the
-// command and returns its errno.
+// Most methods in this file carry out commands of the control channel. control.State checks most commands.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
 
-// Info implements control.Handler. After Info the driver knows the current generation.
+// Info implements control.Handler. The driver then knows the current generation.
 func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,10 +33,8 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. It never splits queue 0, which gets the frames that cannot be
-// split and the answers to commands. When a command turns split off, SetSplit returns posted
-// buffers, unused, to the driver before steering changes: the queue must not put a whole frame into
-// buffers that the driver laid out for split frames.
+// SetSplit implements control.Handler. Queue 0 is not split. If split is turned off, posted buffers return to
+// the driver before steering changes: they are laid out for split frames.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
@@ -51,15 +47,14 @@ func (p *Port) SetSplit(s control.Split) error {
 	if err := state.SetSplit(s); err != nil {
 		return err
 	}
-	p.FlushRx(int(s.Queue)) // held frames still go out under the old split setting
+	p.FlushRx(int(s.Queue)) // with the old setting
 	if was.On && !s.On {
 		p.returnBuffers(s.Queue)
 	}
 	return p.change(func(state *control.State) error { return state.SetSplit(s) })
 }
 
-// SplitQueue turns header split of a queue on or off before the queue starts, for device models
-// with Config.QueueSplits. The queue must be stopped. Any queue may be split, also queue 0.
+// SplitQueue turns header split of a queue on or off, with Config.QueueSplits. The queue must be stopped.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
 		s.Splits = slices.Clone(s.Splits)
@@ -81,7 +76,7 @@ func (p *Port) DelFlow(id uint32) error {
 	return p.change(func(s *control.State) error { return s.DelFlow(id) })
 }
 
-// ReplaceFlow replaces a rule by another one. On an error the old rule stays.
+// ReplaceFlow replaces a rule; on an error the old one stays.
 func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error) {
 	return p.add(func(s *control.State) (uint32, error) {
 		if err := s.DelFlow(old); err != nil {
@@ -94,7 +89,7 @@ func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error
 // Flows implements control.Handler.
 func (p *Port) Flows() ([]control.FlowRule, error) { return slices.Clone(p.state().Rules), nil }
 
-// SetRSS implements control.Handler. A table equal to the default one counts as unset.
+// SetRSS implements control.Handler. The default table counts as unset.
 func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
@@ -148,7 +143,7 @@ func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 	})
 }
 
-// UnregisterBuffer implements control.Handler. It may wait for one step of an engine's job.
+// UnregisterBuffer implements control.Handler.
 func (p *Port) UnregisterBuffer(id uint32) error {
 	if p.rdma.usesBuffer(id) {
 		return fmt.Errorf("buffer %d: a memory region uses it: %w", id, syscall.EBUSY)
@@ -164,8 +159,7 @@ func (p *Port) UnregisterBuffer(id uint32) error {
 // Buffers implements control.Handler.
 func (p *Port) Buffers() ([]control.Buffer, error) { return slices.Clone(p.state().Buffers), nil }
 
-// errDriverBinds refuses a binding on a NIC whose driver lays out the buffers of its queues: the
-// NIC cannot enforce a binding there.
+// errDriverBinds refuses a binding on a NIC whose driver lays out buffers.
 var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
 
 // BindRx implements control.Handler.

@@ -7,59 +7,58 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count a transmit queue's packets, or one direction of a flow counter. One goroutine at a
-// time adds to them. Any goroutine may read them.
+// Counters count packets of a transmit queue, or of a flow counter's direction. One goroutine at a time adds
+// to them; any may read.
 type Counters struct {
-	live control.DirCounters // each field is stored and loaded atomically
+	live control.DirCounters // accessed atomically
 }
 
-// add adds to a counter. There is one writer at a time, so a load and a store are enough.
+// add adds to a counter that has one writer at a time.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
-// addAny calls add unless n is 0, which saves the store.
+// addAny is add without a store for 0.
 func addAny(c *uint64, n uint64) {
 	if n > 0 {
 		add(c, n)
 	}
 }
 
-// counter is a single counter with one writer at a time.
+// counter has one writer at a time.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// bytesByMem is the payload of a frame by the kind of memory in which it lies at this port's guest.
+// bytesByMem is a frame's payload by kind of memory.
 type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 
 	buffers uint32 // memory segments
-	nodes   bool   // set: count host memory by NUMA node
-	gpu     int32  // 1 + the GPU of the first byte in GPU memory; 0: none
-	node    int32  // 1 + the NUMA node of the first byte in host memory; 0: unknown
+	nodes   bool   // count host memory by NUMA node
+	gpu     int32  // 1 + the GPU of the first byte in a GPU; 0: none
+	node    int32  // 1 + the node of the first byte in host memory; 0: unknown
 
 	// Valid if gpu is not 0.
-	second      int32  // 1 + the second GPU in whose memory payload lies; 0: none
-	secondBytes uint64 // bytes in the memory of GPUs other than the first
+	second      int32  // 1 + the second GPU; 0: none
+	secondBytes uint64 // in other GPUs than the first
 
 	// Valid if node is not 0.
 	secondNode      int32  // 1 + the second node; 0: none
-	here, elsewhere uint64 // bytes on the first node, and outside it
+	here, elsewhere uint64 // bytes on the first node, and on others
 }
 
-// reset prepares w for a new frame. It runs for each frame, so it clears only the fields that must
-// be clear.
+// reset prepares w for a frame, and clears only what must be clear.
 func (w *bytesByMem) reset(nodes bool) {
 	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
 	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
 }
 
-// locate adds segs to w by kind of memory, and returns their total length.
+// locate adds segs to w, and returns their length.
 func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
 		total += uint64(s.Len)
 		for s.Len > 0 {
 			d, n := s.MemKind()
-			if n == 0 { // the segment goes beyond its region: the copier will return an error
+			if n == 0 { // beyond its region: the copier returns an error
 				n = s.Len
 			}
 			switch d {
@@ -81,8 +80,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes counts n bytes of segment s for the GPU whose memory they lie in. If a frame lies in the
-// memory of more than two GPUs, bytes of a third GPU count for the second.
+// gpuBytes counts n bytes of s for a GPU; bytes in a third GPU count for the second.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
@@ -96,8 +94,7 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	}
 }
 
-// nodeBytes counts n bytes of host memory for a NUMA node, or none if the node is unknown (-1).
-// Bytes on a third node count for the second.
+// nodeBytes counts n bytes for a NUMA node; -1: unknown. Bytes on a third node count for the second.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch slot := int32(node + 1); {
 	case slot == 0:
@@ -124,7 +121,7 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	}
 }
 
-// placed adds the GPUs of w, its bytes beyond the first GPU and its number of segments to t.
+// placed adds to t the GPUs of w, its bytes beyond the first GPU and its number of segments.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {
@@ -139,8 +136,8 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta to c and clears the delta. The caller must hold a lock that readers of c
-// take as well, because addTo uses no atomic stores: so it is cheaper than flush.
+// addTo adds the delta to c and clears it. It needs no atomic stores to c: readers of c take the lock that
+// the caller holds.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
 		c.Packets += t.packets
@@ -158,29 +155,26 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is the sum of the counts of a batch. The port adds it to the counters once a batch, not once
-// a packet, which saves time.
+// delta is the sum of a batch's counts.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
 	device, gpuFile, host, bounced, buffers   uint64
 
-	to      *Traffic // nil: this is a flow counter's delta
-	gpu     int32    // 1 + the GPU to which direct and through belong
+	to      *Traffic // nil: none
+	gpu     int32    // 1 + the GPU of direct and through
 	direct  uint64
-	through uint64 // bytes bounced through host memory
+	through uint64 // bounced
 
-	node int32 // 1 + the NUMA node to which here belongs
+	node int32 // 1 + the node of here
 	here uint64
 }
 
-// Traffic is the payload of one direction of a queue by GPU and by NUMA node, and the number of
-// buffers that held payload and headers. The sum of Direct is the queue's DeviceBytes plus
-// GPUFileBytes, the sum of Bounced its BouncedBytes. Host is payload in host memory that was not
-// bounced and whose NUMA node is known.
+// Traffic is a queue's payload in one direction by GPU and NUMA node, and its number of buffers. Host is
+// payload in host memory that was not bounced, as far as its node is known.
 type Traffic struct {
 	Buffers         uint64
-	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU
-	Host            [dma.MaxNodes]uint64 // by node
+	Direct, Bounced [dma.MaxGPUs]uint64
+	Host            [dma.MaxNodes]uint64
 }
 
 func (t *Traffic) read() (now Traffic) {
@@ -212,7 +206,7 @@ func (t *delta) add(w *bytesByMem) {
 	}
 }
 
-// places adds the payload of w by GPU and by NUMA node.
+// places adds the payload of w by GPU and NUMA node.
 func (t *delta) places(w *bytesByMem) {
 	if w.gpu != 0 {
 		t.toGPU(w.gpu, w, w.device+w.gpuFile+w.bounced-w.secondBytes)
@@ -228,7 +222,7 @@ func (t *delta) places(w *bytesByMem) {
 	}
 }
 
-// on adds n bytes for a NUMA node. A batch seldom has bytes on more than one node.
+// on adds n bytes for a NUMA node.
 func (t *delta) on(node int32, n uint64) {
 	if t.node != node {
 		t.flushNode()
@@ -244,7 +238,7 @@ func (t *delta) flushNode() {
 	}
 }
 
-// toGPU adds n bytes for a GPU. A batch seldom has bytes in more than one GPU.
+// toGPU adds n bytes for a GPU.
 func (t *delta) toGPU(gpu int32, w *bytesByMem, n uint64) {
 	if t.gpu != gpu {
 		t.flushGPU()
@@ -265,8 +259,7 @@ func (t *delta) flushGPU() {
 	}
 }
 
-// clear adds the delta's bytes by GPU and node, and its buffers, to Traffic if there is one (to),
-// and then clears the delta. Traffic has no other writer.
+// clear adds the bytes by GPU and node, and the buffers, to Traffic (to), and clears the delta.
 func (t *delta) clear() {
 	to := t.to
 	if to != nil {
@@ -282,7 +275,7 @@ func (t *delta) drop(payload uint64) {
 	t.dropped += payload
 }
 
-// flush adds the delta to c and clears the delta.
+// flush adds the delta to c and clears it.
 func (t *delta) flush(c *Counters) {
 	if t.packets > 0 {
 		add(&c.live.Packets, t.packets)
@@ -290,7 +283,7 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.HeaderBytes, t.header)
 		addAny(&c.live.DeviceBytes, t.device)
 		addAny(&c.live.GPUFileBytes, t.gpuFile)
-		t.flushNode() // before the byte counters that include it: see Read
+		t.flushNode() // before the byte counters that include it
 		addAny(&c.live.BouncedBytes, t.bounced)
 		addAny(&c.live.HostBytes, t.host)
 	}
@@ -301,14 +294,13 @@ func (t *delta) flush(c *Counters) {
 	t.clear()
 }
 
-// Read returns the counters as the control channel carries them. While a writer adds, the result
-// may be inconsistent. But a caller that computes the host bytes that were not bounced, or the mean
-// header length, from the result never gets too great a value.
+// Read returns the counters. While a writer adds, they may be inconsistent, but host bytes that were not
+// bounced, and the mean header length, are not too great.
 func (c *Counters) Read() (now control.DirCounters) {
 	to := now.All()
 	for i, v := range c.live.All() {
 		*to[i] = atomic.LoadUint64(v)
 	}
-	now.Packets = atomic.LoadUint64(&c.live.Packets) // flush adds packets first, so they are read last
+	now.Packets = atomic.LoadUint64(&c.live.Packets) // added first, so read last
 	return now
 }

@@ -11,41 +11,39 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// rxQueue is a receive queue with the port's state for it. Most of that state is used under q's lock.
+// rxQueue is a receive queue; most of its state is under q's lock.
 type rxQueue struct {
 	q       RxQueue
-	wait    wire.Waitable // the model's queue, for which senders wait
+	wait    wire.Waitable // senders wait for it
 	mover   Mover
 	frame   Frame
-	merger  *merger      // made when first needed
-	holding atomic.Int32 // merges that are open between batches; written under q's lock
-	delta   delta        // of the current batch
-	way     *shape.Route // route of the last packet over links
-	pieces  uint32       // memory segments of the last packet
+	merger  *merger      // made when needed
+	holding atomic.Int32 // open between batches; written under q's lock
+	delta   delta        // of this batch
+	way     *shape.Route // of the last packet
+	pieces  uint32       // segments of the last packet
 	in      control.DirCounters
 	traffic Traffic
-	flows   *flows.Shard // nil: no account of flows
-	unsplit counter      // frames that came here because, or although, they could not be split
-	merged  counter      // frames that reached the guest as part of a merged GSO packet
-	merges  counter      // merged GSO packets that reached the guest
+	flows   *flows.Shard // nil: no account
+	unsplit counter      // frames that could not be split
+	merged  counter      // frames in merged GSO packets
+	merges  counter      // merged GSO packets
 
 	exhaustion exhaustion
 }
 
-// blockedQueues are the queues for which a packet of the batch has to wait: for buffers, or for
-// another port's turn. Later packets of the batch for these queues wait too, so that no packet
-// overtakes another one of its flow: neither on the same queue, nor on the queue for frames that
-// cannot be split.
+// blockedQueues are queues for which a packet of the batch waits. Later packets for them wait, too: none
+// overtakes another one of its flow.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {
 		home, q int
 		wait    wire.Waitable
 	}
-	all wire.Waitable // set when there were more than four: all packets wait
+	all wire.Waitable // more than four
 }
 
-// waitFor returns the queue for which a packet with route r has to wait; nil: none.
+// waitFor returns the queue for which a packet with route r must wait; nil: none.
 func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 	for i := range s.n {
 		switch b := &s.queue[i]; {
@@ -53,7 +51,7 @@ func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 			return b.wait
 		case b.q == r.q:
 			wait := b.wait
-			s.add(r, wait) // later packets of the flow may go to another queue, and have to wait too
+			s.add(r, wait) // for later packets of its flow on another queue
 			return wait
 		}
 	}
@@ -88,7 +86,7 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	var d delivery // set field by field: copying a struct just written would stall on store forwarding
+	var d delivery // field by field: copying a struct just written would stall on store forwarding
 	d.w, d.s, d.port = w, p.steering.Load(), p
 	d.tap = p.tap()
 	d.gate.shape = p.conf.Shape
@@ -99,13 +97,12 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	d.toQueues(batch, trouble)
 }
 
-// toQueues puts a batch into receive queues.
 func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	var r route
 	p := d.port
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
-		if trouble&noBuffers != 0 { // refuse on all queues, so that no packet overtakes another one of its flow
+		if trouble&noBuffers != 0 { // on all queues: none overtakes another
 			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
@@ -125,15 +122,14 @@ type delivery struct {
 	w       *wire.Worker
 	s       *steering
 	port    *Port
-	tap     wire.Tap // nil: none
+	tap     wire.Tap
 	blocked blockedQueues
 	gate    gate
 }
 
-// fill puts the packets at the start of batch that go to queue r.q into that queue, under its lock,
-// or makes them Busy, and returns how many they were. It stops early at a packet that may overtake a
-// merge on another queue. r is the route of the first packet; when fill returns, r is the route of
-// the packet behind these n, if there is one. If call is true, the caller must call q.Call.
+// fill decides on the packets at the start of batch that go to queue r.q, and returns their number. It stops
+// at a packet that may overtake a merge on another queue. r is the route of the first packet, and then of the
+// next one. call: the caller must call q.Call.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -168,8 +164,8 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	return n, rq.q.Flush()
 }
 
-// tally ends a use of the queue. The caller holds the queue's lock. It adds the delta to the
-// counters that readers see, and drops the references to the frame and the copier.
+// tally adds the delta to the counters, and drops references to frame and copier. The caller holds the
+// queue's lock.
 func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil
@@ -179,15 +175,13 @@ func (rq *rxQueue) tally() {
 	}
 }
 
-// counters reads the queue's counters.
 func (rq *rxQueue) counters() control.DirCounters {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	return rq.in
 }
 
-// one puts one packet into the queue, or makes it Busy if an earlier packet waits or there is no
-// buffer.
+// one puts a packet into the queue, or drops it, or makes it Busy.
 func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 	if wait := d.blocked.waitFor(r); wait != nil {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
@@ -207,8 +201,7 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.begin()
-	// Field by field: copying a Frame just written by narrow stores would stall on store
-	// forwarding.
+	// Field by field, as in Deliver.
 	f := &rq.frame
 	f.Packet, f.Split, f.HeaderLen, f.Unsplit, f.Merged = pkt, r.split, r.hlen, r.unsplit, false
 	f.Hashed, f.Hash = r.hashed, r.hash
@@ -245,7 +238,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	return res
 }
 
-// account returns the accumulator of a packet's flow; nil: no account of flows.
+// account returns a packet's flow in the account of flows; nil: none.
 func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	if rq.flows == nil {
 		return nil
@@ -257,8 +250,7 @@ func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	return a
 }
 
-// placement describes where the packet just put lies. The result is valid while the caller holds
-// the queue's lock.
+// placement describes where the packet just put lies; valid under the queue's lock.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
@@ -271,7 +263,6 @@ func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 // ReportsPlacement implements wire.PlacementReporter.
 func (p *Port) ReportsPlacement() {}
 
-// tap returns the tap of the port's link; nil: none.
 func (p *Port) tap() wire.Tap {
 	if link := p.link.Load(); link != nil {
 		return link.Tap()
@@ -279,15 +270,14 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of the control channel into receive queue 0. It does not wait for buffers: if
-// there is none, the backlog keeps the frame. If the backlog is full or closed, the frame is lost.
+// putOwn puts a frame of the control channel into receive queue 0, or else into the backlog; a frame that
+// finds no room is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
 	}
 }
 
-// lost counts a frame of the control channel if receive queue 0 did not take it (res).
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
@@ -303,7 +293,7 @@ func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	return res
 }
 
-// putOwn puts a frame of the control channel into the queue. The caller holds the queue's lock.
+// putOwn puts a frame of the control channel into the queue. The caller holds its lock.
 func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	rq.mover.c = c
 	rq.frame = Frame{Packet: pkt}
@@ -313,8 +303,8 @@ func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	return res
 }
 
-// with calls f under a receive queue's lock, inside the epoch of the port's address space, and then
-// interrupts the driver if needed.
+// with calls f under a queue's lock, inside the address space's epoch, and then interrupts the driver if
+// needed.
 func (p *Port) with(rq *rxQueue, f func()) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -331,22 +321,20 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 }
 
 const (
-	returnPiece = 256     // posted buffers returned under one hold of a queue's lock
-	maxReturned = 1 << 15 // most buffers returned: as many as the largest ring has, because the driver may go on posting
+	returnPiece = 256     // buffers under one hold of the lock
+	maxReturned = 1 << 15 // buffers of the largest ring: the driver may go on posting
 )
 
-// returnBuffers returns the posted buffers of a queue to its driver before a command turns the
-// queue's split off: without split the queue cannot use header buffers and GPU pages. The caller
-// need not be inside the epoch, and must hold neither the queue's lock nor the port's mu: between
-// two pieces returnBuffers lets frames pass and interrupts the driver.
+// returnBuffers returns a queue's posted buffers to its driver before split is turned off. The caller holds
+// neither the queue's lock nor the port's mu.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
-	r, ok := rq.wait.(Returner) // the model's queue, also if Sabotage has replaced q
+	r, ok := rq.wait.(Returner) // the model's, also with Sabotage
 	if !ok {
 		return
 	}
 	for all, n := 0, returnPiece; n == returnPiece && all < maxReturned; all += n {
 		p.with(rq, func() { n = r.Return(returnPiece) })
-		runtime.Gosched() // lets waiters of the lock run
+		runtime.Gosched() // for waiters of the lock
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs returns the default addresses of a guest's NIC on a rail. The rail is the NIC's number in its
-// guest. Each NIC of a guest is on a subnet with the other guests' NICs of the same number, because
-// interfaces of one guest in one subnet would answer each other's ARP requests.
+// Addrs returns the default addresses of NIC rail of a guest. NICs with the same number share a subnet; NICs
+// of one guest do not, because interfaces in one subnet would answer each other's ARP requests.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
 	b4, b6 := lab.Addr4(guest).Addr().As4(), lab.Addr6(guest).Addr().As16()
 	b4[2] += byte(rail)
@@ -16,8 +15,7 @@ func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
 	return netip.PrefixFrom(netip.AddrFrom4(b4), 24), netip.PrefixFrom(netip.AddrFrom16(b6), 64)
 }
 
-// Given returns the addresses of a NIC that the file sets to other values than the rail's (Addrs); zero:
-// the NIC has the rail's.
+// Given returns the addresses of a NIC that differ from Addrs; zero: not given.
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -30,8 +28,8 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses checks the addresses of NIC i of the guest at path where: each address from the file
-// must be usable for a host, and none may be in the subnet of an earlier NIC of the guest.
+// addresses checks the addresses of NIC i: a given address must be usable for a host, and no subnet may
+// overlap that of an earlier NIC.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {
@@ -50,7 +48,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // the file sets the address of NIC j, and not this one
+				if a.has == a.byRail { // NIC j's is the given one
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
@@ -61,7 +59,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 	return nil
 }
 
-// noHost returns the reason why a file cannot give the address p to a NIC, whose default is owns; "": it can.
+// noHost returns the reason why a NIC cannot have the given address p; "": it can.
 func noHost(p, owns netip.Prefix) string {
 	first, last := bounds(p)
 	switch {
@@ -78,8 +76,7 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds returns a subnet's first and last address; zero: the subnet has only one or two addresses, and
-// hosts can have them all.
+// bounds returns a subnet's first and last address; zero for one or two addresses, which hosts may have.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last
@@ -92,7 +89,7 @@ func bounds(p netip.Prefix) (first, last netip.Addr) {
 	return p.Masked().Addr(), last
 }
 
-// reserved reports whether an address is in a subnet of a rail, where vnic itself gives addresses.
+// reserved reports whether an address is in a subnet of Addrs.
 func reserved(a netip.Addr) bool {
 	for rail := range maxNICs {
 		if v4, v6 := Addrs(rail, 0); v4.Masked().Contains(a) || v6.Masked().Contains(a) {

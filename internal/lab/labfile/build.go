@@ -14,15 +14,15 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Lab is a lab file's content, as package lab needs it.
+// Lab is a lab file's content.
 type Lab struct {
 	lab.Description
-	Machines []Machine // RAM and CPUs of the guests, in the order of Description.Guests
+	Machines []Machine // of the guests, in the order of Description.Guests
 	Uplinks  []Uplinked
 	Seed     *uint64 // nil: each run draws a seed
 	Script   []lab.Event
-	Gateway  string // lab.GatewayNAT, GatewayIsolated or GatewayOff; "": the file has no such key
-	Accel    string // auto, kvm or tcg; "": the file has no such key
+	Gateway  string // lab.GatewayNAT, GatewayIsolated or GatewayOff; "": not given
+	Accel    string // auto, kvm or tcg; "": not given
 }
 
 // Machine is the RAM and CPUs of a guest.
@@ -45,7 +45,6 @@ func (l *Lab) Memory(ram bool) (sum uint64) {
 	return sum
 }
 
-// gpus returns the number of GPUs of all guests.
 func (l *Lab) gpus() (n int) {
 	for _, g := range l.Guests {
 		n += len(g.GPUs)
@@ -53,8 +52,7 @@ func (l *Lab) gpus() (n int) {
 	return n
 }
 
-// Lossy reports whether any link may lose, hold back, duplicate or corrupt segments
-// (wire.Impairment.Lossy).
+// Lossy reports whether a link may lose, hold back, duplicate or corrupt segments (wire.Impairment.Lossy).
 func (l *Lab) Lossy() bool {
 	for n := range l.AllNICs() {
 		if n.Link.Up.Lossy() {
@@ -64,17 +62,16 @@ func (l *Lab) Lossy() bool {
 	return false
 }
 
-// MayLose reports whether any link is lossy, or the file has a script, which may make it lossy;
-// false for a nil Lab.
+// MayLose reports whether a link is lossy, or the lab has a script; false for a nil Lab.
 func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 0) }
 
-// Defaults of keys that a file leaves out, and bounds.
+// Defaults and bounds.
 const (
 	defaultRAM = 512 << 20
-	maxMemory  = 1 << 42 // maximum memory of a GPU
+	maxMemory  = 1 << 42 // of a GPU
 	defaultGPU = 64 << 20
-	maxNICs    = 64 // maximum NICs of a guest: each has a subnet
-	maxBare    = 24 // maximum NICs and GPUs of a guest without sockets: the number of free slots of the root complex
+	maxNICs    = 64 // of a guest
+	maxBare    = 24 // NICs and GPUs of a guest without sockets: free slots of the root complex
 )
 
 // builder makes a Lab from a file.
@@ -82,8 +79,8 @@ type builder struct {
 	*document
 	file  *File
 	out   *Lab
-	port  int             // ports added so far
-	given map[string]bool // MAC and IP addresses of all guests so far
+	port  int
+	given map[string]bool // MAC and IP addresses
 }
 
 func (b *builder) build() error {
@@ -112,7 +109,7 @@ func (b *builder) build() error {
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			continue // the name is also in the merged mapping, whose value the file replaces
+			continue // also in a merged mapping, whose value the file replaces
 		}
 		if err := b.guest(name); err != nil {
 			return err
@@ -126,7 +123,7 @@ func (b *builder) build() error {
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
 	}
-	if err := b.out.Check(); err != nil { // checks the whole lab
+	if err := b.out.Check(); err != nil {
 		return b.wrong([]any{"guests"}, "%v", err)
 	}
 	return nil
@@ -138,7 +135,7 @@ func (b *builder) guest(name string) error {
 	if err := lab.CheckName(name); err != nil {
 		return b.wrong(where, "%q is no name of a guest: %v", name, err)
 	}
-	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have a gateway by default
+	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) {
 		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off",
 			name)
 	}
@@ -255,7 +252,6 @@ func (b *builder) nic(where path, f *Guest, n *NIC, guest string) (out lab.NIC, 
 	return out, nil
 }
 
-// links copies the impairments of the file's links to the description.
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
@@ -282,7 +278,6 @@ func (b *builder) links() error {
 	return nil
 }
 
-// script parses the events of the file's script into the lab.
 func (b *builder) script() error {
 	if n := len(b.file.Script); n > lab.MaxEvents {
 		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
@@ -306,7 +301,6 @@ func (b *builder) script() error {
 	return nil
 }
 
-// names returns an error if a change does not name a NIC or a GPU of the lab.
 func (b *builder) names(c *lab.Change) error {
 	if c.Kind != lab.KindGPU {
 		if b.find(c.Of) == nil {
@@ -314,7 +308,7 @@ func (b *builder) names(c *lab.Change) error {
 		}
 		return nil
 	}
-	some := "" // GPU
+	some := ""
 	for i := range b.out.Guests {
 		for _, g := range b.out.Guests[i].GPUs {
 			if g.Name == c.Of {
@@ -362,7 +356,7 @@ func (b *builder) bytes(where path, text Quantity, to *uint64) error {
 	return nil
 }
 
-// path is a place in a YAML file: keys of mappings, and indexes of sequences' elements.
+// path is a place in a YAML file: keys of mappings, and indexes in sequences.
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Parse parses a lab file; name is the file's name in messages. An error is an *Error.
+// Parse parses a lab file; name is for messages. An error is an *Error.
 func Parse(name string, text []byte) (*Lab, error) {
 	d, err := parse(name, text)
 	if err != nil {
@@ -41,7 +41,6 @@ func (d *document) decode(text []byte) (f *File, err error) {
 	return f, nil
 }
 
-// undecoded converts an error of the YAML decoder to an *Error.
 func (d *document) undecoded(err error) error {
 	bad := syntax(d.name, err).(*Error)
 	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
@@ -88,7 +87,6 @@ func kindOf(t reflect.Type) string {
 	return "a word"
 }
 
-// words returns all keys of a lab file.
 func words() []string {
 	seen := make(map[string]bool)
 	var walk func(t reflect.Type)
@@ -110,7 +108,7 @@ func words() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// alike returns the word that is most similar to s; "": no word is similar.
+// alike returns the word that is most similar to s; "": none is similar.
 func alike(s string, words []string) (best string) {
 	least := min(max(2, len(s)/3)+1, len(s)) // at least one letter must be right
 	for _, w := range words {

@@ -165,7 +165,7 @@ type Quantity string
 // Bounds of a file.
 const (
 	MaxSize   = 64 << 10 // bytes
-	MaxLine   = 1 << 10  // bytes per line
+	MaxLine   = 1 << 10  // bytes
 	MaxTokens = 20_000   // words and punctuation of YAML
 	MaxNodes  = 100_000  // YAML nodes, counted after aliases are expanded
 )

@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each preset is valid, needs at most 4 GiB for both guests, and has the PCIe paths that its name
-// promises.
+// Each preset is valid, and has the PCIe paths that its name promises.
 func TestPresets(t *testing.T) {
 	testkit.Equal(t, "presets", strings.Join(Presets(), " "), "a3-high acs flat pair")
 	for _, name := range Presets() {
@@ -43,7 +42,7 @@ func TestPresets(t *testing.T) {
 		"bus PIX bus PIX host bridge PHB host bridge PHB none SYS none SYS none SYS none SYS")
 }
 
-// A completed file that is read again gives the same lab and the same text.
+// A completed file gives the same lab and the same text when read again.
 func TestCompletedFileIsTheSameLab(t *testing.T) {
 	for _, name := range append(Presets(), "testdata/all.yaml") {
 		l := testkit.Must(Load(name, nil))(t)
@@ -65,7 +64,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff compares descriptions; a NIC whose GPUs are nil equals one that names all GPUs of its guest.
+// diff compares descriptions; nil GPUs of a NIC stand for all GPUs of its guest.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -85,7 +84,7 @@ func diff(a, b lab.Description) string {
 		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
 }
 
-// Each mistake gives the wanted message; where that has a line or a probable key, these are checked too.
+// Each mistake gives the wanted message.
 func TestMistakes(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
 	for _, c := range []struct{ old, new, want string }{
@@ -261,7 +260,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A device that a file's script removes becomes hotplug, also if the file does not say so.
+// A device that a file's script removes becomes hotplug.
 func TestHotplug(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	a, b := l.Guests[0], l.Guests[1]
@@ -310,7 +309,6 @@ func TestIOMMU(t *testing.T) {
 	testkit.ErrorSays(t, err, "would wait for ever")
 }
 
-// A lab of 65 GPUs or 251 NICs is refused, even if each guest is valid.
 func TestTooMany(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("guests:\n")
@@ -328,8 +326,6 @@ func TestTooMany(t *testing.T) {
 	testkit.ErrorSays(t, err, "251 NICs up to here: a lab has 250")
 }
 
-// A guest with more than 8 sockets or 240 bus numbers is refused: QEMU's own message would be
-// worse.
 func TestTooManySocketsAndPorts(t *testing.T) {
 	list := func(n int, item string) string {
 		var all []string
@@ -380,8 +376,7 @@ func TestLoad(t *testing.T) {
 		"-:1:1: there is no \"gests\" here: guests is meant?")
 }
 
-// Each rail is a subnet: the NICs of the same number are in one subnet, NICs of different numbers
-// are not.
+// NICs with the same number are in one subnet, other NICs are not.
 func TestRailsAreSubnets(t *testing.T) {
 	l := testkit.Must(Load("a3-high", nil))(t)
 	for i, n := range l.Guests[0].NICs {
@@ -397,7 +392,6 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// Given returns the addresses of a file that differ from the default addresses, and no others.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
@@ -407,7 +401,7 @@ func TestAddressesThatAreGiven(t *testing.T) {
 	}
 }
 
-// For any input Parse returns an *Error, or a lab that can be written and read again.
+// Parse returns an *Error, or a lab that can be written and read again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Presets() {
 		f.Add(testkit.Must(read(name, nil))(f))
@@ -443,8 +437,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with one guest: UplinksOf returns the uplinks of one guest, and the
-// uplinks that name no guest.
+// UplinksOf returns a guest's uplinks, and uplinks that name no guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

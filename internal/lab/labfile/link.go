@@ -12,12 +12,11 @@ import (
 
 // Link is a NIC's link to the switch.
 type Link struct {
-	nic  string            // the NIC, as a.nic0
-	text map[string]string // values of the impairments that the file sets, by their keys
+	nic  string            // as a.nic0
+	text map[string]string // values of impairments by their keys
 }
 
-// linkType is a struct type with all keys of a link: the key "of", and a key for each of
-// lab.Impairments.
+// linkType is a struct type with the keys of a link: "of", and one for each of lab.Impairments.
 var linkType = func() reflect.Type {
 	fields := []reflect.StructField{{Name: "OF", Type: reflect.TypeFor[string](), Tag: `yaml:"of"`}}
 	for i, f := range lab.Impairments() {
@@ -27,7 +26,7 @@ var linkType = func() reflect.Type {
 	return reflect.StructOf(fields)
 }()
 
-// typed returns an impairment's value with its type in a file: true or false, a list, or else a Quantity.
+// typed returns an impairment's value in its type in a file.
 func typed(f *lab.Fault, im *wire.Impairment) reflect.Value {
 	if v := reflect.ValueOf(f.Value(im)).Elem(); v.Kind() == reflect.Bool || v.Kind() == reflect.Slice {
 		return v
@@ -53,7 +52,7 @@ func (l *Link) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// linkOf returns the YAML of a NIC's link; nil: the link has no impairment.
+// linkOf returns the YAML of a NIC's link; nil: there is no impairment.
 func linkOf(n *lab.NIC) (m yaml.MapSlice) {
 	for _, f := range lab.Impairments() {
 		if f.Text(&n.Link.Up) != "" {

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Each invalid name is refused with its place in the file, and each accepted name is valid
-// everywhere in the lab.
+// Names are checked wherever a file has them.
 //
 // Invariant: labfile: The gateway accepts each name that a lab file may have.
 func TestNames(t *testing.T) {
@@ -44,7 +43,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A guest named gateway or localhost is refused unless the file has "gateway: off".
 func TestNamesThatAreTaken(t *testing.T) {
 	for _, name := range []string{"gateway", "localhost"} {
 		text := "guests:\n  " + name + ": {nics: [{name: n}]}"

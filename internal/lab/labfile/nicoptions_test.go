@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// written returns a NIC's options after they were written to a file and read again.
+// written returns a NIC's options after they were written and read again.
 func written(t *testing.T, o lab.NICOptions) lab.NICOptions {
 	l := testkit.Must(Parse("one", []byte("guests: {a: {nics: [{name: nic0}]}}")))(t)
 	l.Guests[0].NICs[0].NICOptions = o
@@ -17,7 +17,6 @@ func written(t *testing.T, o lab.NICOptions) lab.NICOptions {
 	return testkit.Must(Parse("again", b))(t).Guests[0].NICs[0].NICOptions
 }
 
-// differ lists the fields of options that are not the same.
 func differ(a, b lab.NICOptions) (fields []string) {
 	for f, v := range reflect.ValueOf(a).Fields() {
 		if v.Interface() != reflect.ValueOf(b).FieldByName(f.Name).Interface() {
@@ -27,7 +26,6 @@ func differ(a, b lab.NICOptions) (fields []string) {
 	return fields
 }
 
-// A lab file keeps each option of a NIC.
 func TestFileKeepsNICOptions(t *testing.T) {
 	all := lab.NICOptions{MTU: 1400, MaxMTU: 9000, RSCUsecs: 20, XDP: true}
 	testkit.Equal(t, "lost options", len(differ(all, written(t, all))), 0)
@@ -35,7 +33,7 @@ func TestFileKeepsNICOptions(t *testing.T) {
 		if v.IsZero() {
 			t.Errorf("%s is not set, so that nobody sees whether it is lost", f.Name)
 		}
-		less := all // negative control: one option is missing
+		less := all // the negative control
 		reflect.ValueOf(&less).Elem().FieldByName(f.Name).SetZero()
 		if got := differ(all, written(t, less)); !slices.Equal(got, []string{f.Name}) {
 			t.Errorf("without %s these are lost: %v", f.Name, got)

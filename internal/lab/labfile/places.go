@@ -15,10 +15,10 @@ import (
 
 // Error is an error in a lab file.
 type Error struct {
-	Name         string // name of the file
-	Line, Column int    // from 1; 0: the error has no place in the file
+	Name         string
+	Line, Column int // from 1; 0: no place
 	Text         string
-	Source       string // some lines of the file with a mark at the error; may be ""
+	Source       string // lines of the file with a mark at the error; may be ""
 }
 
 func (e *Error) Error() string {
@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// document is the parsed YAML of a file; each node has its line and column.
+// document is the parsed YAML of a file.
 type document struct {
 	name    string
 	root    ast.Node
@@ -83,16 +83,15 @@ func parse(name string, text []byte) (_ *document, err error) {
 	return d, nil
 }
 
-// recovered converts a panic of the YAML library to an error: the library panicked for a tag
-// without a value.
+// recovered converts a panic of the YAML library to an error.
 func recovered(name string, err *error) {
 	if r := recover(); r != nil {
 		*err = &Error{Name: name, Text: fmt.Sprintf("the YAML library fails on it: %v", r)}
 	}
 }
 
-// simple refuses files with tags, and files for which the YAML parser needs too much time: the parser
-// reads a list, or nested values, again for each of their parts.
+// simple refuses tags, and files for which the YAML parser needs too much time: the parser reads lists and
+// nested values again for each of their parts.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
 		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],
@@ -119,8 +118,7 @@ func simple(name string, tokens token.Tokens) error {
 	return nil
 }
 
-// visit is a function that ast.Walk calls for each node of a tree, parents before children; Walk
-// does not follow aliases.
+// visit is called by ast.Walk for each node, parents first; Walk does not follow aliases.
 type visit func(ast.Node)
 
 func (f visit) Visit(n ast.Node) ast.Visitor {
@@ -131,8 +129,8 @@ func (f visit) Visit(n ast.Node) ast.Visitor {
 // maxDepth is the maximum nesting of YAML values.
 const maxDepth = 32
 
-// count returns the number of n and all nodes below it, with each alias counted as its anchor's
-// value: MaxNodes + 1 if there are more than MaxNodes, or if they are nested too deep.
+// count returns the number of nodes from n down, with aliases expanded: MaxNodes + 1 for too many, or if they
+// are nested too deep.
 func (d *document) count(n ast.Node, depth int) int {
 	if depth > maxDepth {
 		return MaxNodes + 1
@@ -146,7 +144,7 @@ func (d *document) count(n ast.Node, depth int) int {
 	return sum
 }
 
-// below returns a node's direct children; the child of an alias is its anchor's value.
+// below returns a node's children; an alias has its anchor's value as its child.
 func (d *document) below(n ast.Node) (list []ast.Node) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -167,7 +165,7 @@ func (d *document) below(n ast.Node) (list []ast.Node) {
 	return list
 }
 
-// solid follows aliases and anchors to the value that n stands for; nil if there is none.
+// solid follows aliases and anchors from n to a value; nil: there is none.
 func (d *document) solid(n ast.Node) ast.Node {
 	for range maxDepth {
 		switch v := n.(type) {
@@ -182,7 +180,7 @@ func (d *document) solid(n ast.Node) ast.Node {
 	return nil
 }
 
-// entries returns the entries of a mapping, followed by the entries of mappings that it merges (<<).
+// entries returns the entries of a mapping, then the entries of mappings that it merges (<<).
 func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	switch n := d.solid(n).(type) {
 	case *ast.MappingNode:
@@ -198,8 +196,8 @@ func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	return list
 }
 
-// plain returns an error for a key that is neither a word nor a whole number, and for a merge of
-// anything but one mapping: the YAML library reads some of these in an unexpected way.
+// plain refuses keys that are neither words nor whole numbers, and merges of anything but one mapping: the
+// YAML library reads some of these unexpectedly.
 func (d *document) plain() (err error) {
 	ast.Walk(visit(func(n ast.Node) {
 		v, ok := n.(*ast.MappingValueNode)
@@ -221,7 +219,7 @@ func (d *document) plain() (err error) {
 	return err
 }
 
-// keys returns the keys of a mapping in the order of the file, without merge keys.
+// keys returns the keys of a mapping in the file's order, without merge keys.
 func (d *document) keys(n ast.Node) (list []string) {
 	for _, v := range d.entries(n) {
 		if !v.Key.IsMergeKey() {
@@ -231,8 +229,7 @@ func (d *document) keys(n ast.Node) (list []string) {
 	return list
 }
 
-// node returns the value at a path of keys and indexes. If the path does not exist, node returns
-// the value at its longest existing beginning.
+// node returns the value at a path of keys and indexes, or at its longest beginning that exists.
 func (d *document) node(path ...any) ast.Node {
 	n := d.root
 	for _, step := range path {
@@ -258,7 +255,6 @@ func (d *document) node(path ...any) ast.Node {
 	return n
 }
 
-// wrong returns an error at a path.
 func (d *document) wrong(path []any, format string, args ...any) error {
 	n := d.solid(d.node(path...))
 	if n == nil {
@@ -266,7 +262,7 @@ func (d *document) wrong(path []any, format string, args ...any) error {
 	}
 	t := n.GetToken()
 	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		t = m.Values[0].Key.GetToken() // a mapping's own token is a colon or a brace
+		t = m.Values[0].Key.GetToken() // its own token is a colon or a brace
 	}
 	if m, ok := n.(*ast.MappingValueNode); ok {
 		t = m.Key.GetToken()

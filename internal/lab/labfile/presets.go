@@ -13,17 +13,16 @@ import (
 //go:embed presets/*.yaml
 var presets embed.FS
 
-// Presets returns the names of the lab files that are embedded in the program.
+// Presets returns the names of the embedded lab files.
 func Presets() (names []string) {
-	list, _ := presets.ReadDir("presets") // the directory is embedded, so this cannot fail
+	list, _ := presets.ReadDir("presets") // cannot fail: it is embedded
 	for _, e := range list {
 		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
 	}
 	return names
 }
 
-// Load reads a preset or a file. It looks for a name without a slash among the presets first; to
-// name a file with the name of a preset, use a slash, as ./pair. "-" is standard input.
+// Load reads a preset, or else a file; "-" is standard input. A name with a slash is a file's.
 func Load(name string, stdin io.Reader) (*Lab, error) {
 	text, err := read(name, stdin)
 	if err != nil {
@@ -54,7 +53,7 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
-		err = path.Err // the path error contains the name, too
+		err = path.Err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -8,6 +8,5 @@ import (
 //go:embed schema.json
 var schema []byte
 
-// Schema returns the JSON schema of lab files, draft 2020-12. It describes keys and the kinds of
-// their values; it does not check that names in values exist.
+// Schema returns the JSON schema of lab files, draft 2020-12. It does not check that named parts exist.
 func Schema() []byte { return slices.Clone(schema) }

@@ -19,8 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write schema.json anew")
 
-// The committed schema equals the one generated from File and its comments, and from
-// lab.Impairments and their help.
+// schema.json is the one made from File and lab.Impairments. Write it anew with
 //
 //	go test ./internal/lab/labfile -run Schema -update
 func TestSchemaIsThatOfFile(t *testing.T) {
@@ -44,20 +43,20 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 	s2.Description = "Of is the NIC, as a.nic0."
 	for _, f := range lab.Impairments() {
 		p, _ := link.Properties.Get(f.Key)
-		if p.Description = f.Help; p.Type == "" { // its type is a Quantity
+		if p.Description = f.Help; p.Type == "" {
 			p.Description += "; as " + f.Example
 		}
 	}
 	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)
 	b = append(b, '\n')
 	if *update {
-		testkit.OK(t, os.WriteFile("schema.json", b, 0o644)) // the test binary embeds this file when it is built next
+		testkit.OK(t, os.WriteFile("schema.json", b, 0o644))
 	} else if !bytes.Equal(b, Schema()) {
 		t.Error("schema.json is not that of File: write it anew with -update")
 	}
 }
 
-// The schema accepts files that Parse accepts, and refuses unknown keys.
+// The schema accepts files that Parse reads, and no unknown keys.
 func TestSchemaTakesWhatParseReads(t *testing.T) {
 	c := check.NewCompiler()
 	doc, err := check.UnmarshalJSON(bytes.NewReader(Schema()))

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// reaches checks a guest's whole description (lab.Description.Check), and that QEMU has room for
-// the guest's tree.
+// reaches checks a guest (lab.Description.Check), and that QEMU has room for its tree.
 func (b *builder) reaches(where path, g *lab.Guest) error {
 	one := lab.Description{Guests: []lab.Guest{*g}}
 	err := one.Check()
@@ -34,8 +33,7 @@ func (b *builder) reaches(where path, g *lab.Guest) error {
 	return b.field(where, err)
 }
 
-// field converts an error about a guest to an error at the place in the file of the field that it
-// names; nil stays nil.
+// field converts an error about a guest to one at its place in the file; nil stays nil.
 func (b *builder) field(where path, err error) error {
 	bad := (*lab.FieldError)(nil)
 	switch {
@@ -52,8 +50,7 @@ func (b *builder) field(where path, err error) error {
 	return b.wrong(where, "%s", bad.InFile())
 }
 
-// tree copies a guest's sockets, the links between them and its switches to its description. All names
-// in a guest must differ.
+// tree copies a guest's sockets, interconnects and switches, and checks the names.
 func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(where path, s string) error {
@@ -140,7 +137,6 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 	return out, nil
 }
 
-// interconnects copies the links between a guest's sockets to its description.
 func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
 		var from, to string

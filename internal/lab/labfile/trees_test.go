@@ -14,27 +14,25 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// flow is a simulated transfer, whose clock advances by events only: packets leave over one route
-// and arrive over another.
+// flow is a simulated transfer of packets over two routes, in virtual time.
 type flow struct {
 	tx, rx      *shape.Route
 	sent, taken int   // packets
-	leaves      int64 // when the sender may take links for its next packet
-	arrives     int64 // when the receiver may take links for its next packet
+	leaves      int64 // when the sender may take links again
+	arrives     int64 // when the receiver may take links again
 	under       []int64
 }
 
 const superPacket, segment = 64 << 10, 8192
 
-// use returns the link usage of a packet of superPacket bytes that the wire carries in segments.
+// use is the link usage of a packet of superPacket bytes, in segments on the wire.
 func use() shape.Use {
 	const header = 66
 	n := uint32(superPacket / segment)
 	return shape.Use{Payload: superPacket, Header: header, Buffers: 17, Wire: superPacket + n*(header+wire.EtherOverhead)}
 }
 
-// step takes links for the next event: a packet that leaves, of at most 8 in flight, or one that
-// arrives.
+// step takes links for the next event: a packet leaves or arrives.
 func (f *flow) step() {
 	if f.sends() <= f.receives() {
 		now := f.leaves
@@ -63,9 +61,8 @@ func (f *flow) receives() int64 {
 	return max(f.arrives, f.under[0])
 }
 
-// letThrough simulates transfers from each NIC of the first guest to the same NIC of the second,
-// and back. got is the payload of each transfer in bytes a second, model is the predicted payload,
-// and limits has the edge that limits each prediction.
+// letThrough simulates transfers between NICs with the same number, in both directions. got and model are the
+// payload in bytes a second, limits the limiting edges.
 func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits []*lab.Edge) {
 	l := testkit.Must(lab.Open(d, lab.Options{}))(t)
 	defer func() { testkit.OK(t, l.Close()) }()
@@ -121,7 +118,7 @@ func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits [
 	return got, model, limits
 }
 
-// Whatever edge of a tree is the bottleneck, the simulated rates equal the model's within 3 %.
+// The simulated rates are within 3 % of the model's.
 func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	want := map[string]string{"wire": "nic0 ", "nic-link": "nic0 up", "gpu-link": "gpu0 ", "uplink": "sw0 ",
 		"memory":  "s0 memory",
@@ -146,8 +143,8 @@ func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	}
 }
 
-// The negative control of rails: if one NIC has half of its rate, the transfers of its rail have half
-// of theirs, in both directions, and all others are unchanged. So the slow rail does not slow the others.
+// The negative control of rails: half of a NIC's rate gives half of its rail's, and leaves the others as they
+// are.
 func TestOneRailAtHalfRate(t *testing.T) {
 	const slow = 2
 	whole, _, _ := letThrough(t, testkit.Must(Load("a3-high", nil))(t).Description)

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// uplinks adds the file's uplinks to the lab.
 func (b *builder) uplinks() error {
 	if n := len(b.file.Uplinks); n > lab.MaxUplinks {
 		return b.wrong([]any{"uplinks"}, "%d uplinks: a lab has %d at most", n, lab.MaxUplinks)
@@ -33,7 +32,7 @@ func (b *builder) uplinks() error {
 		c := uplink.Config{Name: f.Name, Tap: f.Tap, Stream: f.Stream}
 		if v := f.VXLAN; v != nil {
 			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
-			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // if it is invalid, Check returns an error
+			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // Check reports it if it is invalid
 			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
 			where = where.to("vxlan")
 		}
@@ -53,13 +52,13 @@ func (b *builder) uplinks() error {
 	return nil
 }
 
-// Uplinked is an uplink, and the guest whose host has it.
+// Uplinked is an uplink and its host.
 type Uplinked struct {
 	uplink.Config
-	Of string // the guest whose host has the uplink, if each guest runs on a host of its own; "": every host
+	Of string // the guest on whose host it is; "": every host
 }
 
-// UplinksOf returns the uplinks of the host that runs this guest; "": of a host that runs all guests.
+// UplinksOf returns the uplinks of the host that runs this guest; "": the uplinks without a guest.
 func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	for _, u := range l.Uplinks {
 		if u.Of == "" || u.Of == guest {
@@ -69,7 +68,6 @@ func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	return list
 }
 
-// uplinkOf converts an uplink for writing a file.
 func uplinkOf(u Uplinked) Uplink {
 	f := Uplink{Name: u.Name, Of: u.Of, Tap: u.Tap, Stream: u.Stream}
 	if v := u.VXLAN; v != nil {

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// YAML returns the lab as a lab file that also has most settings for which the lab uses defaults.
+// YAML returns the lab as a lab file in which most defaults are written out.
 func (l *Lab) YAML() ([]byte, error) {
 	on := "on"
 	if l.NoP2P {
@@ -66,7 +66,7 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 			Queues: n.QueuePairs, Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug, Timestamps: n.Timestamps,
 			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
 		if nic.MaxMTU == nic.MTU {
-			nic.MaxMTU = 0 // no key, as it is the MTU
+			nic.MaxMTU = 0 // the default
 		}
 		reached := []string{}
 		for j := range g.GPUs {
@@ -90,6 +90,6 @@ func rateOf(r float64, format func(float64) string) Quantity {
 }
 
 func slotOf(s lab.Slot) Slot {
-	link, _ := s.Link.MarshalText() // it returns no error
+	link, _ := s.Link.MarshalText()
 	return Slot{s.Below, string(link), s.Redirect}
 }

@@ -1,5 +1,4 @@
-// Package labtest makes guests in this process for tests of programs that serve NICs: with vnic's
-// driver, over vhost-user, and vnic's TCP stack.
+// Package labtest makes guests in this process: vnic's TCP stack on vnic's driver, over vhost-user.
 package labtest
 
 import (
@@ -19,7 +18,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Guest is a machine with one NIC, in this process: a TCP stack on vnic's driver.
+// Guest is a machine with one NIC, in this process.
 type Guest struct {
 	*stack.Stack
 	addr netip.Addr
@@ -53,7 +52,7 @@ func Dial(path, mac string, addrs []netip.Prefix, gpus ...driver.FrontendGPU) (*
 	return New(conn, mac, addrs, gpus...)
 }
 
-// Exchange sends n bytes from g to peer and back, over TCP, and compares them.
+// Exchange sends n bytes from g to peer and back by TCP, and compares them.
 func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
@@ -95,7 +94,7 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	return <-echoed
 }
 
-// Log returns a log for a lab: a message at level Error fails the test.
+// Log returns a log in which a message at level Error fails the test.
 func Log(t testing.TB) *slog.Logger { return slog.New(failing{slog.DiscardHandler, t}) }
 
 type failing struct {

@@ -7,12 +7,11 @@ import (
 	"strconv"
 )
 
-// Link is the speed of a PCIe link: a generation, and a number of lanes. The zero Link is unknown.
+// Link is the speed of a PCIe link. The zero Link is unknown.
 type Link struct{ Gen, Width int }
 
-// The generations by number, from 1: transfers per second and lane, in billions (PCI Express Base
-// Specification 6.0, section 8.2), and the fraction left after the line code: 8b/10b, 128b/130b,
-// and in generation 6 the 236 of 256 bytes of a flit that are not CRC, FEC and data link layer.
+// Per generation: billions of transfers per second and lane (PCI Express Base Specification 6.0, section
+// 8.2), and the fraction left after the line code: 8b/10b, 128b/130b, and 236 of 256 bytes of a flit.
 var generations = []struct {
 	transfers float64
 	payload   float64
@@ -25,7 +24,7 @@ var linkWords = regexp.MustCompile(`^gen([0-9])x([0-9]{1,2})$`)
 // ParseLink parses a link such as "gen4x16".
 func ParseLink(s string) (l Link, err error) {
 	if m := linkWords.FindStringSubmatch(s); m != nil {
-		l.Gen, _ = strconv.Atoi(m[1]) // both match digits only
+		l.Gen, _ = strconv.Atoi(m[1]) // digits
 		l.Width, _ = strconv.Atoi(m[2])
 	}
 	if l.Gen < 1 || l.Gen >= len(generations) || !slices.Contains(widths, l.Width) {
@@ -37,7 +36,7 @@ func ParseLink(s string) (l Link, err error) {
 // Known reports whether the link's speed is known.
 func (l Link) Known() bool { return l != Link{} }
 
-// String returns the text that ParseLink parses, or "?" for the zero Link.
+// String returns the text that ParseLink parses; "?" for the zero Link.
 func (l Link) String() string {
 	if !l.Known() {
 		return "?"
@@ -45,7 +44,7 @@ func (l Link) String() string {
 	return fmt.Sprintf("gen%dx%d", l.Gen, l.Width)
 }
 
-// MarshalText returns the text that ParseLink parses, or no text for the zero Link.
+// MarshalText returns the text that ParseLink parses; none for the zero Link.
 func (l Link) MarshalText() ([]byte, error) {
 	if !l.Known() {
 		return nil, nil
@@ -62,12 +61,10 @@ func (l *Link) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Transfers returns the rate of each lane in billions of transfers per second, as sysfs and lspci
-// show it.
+// Transfers returns the rate of a lane in billions of transfers per second, as in sysfs.
 func (l Link) Transfers() float64 { return generations[l.Gen].transfers }
 
-// Rate returns the rate of the link in each direction, in bytes per second, packet headers
-// included.
+// Rate returns the link's rate in each direction, in bytes per second, packet headers included.
 func (l Link) Rate() float64 {
 	g := generations[l.Gen]
 	return g.transfers * 1e9 / 8 * g.payload * float64(l.Width)

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// PathKind is how one endpoint's requests reach another's memory.
+// PathKind is how an endpoint's requests reach another's memory.
 type PathKind uint8
 
 // Kinds of paths (drivers/pci/p2pdma.c: enum pci_p2pdma_map_type).
 const (
-	NoPath     PathKind = iota // no request reaches it: host memory bounces payload (PCI_P2PDMA_MAP_NOT_SUPPORTED)
+	NoPath     PathKind = iota // PCI_P2PDMA_MAP_NOT_SUPPORTED
 	Bus                        // below a common switch (PCI_P2PDMA_MAP_BUS_ADDR)
-	HostBridge                 // through host bridges that forward requests (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
+	HostBridge                 // through host bridges that forward (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
 )
 
 // String returns the name of the kind in reports.
@@ -26,7 +26,7 @@ func (k PathKind) String() string {
 	return "none"
 }
 
-// Distance is what lies between two endpoints, whether or not requests may take that way.
+// Distance is what lies between two endpoints, whether or not requests may pass.
 type Distance uint8
 
 // The distances of nvidia-smi topo -m (NVML: nvmlGpuTopologyLevel_t).
@@ -48,19 +48,17 @@ func (d Distance) String() string { return distances[d] }
 type Path struct {
 	Kind     PathKind
 	Distance Distance
-	Reason   string // why it has this Kind, in words for the user
+	Reason   string // why it has this Kind
 }
 
-// P2P reports whether payload may take this path without a bounce.
+// P2P reports whether payload may take this path directly.
 func (p Path) P2P() bool { return p.Kind != NoPath }
 
-// Off returns the path as it is when peer to peer is switched off.
+// Off returns the path with peer to peer switched off.
 func (p Path) Off() Path { return Path{NoPath, p.Distance, "peer to peer is switched off"} }
 
-// Path returns the path between two endpoints by Linux's rule. If they are below a common switch,
-// and no port between the switch and one of them redirects requests, requests stay below the switch.
-// Otherwise requests go to the host bridge, which may forward them or not. Path panics if a name is
-// not an endpoint's.
+// Path returns the path between two endpoints by Linux's rule: below a common switch, unless a port
+// redirects, or else through host bridges that forward. It panics if a name is not an endpoint's.
 func (t *Tree) Path(a, b string) Path {
 	x, y := t.endpoint(a), t.endpoint(b)
 	common := meet(x, y)
@@ -100,8 +98,7 @@ func (t *Tree) endpoint(name string) *node {
 	return n
 }
 
-// meet returns the lowest node that is above both nodes or is one of them; nil if they belong to
-// different sockets.
+// meet returns the lowest node that is above both nodes or is one of them; nil: none.
 func meet(x, y *node) *node {
 	for x != y {
 		if x.depth < y.depth {
@@ -131,8 +128,7 @@ func between(x, y, common *node) Distance {
 	return PXB
 }
 
-// redirects returns the names of the nodes below redirecting ports, between each end and the common
-// node.
+// redirects returns the names of the nodes below redirecting ports, between each end and the common node.
 func redirects(x, y, common *node) (list []string) {
 	for _, n := range []*node{x, y} {
 		for ; n != common && n.above != nil; n = n.above {

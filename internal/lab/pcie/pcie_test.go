@@ -24,7 +24,7 @@ func below(kind Kind, name, above string, redirect bool) Node {
 func TestPathsFollowLinux(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		routing  [2]Routing // of two sockets, on NUMA nodes 0 and 1
+		routing  [2]Routing // of s0 and s1
 		nodes    []Node
 		want     PathKind
 		distance Distance
@@ -42,7 +42,7 @@ func TestPathsFollowLinux(t *testing.T) {
 		{"GPU's port redirects", [2]Routing{}, []Node{below(Switch, "sw", "s0", false), below(Endpoint, "nic", "sw", false),
 			below(Endpoint, "gpu", "sw", true)}, NoPath, PIX,
 			"ACS redirects at the port above gpu, and the host bridge of s0 forwards nothing between its ports"},
-		// A redirected request goes up to the host bridge, past the other switch.
+		// The request goes to the host bridge, past the other switch.
 		{"a port redirects below another switch", [2]Routing{}, []Node{below(Switch, "up", "s0", false),
 			below(Switch, "sw", "up", false), below(Endpoint, "nic", "sw", true), below(Endpoint, "gpu", "sw", false)},
 			NoPath, PIX, "ACS redirects at the port above nic"},
@@ -120,7 +120,6 @@ func TestWhatIsNoTree(t *testing.T) {
 	}
 }
 
-// A machine has room for 8 sockets, 32 ports below a socket or a switch, and 240 buses.
 func TestTreesThatFit(t *testing.T) {
 	sockets := func(n int) (nodes []Node) {
 		for i := range n {
@@ -156,8 +155,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// PCI Express Base Specification 6.0, section 4.2: a link of generation 4 with 16 lanes carries
-// 31.5 GB/s in each direction.
+// PCI Express Base Specification 6.0, section 4.2.
 func TestLinks(t *testing.T) {
 	for s, want := range map[string]float64{"gen1x1": 0.25, "gen3x16": 15.75, "gen4x16": 31.51, "gen5x16": 63.02,
 		"gen6x16": 118} {
@@ -183,8 +181,7 @@ func TestLinks(t *testing.T) {
 	testkit.ErrorSays(t, new(Routing).UnmarshalText([]byte("some")), "none, same-bridge or any")
 }
 
-// For any input, New either returns an error, or a tree whose paths can be computed in both
-// directions.
+// New returns an error, or a tree whose paths can be computed.
 func FuzzTree(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 2, 1, 1, 2, 1, 0})
 	f.Add([]byte{1, 1, 0, 1, 0, 0})

@@ -11,19 +11,19 @@ type EdgeKind uint8
 // Kinds of edges.
 const (
 	Up     EdgeKind = iota // the link above a node, in the direction of the socket
-	Down                   // the same link, in the opposite direction
+	Down                   // the same link, the other way
 	Memory                 // a socket's memory
-	Across                 // from a socket to another one
+	Across                 // from a socket to another
 )
 
 // Edge is one direction of a link of a tree, or the memory of a socket.
 type Edge struct {
 	Kind EdgeKind
-	Node string // the node below the link; for Memory and Across the socket
+	Node string // below the link; for Memory and Across: the socket
 	To   string // for Across: the other socket
 }
 
-// String returns the name of the edge in reports: "nic0 up", "s0 memory", "s0 to s1".
+// String returns the edge's name: "nic0 up", "s0 memory", "s0 to s1".
 func (e Edge) String() string {
 	switch e.Kind {
 	case Up:
@@ -36,26 +36,24 @@ func (e Edge) String() string {
 	return e.Node + " to " + e.To
 }
 
-// Bytes of a transaction layer packet in addition to its payload, including framing and the data
-// link layer, and the longest packets: Neugebauer et al., "Understanding PCIe performance for end
-// host networking" (SIGCOMM 2018), section 3; with 64 bit addresses.
+// Bytes of a packet besides payload, and longest packets: Neugebauer et al., "Understanding PCIe performance
+// for end host networking" (SIGCOMM 2018), section 3; with 64 bit addresses.
 const (
 	WriteBytes      = 24 // per memory write
-	RequestBytes    = 24 // per memory read request, which has no payload
+	RequestBytes    = 24 // per memory read request
 	CompletionBytes = 20 // per completion with data
 	MaxPayload      = 256
 	MaxReadRequest  = 512
 )
 
-// Load is the number of bytes that an edge carries per byte moved.
+// Load is how many bytes an edge carries per byte moved.
 type Load struct {
 	Edge
 	PerByte float64
 }
 
-// Route returns the edges that data takes between two places. A place is an endpoint, or a socket,
-// which stands for its memory. Route panics if there is no path between two endpoints: the data then
-// bounces through a memory, for which the caller asks for two routes.
+// Route returns the edges that data takes between two places: endpoints, or sockets, which stand for their
+// memories. It panics if two endpoints have no path.
 func (t *Tree) Route(from, to string) (edges []Edge) {
 	x, y := t.place(from), t.place(to)
 	if x.Kind == Endpoint && y.Kind == Endpoint {
@@ -82,7 +80,6 @@ func (t *Tree) Route(from, to string) (edges []Edge) {
 	return edges
 }
 
-// place returns a socket or an endpoint by name.
 func (t *Tree) place(name string) *node {
 	n := t.byName[name]
 	if n == nil || n.Kind == Switch {
@@ -91,8 +88,7 @@ func (t *Tree) place(name string) *node {
 	return n
 }
 
-// climb returns the edges from a node up to top, which is above it; descend returns the edges from
-// top down to a node below it.
+// climb returns the edges from a node up to top.
 func climb(n, top *node) (edges []Edge) {
 	for ; n != top; n = n.above {
 		edges = append(edges, Edge{Kind: Up, Node: n.Name})
@@ -107,20 +103,19 @@ func descend(top, n *node) (edges []Edge) {
 	return edges
 }
 
-// Write returns the loads of edges for data written from one place to another: posted writes of
-// MaxPayload bytes.
+// Write returns the loads for data written from one place to another, in posted writes of MaxPayload bytes.
 func (t *Tree) Write(from, to string) (loads []Load) {
 	return carry(nil, t.Route(from, to), 1+float64(WriteBytes)/MaxPayload, 1)
 }
 
-// Read returns the loads of edges for data that reader reads from another place: completions of
-// MaxPayload bytes in one direction, requests for MaxReadRequest bytes in the other.
+// Read returns the loads for data that reader reads: completions of MaxPayload bytes one way, requests for
+// MaxReadRequest bytes the other.
 func (t *Tree) Read(reader, from string) (loads []Load) {
 	loads = carry(nil, t.Route(from, reader), 1+float64(CompletionBytes)/MaxPayload, 1)
 	return carry(loads, t.Route(reader, from), float64(RequestBytes)/MaxReadRequest, 0)
 }
 
-// carry appends edges with their loads: link for a link, memory for a memory, if not 0.
+// carry appends edges with their loads, if not 0.
 func carry(loads []Load, edges []Edge, link, memory float64) []Load {
 	for _, e := range edges {
 		n := link

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// routes makes a tree of two sockets. Below the first are a GPU at a root port, and a switch with a
-// NIC, a GPU and another GPU behind a redirecting port.
+// routes makes a tree of two sockets.
 func routes(t *testing.T, r Routing) *Tree {
 	return testkit.Must(New([]Node{{Name: "s0", Kind: Socket, Routing: r}, {Name: "s1", Kind: Socket, Routing: r, NUMA: 1},
 		{Name: "sw", Kind: Switch, Below: "s0"}, {Name: "nic", Kind: Endpoint, Below: "sw"},
@@ -49,8 +48,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// Write agrees with a published figure: writes of 256 bytes use 91.4 % of a link for payload. Read has
-// the completions of 256 bytes in one direction, and the requests for 512 bytes in the other.
+// Writes of 256 bytes use 91.4 % of a link for payload, as published.
 func TestLoads(t *testing.T) {
 	tree := routes(t, NoRouting)
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-4 }

@@ -6,15 +6,13 @@ import (
 	"strings"
 )
 
-// MaxDepth is the most switches in a chain; MaxNodes the most nodes in a tree.
+// MaxDepth is the most switches in a chain; MaxNodes the most nodes.
 const (
 	MaxDepth = 8
 	MaxNodes = 4096
 )
 
-// The limits of an emulated machine. The first OwnBuses buses hold devices outside the tree, and
-// each socket's expander bus takes a slot on one of them; a socket and a switch have at most as
-// many ports as a bus has slots.
+// Limits of an emulated machine. The first OwnBuses buses are not the tree's.
 const (
 	MaxBuses   = 256
 	OwnBuses   = 16
@@ -27,25 +25,24 @@ type Kind uint8
 
 // Kinds of nodes.
 const (
-	Socket   Kind = iota // a host bridge, with root ports below it, and memory
-	Switch               // below a port
-	Endpoint             // a NIC, a GPU or another device without ports, below a port
+	Socket Kind = iota // a host bridge, with memory
+	Switch
+	Endpoint // a device without ports
 )
 
-// Routing is how a host bridge handles requests from one of its root ports to endpoints below other
-// root ports.
+// Routing is how a host bridge handles requests between its root ports.
 type Routing uint8
 
 // Kinds of Routing (drivers/pci/p2pdma.c: pci_p2pdma_whitelist, cpu_supports_p2pdma).
 const (
-	NoRouting  Routing = iota // the bridge does not answer such requests
-	SameBridge                // the bridge forwards them between its own ports (REQ_SAME_HOST_BRIDGE)
-	AnyBridge                 // the bridge also forwards them to other host bridges with AnyBridge
+	NoRouting  Routing = iota // it forwards nothing
+	SameBridge                // between its own ports (REQ_SAME_HOST_BRIDGE)
+	AnyBridge                 // also to other host bridges with AnyBridge
 )
 
 var routings = []string{NoRouting: "none", SameBridge: "same-bridge", AnyBridge: "any"}
 
-// String returns the name of the kind in lab files.
+// String returns the kind's name in lab files.
 func (r Routing) String() string { return routings[r] }
 
 // MarshalText returns String's result.
@@ -65,16 +62,15 @@ func (r *Routing) UnmarshalText(b []byte) error {
 type Node struct {
 	Name  string
 	Kind  Kind
-	Below string // a socket or a switch; "" for a socket
+	Below string // "" for a socket
 
-	Link Link // the link to the node above
-	// The port above this node, a root port or a switch's downstream port, redirects requests
-	// between endpoints upstream: Access Control Services, P2P Request Redirect (PCI Express Base
-	// Specification 6.0, section 6.12.1.1).
+	Link Link // to the node above
+	// The port above this node redirects requests between endpoints upstream: Access Control Services, P2P
+	// Request Redirect (PCI Express Base Specification 6.0, section 6.12.1.1).
 	Redirect bool
 
-	Routing Routing // of a socket only
-	NUMA    int     // of a socket only: its NUMA node, -1 if it has none
+	Routing Routing // of a socket
+	NUMA    int     // of a socket; -1: none
 }
 
 // Tree is a PCIe tree.
@@ -89,7 +85,7 @@ type node struct {
 	depth int
 }
 
-// A NodeError is an error about a node of a tree.
+// NodeError is an error about a node.
 type NodeError struct {
 	Index int // index in New's argument
 	Text  string
@@ -134,7 +130,7 @@ func New(nodes []Node) (*Tree, error) {
 	return t, nil
 }
 
-// settle sets a node's depth, and returns what is wrong with the nodes above it.
+// settle sets a node's depth, and returns what is wrong above it.
 func (t *Tree) settle(n *node) string {
 	for up := n.above; up != nil && n.depth <= len(t.nodes); up = up.above {
 		n.depth++
@@ -148,10 +144,10 @@ func (t *Tree) settle(n *node) string {
 	return ""
 }
 
-// Nodes returns all nodes, in the order in which New got them.
+// Nodes returns the nodes in New's order.
 func (t *Tree) Nodes() []Node { return slices.Clone(t.nodes) }
 
-// Children returns the nodes directly below a node, in the order of Nodes; for "", the sockets.
+// Children returns the nodes directly below a node; for "", the sockets.
 func (t *Tree) Children(name string) (list []Node) {
 	for _, n := range t.nodes {
 		if n.Below == name {
@@ -161,8 +157,7 @@ func (t *Tree) Children(name string) (list []Node) {
 	return list
 }
 
-// Buses returns the number of PCI bus numbers that the tree needs: one per socket, one below each
-// port, one inside each switch.
+// Buses returns how many PCI bus numbers the tree needs.
 func (t *Tree) Buses() int {
 	n := len(t.nodes)
 	for _, x := range t.nodes {
@@ -192,8 +187,7 @@ func (t *Tree) Fits() error {
 	return nil
 }
 
-// Place returns the path of a node, from its socket down: "s0/sw0/gpu0"; "" if it is not in the
-// tree.
+// Place returns the path of a node, as "s0/sw0/gpu0"; "": not in the tree.
 func (t *Tree) Place(name string) string {
 	n := t.byName[name]
 	if n == nil {
@@ -206,7 +200,7 @@ func (t *Tree) Place(name string) string {
 	return place
 }
 
-// SocketOf returns the name of the socket above a node; "" if it is not in the tree.
+// SocketOf returns the socket above a node; "": not in the tree.
 func (t *Tree) SocketOf(name string) string {
 	n := t.byName[name]
 	if n == nil {

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// Credit is the most time lost by a late wake-up that a thread gets back, unless two packets take longer.
+// Credit is the most time that a late thread gets back, unless two packets take longer.
 const Credit = 5 * time.Millisecond
 
-// Clock is the factor by which all edges of a lab are slowed down.
+// Clock is the factor by which edges are slowed down.
 type Clock struct {
-	scale atomic.Uint64 // a float64; 0: off
+	scale atomic.Uint64 // float64; 0: off
 }
 
-// NewClock makes a clock whose edges are scale times as slow as their rates.
+// NewClock makes a clock with this scale.
 func NewClock(scale float64) *Clock {
 	c := new(Clock)
 	c.SetScale(scale)
 	return c
 }
 
-// SetScale changes the scale; packets may be passing meanwhile. 0 turns all edges off: every packet
-// passes at once.
+// SetScale changes the scale, also while packets pass; 0: packets do not wait.
 func (c *Clock) SetScale(scale float64) { c.scale.Store(math.Float64bits(scale)) }
 
 // Scale returns the scale.
@@ -30,8 +29,8 @@ func (c *Clock) Scale() float64 { return math.Float64frombits(c.scale.Load()) }
 
 var base = time.Now()
 
-// Now returns the time of all clocks, in nanoseconds, never 0.
+// Now returns the time in nanoseconds, never 0.
 func Now() int64 { return int64(time.Since(base)) + 1 }
 
-// Until returns how long it is until time t of Now, at least 0.
+// Until returns how long it is until time t of Now; 0 if t has passed.
 func Until(t int64) time.Duration { return max(0, time.Duration(t-Now())) }

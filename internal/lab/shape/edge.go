@@ -9,11 +9,11 @@ import (
 type Edge struct {
 	rate float64      // bytes per second
 	free atomic.Int64 // the time from which it is free
-	busy atomic.Int64 // nanoseconds reserved so far
+	busy atomic.Int64 // nanoseconds
 }
 
-// NewEdge makes an edge with a rate in bytes per second, at least 1. The name is for the panic that a lower rate
-// causes.
+// NewEdge makes an edge with a rate of at least 1 byte per second. It panics with the name if the rate is
+// lower.
 func NewEdge(name string, rate float64) *Edge {
 	if !(rate >= 1) {
 		panic(fmt.Sprintf("shape: edge %s of %v bytes a second", name, rate))
@@ -21,12 +21,10 @@ func NewEdge(name string, rate float64) *Edge {
 	return &Edge{rate: rate}
 }
 
-// Busy returns for how many nanoseconds packets have reserved the edge, including current
-// reservations.
+// Busy returns for how many nanoseconds packets have reserved the edge.
 func (e *Edge) Busy() int64 { return e.busy.Load() }
 
-// take reserves the edge for cost nanoseconds, from the time at which it is free, but not before
-// earliest, and returns that time.
+// take reserves the edge for cost nanoseconds when it is free, not before earliest, and returns the start.
 func (e *Edge) take(earliest, cost int64) (start int64) {
 	e.busy.Add(cost)
 	for {

@@ -2,16 +2,16 @@ package shape
 
 import "slices"
 
-// Use is a packet's size, from which the bytes on each edge of its route follow.
+// Use is a packet's size.
 type Use struct {
 	Payload uint32
 	Header  uint32
-	Buffers uint32 // number of buffers
-	Wire    uint32 // bytes of payload and headers of all its segments, with Ethernet's overhead for each
+	Buffers uint32
+	Wire    uint32 // bytes of all segments, with Ethernet's overhead
 }
 
-// Share is the number of bytes that an edge carries for a packet: per byte of payload and of
-// header, per buffer, per packet, and per byte on the wire.
+// Share is how many bytes an edge carries per byte of payload, byte of header, buffer, packet, and byte on
+// the wire.
 type Share struct {
 	Edge                                  *Edge
 	Payload, Header, Buffer, Packet, Wire float64
@@ -25,28 +25,27 @@ func (s *Share) add(o *Share) {
 	s.Wire += o.Wire
 }
 
-// Bytes returns the number of bytes that the edge carries for a packet.
+// Bytes returns how many bytes the edge carries for a packet.
 func (s *Share) Bytes(u Use) float64 {
 	return s.Payload*float64(u.Payload) + s.Header*float64(u.Header) + s.Buffer*float64(u.Buffers) + s.Packet +
 		s.Wire*float64(u.Wire)
 }
 
-// Route is the edges that packets take. A nil Route has none.
+// Route is the edges that packets take; nil: none.
 type Route struct {
 	clock *Clock
 	hops  []hop
 }
 
-// hop is a Share with its edge's time per byte.
 type hop struct {
 	Share
 	perByte float64 // nanoseconds
 }
 
-// maxCost bounds one packet's time on an edge, an hour, so that sums of times do not overflow.
+// maxCost bounds a packet's time on an edge, an hour, so sums do not overflow.
 const maxCost = 3600e9
 
-// NewRoute makes a route, adding up several shares of one edge. Without shares it returns nil.
+// NewRoute makes a route, and adds up the shares of an edge. Without shares it returns nil.
 func NewRoute(c *Clock, shares []Share) *Route {
 	r := &Route{clock: c}
 	for _, s := range shares {
@@ -63,8 +62,7 @@ func NewRoute(c *Clock, shares []Share) *Route {
 	return r
 }
 
-// Take reserves all edges of the route for a packet, each from the time at which it is free, and
-// returns the time from which the packet may pass. 0: at once.
+// Take reserves the route's edges for a packet, and returns the time from which it may pass; 0: now.
 func (r *Route) Take(now int64, u Use) (start int64) {
 	if r == nil {
 		return 0
@@ -96,12 +94,10 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 	return start
 }
 
-// slips: if a packet needs an edge for less than 1/slips of the time that it needs its slowest
-// edge, as for its requests, the edge carries these bytes between other packets' bytes, as PCIe does.
-// So they do not delay the packet, unless other packets have reserved the edge for more than the credit
-// ahead.
+// slips: bytes that need an edge for less than 1/slips of the packet's longest time, as requests do, pass
+// between other packets' bytes, as in PCIe: the packet waits for them only beyond the credit.
 const slips = 4
 
-// maxHops bounds the edges of a route. A route has fewer: the links above eight switches and above the
-// endpoint at each of two ends, in both directions, and memories and links of sockets.
+// maxHops bounds the edges of a route: links above eight switches and an endpoint at two ends, both ways, and
+// sockets' links and memories.
 const maxHops = 64

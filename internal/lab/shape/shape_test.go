@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// drive sends packets over a route for a second of simulated time, always with more to send, and
-// returns how many were sent. The sender wakes late by up to late.
+// drive sends packets over a route for a simulated second, waking late by up to late, and returns their
+// number.
 func drive(r *Route, u Use, late time.Duration) (n int) {
 	random := rand.New(rand.NewPCG(1, 2))
 	end := int64(time.Second)
@@ -25,12 +25,12 @@ func drive(r *Route, u Use, late time.Duration) (n int) {
 }
 
 func TestRateIsKeptWhoeverIsLate(t *testing.T) {
-	const rate, packet = 100e6, 64 << 10 // a packet takes 655 microseconds
+	const rate, packet = 100e6, 64 << 10 // 655 microseconds a packet
 	for _, c := range []struct {
 		late        time.Duration
 		least, most float64 // parts of the rate
 	}{{0, 0.995, 1.01}, {time.Millisecond, 0.99, 1.01}, {4 * time.Millisecond, 0.99, 1.01},
-		{50 * time.Millisecond, 0.1, 0.5}, // longer than the credit for late senders
+		{50 * time.Millisecond, 0.1, 0.5}, // beyond the credit
 	} {
 		e := NewEdge("a", rate)
 		r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -53,7 +53,6 @@ func TestScaleDividesRates(t *testing.T) {
 	}
 }
 
-// An edge's bytes are the sum over all of its shares.
 func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	e := NewEdge("a", 1e9)
 	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1, Packet: 8}, {Edge: e, Header: 1, Buffer: 16},
@@ -64,8 +63,7 @@ func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	}
 }
 
-// If three senders share one edge, and each has another edge of its own, they use all of the common edge,
-// each at least a quarter of it, even if one sender is always late by half a round.
+// Three senders use all of a common edge, and each at least a quarter, even if one is late.
 func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	clock, common := NewClock(1), NewEdge("common", 100e6)
 	type sender struct {
@@ -94,14 +92,13 @@ func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 		sum += s.n
 	}
 	for i, s := range senders {
-		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late sender misses some turns
+		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late sender misses turns
 			t.Errorf("sender %d: %d packets of %d, which should be 5000", i, s.n, sum)
 		}
 	}
 }
 
-// Two transfers use the same two edges, each with its payload on one and its requests on the other:
-// neither is slowed down by this.
+// Two transfers over the same edges, one's payload with the other's requests, do not slow each other.
 func TestEdgesDoNotWaitForOneAnother(t *testing.T) {
 	clock, up, down := NewClock(1), NewEdge("up", 100e6), NewEdge("down", 100e6)
 	var routes [2]*Route
@@ -144,7 +141,6 @@ func TestNoRouteCostsNothing(t *testing.T) {
 	}
 }
 
-// Concurrent calls of Take lose no time of the edge.
 func TestTakesTogether(t *testing.T) {
 	e := NewEdge("a", 1e9)
 	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -182,8 +178,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests are counted although they may interrupt a payload: an edge never carries more than its
-// rate.
+// Requests count, although they may interrupt payload.
 func TestRequestsDoNotExceedAnEdge(t *testing.T) {
 	clock, slow := NewClock(1), NewEdge("slow", 1e6)
 	r := NewRoute(clock, []Share{{Edge: NewEdge("fast", 25e6), Payload: 1}, {Edge: slow, Payload: 0.05}})

@@ -16,10 +16,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// apt is apt-get with separate state below dir. It neither reads nor writes the system's state,
-// except for the settings in aptKept: how the machine accesses the network (proxies, time-outs),
-// and whether it accepts old Release files. With an empty dpkg status, apt computes a package's
-// whole closure, down to libc.
+// apt is apt-get with its own state below dir: it uses none of the system's, except for the settings in
+// aptKept. With an empty dpkg status, apt computes a package's whole closure, down to libc.
 type apt struct {
 	dir   string
 	suite string
@@ -39,7 +37,7 @@ func lackingTools() (lacking []string) {
 	return lacking
 }
 
-// newApt writes the configuration of an apt into dir, without using the network.
+// newApt writes an apt's configuration into dir.
 func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
 	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log", "tmp"} {
@@ -52,7 +50,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		return nil, err
 	}
 	var conf strings.Builder
-	conf.WriteString("Acquire::Retries \"2\";\n") // three tries per file; the machine's settings override it
+	conf.WriteString("Acquire::Retries \"2\";\n") // the machine's settings override it
 	for line := range strings.SplitSeq(string(kept), "\n") {
 		if aptKept.MatchString(line) {
 			conf.WriteString(line + "\n")
@@ -68,7 +66,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		{"Dir::Cache::pkgcache", filepath.Join(dir, "pkgcache")}, {"Dir::Cache::srcpkgcache", ""},
 		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
 		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
-		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // compressed indexes double the time of lookups
+		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // compressed ones double the time of lookups
 		{"Acquire::ForceHash", "SHA256"},
 		{"Debug::NoLocking", "true"},
 	} {
@@ -91,21 +89,20 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-// command is one of apt's programs with this state. It puts its temporary files below the state's
-// directory, because an interrupted apt does not remove them.
+// command is one of apt's programs. Its temporary files are in t.dir, because an interrupted apt does not
+// remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
 	return proc.Command{Dir: dir, Stdout: stdout,
 		Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf"), "TMPDIR=" + filepath.Join(t.dir, "tmp")}}
 }
 
-// update fetches the archive's lists.
 func (t *apt) update(ctx context.Context) error {
 	_, err := t.command(t.dir, nil).Run(ctx, "apt-get", "update")
 	return aptError("suite "+t.suite, err)
 }
 
-// closure returns the named packages and all their dependencies, in the versions that the suite offers. The error is
-// ErrNoPackage if the suite lacks one of the names.
+// closure returns the named packages with their dependencies, in the suite's versions. ErrNoPackage: the
+// suite lacks a name.
 func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
@@ -120,15 +117,14 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// has reports whether the suite has a package of this name. A name that occurs only in other packages'
-// dependencies does not count.
+// has reports whether the suite has a package of this name, and not only a dependency on it.
 func (t *apt) has(ctx context.Context, name string) bool {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
 	return err == nil && len(out) > 0
 }
 
-// printedURI matches a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
-// SHA256:HEX. File names have "%3a" for the epoch's colon.
+// printedURI matches a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX,
+// with "%3a" for the epoch's colon.
 var printedURI = regexp.MustCompile(`^'[^']*' (([^_/\s]+)_([^_/\s]+)_[^_/\s]+) (\d+) SHA256:([0-9a-f]{64})\s*$`)
 
 func parseURIs(text string) ([]Package, error) {
@@ -152,8 +148,8 @@ func parseURIs(text string) ([]Package, error) {
 	return list, nil
 }
 
-// download downloads packages into dir, and calls done with the number of bytes so far. apt verifies the packages
-// against the signed lists.
+// download downloads packages into dir, and calls done with the number of bytes so far. apt verifies the
+// packages.
 func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
 	var total int64
 	args := []string{"-o", "APT::Status-Fd=1", "-q", "download"}
@@ -172,15 +168,14 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 	return aptError("suite "+t.suite, err)
 }
 
-// Errors of one suite of a mirror.
+// Errors of a mirror's suite.
 var (
-	errExpired = errors.New("the mirror's copy is out of date") // for apt its Release file is too old, or not valid yet
-	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or missing
+	errExpired = errors.New("the mirror's copy is out of date") // its Release file is too old, or not valid yet
+	errTorn    = errors.New("the mirror's copy is not whole")   // files of different days, or missing ones
 )
 
-// aptError classifies an error of apt by apt's messages, because the exit status does not distinguish causes. To an
-// error with unknown messages it only adds what; the caller then tries other suites, which may fail likewise, and the
-// user gets no advice.
+// aptError classifies an error of apt by its messages, because the exit status does not distinguish causes.
+// An error that is no *proc.ToolError is returned unchanged.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {

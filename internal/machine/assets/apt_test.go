@@ -105,8 +105,7 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 	}
 }
 
-// apt's temporary files are in the directory of its state: in the user's directory for temporary
-// files an interrupted fetch would leave them.
+// apt's temporary files are in the directory of its state.
 func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
 	needsApt(t)
 	dir := t.TempDir()

@@ -12,54 +12,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of bundles, which are also the directories of their trees in the cache.
+// Names of bundles, and of their directories in the cache.
 const (
-	BundleTests      = "selftests-root"  // the system on which the kernel's driver selftests run
-	BundleTools      = "selftests-tools" // the tools that build the selftests, and their source
-	BundleGuestTools = "guest-tools"     // the packages that --tools puts into guests
-	BundleHeaders    = "kernel-headers"  // the kernel headers for building vnicgpu.ko (gpumodule)
-	BundleCompiler   = "compiler"        // a compiler for vnicgpu.ko, if this machine has none
+	BundleTests      = "selftests-root"  // where the kernel's driver selftests run
+	BundleTools      = "selftests-tools" // tools that build the selftests, and their source
+	BundleGuestTools = "guest-tools"     // packages of --tools
+	BundleHeaders    = "kernel-headers"  // headers for vnicgpu.ko (gpumodule)
+	BundleCompiler   = "compiler"        // a compiler for vnicgpu.ko
 )
 
 // GPUModules is the cache directory of built vnicgpu.ko files.
 const GPUModules = "gpu-modules"
 
-// Bundle is a set of packages with all their dependencies, which vnic fetches in the same way as
-// QEMU and the kernel, into a separate tree.
+// Bundle is a set of packages with their dependencies, which get a separate tree in the cache.
 type Bundle struct {
 	Name     string
 	Title    string   // for messages; "": Name
-	Series   string   // distinguishes trees of the same Name that are all in use, such as one per kernel series
-	Packages []string // the packages to install; the first one's version is the tree's
-	Leave    []string // packages that are not installed although others depend on them
-	Only     []string // if not nil, only Packages and these are installed, without other dependencies
+	Series   string   // distinguishes trees of the same Name, as one per kernel series
+	Packages []string // the first one's version is the tree's
+	Leave    []string // packages that are not installed although others need them
+	Only     []string // if not nil, only Packages and these are installed
 	Suites   []string // suites to search, best first; nil: the suites of versions.lock
-	Want     string   // the preferred version: FetchBundle uses the nearest one; "": the first suite's
-	// Build processes the unpacked tree before it enters the cache; may be nil.
+	Want     string   // preferred version; "": the first suite's
+	// Build processes the unpacked tree; may be nil.
 	Build func(ctx context.Context, root string) error
 	// Downloading receives the number of bytes before a download; may be nil.
 	Downloading func(bytes int64)
 	Needs       []string // files that the tree must have
-	// Mark is a file that the tree gets after Build, and must have: it shows that this version of
-	// Build has made the tree; "": none.
+	// Mark is a file that finish makes after Build, and that the tree must have; "": none.
 	Mark string
 
 	key   string                                       // in resolved.json; "": Name and Series
-	main  func(Package) bool                           // the package whose version is the tree's; nil: the first
-	pick  func(closure []Package) []Package            // selects packages; nil: by Leave and Only
-	check func(ctx context.Context, root string) error // checks a tree, in addition to Needs; may be nil
+	main  func(Package) bool                           // whose version is the tree's; nil: the first
+	pick  func(closure []Package) []Package            // nil: by Leave and Only
+	check func(ctx context.Context, root string) error // besides Needs; may be nil
 }
 
 // Tree is a bundle's tree in the cache.
 type Tree struct {
 	Dir      string
-	Version  string // of the bundle's first package
+	Version  string // of the first package
 	Suite    string
 	Packages []Package
-	held     int // descriptor of hold; -1: closed
+	held     int // by hold; -1: closed
 }
 
-// Close allows other processes to remove the tree from the cache.
+// Close allows the tree's removal from the cache.
 func (t *Tree) Close() error {
 	if t == nil || t.held < 0 {
 		return nil
@@ -69,8 +67,8 @@ func (t *Tree) Close() error {
 	return unix.Close(fd)
 }
 
-// FetchBundle finds a bundle in the cache, or fetches it, as Fetch does, and returns its tree and notes for the user.
-// It ignores the options that name or select a QEMU or a kernel. Without an error the caller closes the Tree.
+// FetchBundle finds a bundle in the cache, or fetches it, and returns its tree and notes for the user. The
+// caller closes the Tree.
 func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -84,7 +82,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 		return nil, nil, err
 	}
 	var notes []string
-	if t := have[key]; t != nil && b.works(ctx, filepath.Join(dir, t.Dir)) != nil { // incomplete: an older vnic made it
+	if t := have[key]; t != nil && b.works(ctx, filepath.Join(dir, t.Dir)) != nil { // incomplete, or of an older vnic
 		o.Refresh, have[key] = true, nil
 	}
 	if have[key] == nil || o.Refresh && !o.Offline {
@@ -110,8 +108,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	return tree, notes, nil
 }
 
-// HasBundle reports whether the cache has a bundle's tree. FetchBundle then downloads nothing, unless the tree does
-// not work or Refresh is set.
+// HasBundle reports whether the cache has a bundle's tree.
 func HasBundle(o Options, b Bundle) bool {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -121,10 +118,8 @@ func HasBundle(o Options, b Bundle) bool {
 	return err == nil && have[b.resolvedKey()] != nil
 }
 
-// resolvedKey returns the bundle's key in resolved.json.
 func (b *Bundle) resolvedKey() string { return cmp.Or(b.key, b.Name+" "+b.Series) }
 
-// isMain reports whether a package's version is the tree's.
 func (b *Bundle) isMain(p Package) bool {
 	if b.main != nil {
 		return b.main(p)
@@ -132,7 +127,7 @@ func (b *Bundle) isMain(p Package) bool {
 	return p.Name == b.Packages[0]
 }
 
-// installed returns the packages of a closure that are installed.
+// installed returns the packages of a closure that are to be installed.
 func (b *Bundle) installed(closure []Package) []Package {
 	if b.pick != nil {
 		return b.pick(closure)
@@ -156,7 +151,7 @@ func (b *Bundle) works(ctx context.Context, root string) error {
 	return b.check(ctx, root)
 }
 
-// finish runs Build on the unpacked packages in root, and then writes Mark there.
+// finish runs Build in root and then writes Mark.
 func (b *Bundle) finish(ctx context.Context, root string) error {
 	if b.Build != nil {
 		if err := b.Build(ctx, root); err != nil {

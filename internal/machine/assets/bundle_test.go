@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A bundle is fetched once, its size is reported before the download, and the packages that Leave names
-// are not installed. A missing package is named in the error.
+// A bundle is fetched once, without the packages of Leave; a missing package is named.
 func TestBundleIsFetchedOnce(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")
@@ -55,14 +54,13 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 		!strings.Contains(err.Error(), "no-such-package") {
 		t.Errorf("got %v", err)
 	}
-	// apt-get takes the name for a regular expression, and finds packages.
+	// A name may be a regular expression for apt-get.
 	b.Series, b.Packages = "like", []string{"too."}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// tools are packages of a version: tool, which depends on lib and script.
 func tools(version string) (list []fake) {
 	for name, depends := range map[string]string{"tool": "lib, script", "lib": "", "script": ""} {
 		list = append(list, fake{name, version, depends, map[string]string{"usr/bin/" + name: "x"}})
@@ -70,8 +68,7 @@ func tools(version string) (list []fake) {
 	return list
 }
 
-// A bundle may have its own suites: without a preferred version the first suite with its packages
-// is used. Of the packages' dependencies only those named in Only are installed.
+// A bundle may have its own suites, and install only the dependencies in Only.
 func TestBundleOfOtherSuites(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")
@@ -93,7 +90,7 @@ func TestBundleOfOtherSuites(t *testing.T) {
 		testkit.OK(t, tree.Close())
 	}
 	_, list, err := ListCache(o)
-	if err != nil || len(list) != 2 || list[0].Kind != BundleHeaders { // 1.3 and 1.4 are the same tree
+	if err != nil || len(list) != 2 || list[0].Kind != BundleHeaders { // 1.3 and 1.4 share one
 		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// The cache:
+// The cache (kinds in cachelist.go lists the other directories):
 //
 //	lock           locked (flock) by a process that changes the cache
 //	resolved.json  the last resolved and unpacked trees
@@ -28,14 +28,11 @@ import (
 //	kvm.json       whether KVM works here, since this boot
 //	tmp/           incomplete trees; the holder of the lock removes old ones
 //
-// kinds (cachelist.go) lists the other directories.
-//
-// A tree appears by one rename and does not change afterwards, so readers need no lock. Only
-// vmlinux may be added later, also by a rename.
+// A tree appears by one rename and does not change afterwards, but for vmlinux, so readers need no lock.
 type cache struct{ dir string }
 
-// CacheDir returns the path of the cache, without creating it. The error is a *Missing if neither an option nor the
-// environment yields a path, or if other users may write the cache or own it.
+// CacheDir returns the cache's path, without creating it. The error is a *Missing if there is no path, or if
+// other users may write there.
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -53,13 +50,13 @@ func CacheDir(o Options) (string, error) {
 	return dir, cache{dir}.check()
 }
 
-// lock creates the cache directory and locks it. While another vnic holds the lock, it calls waiting every 100 ms, and
-// gives up when waiting returns an error.
+// lock creates the cache and locks it. While another process holds the lock, it calls waiting every 100 ms
+// until that returns an error.
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
 	}
-	if err := c.check(); err != nil { // another process may just have made the directory
+	if err := c.check(); err != nil { // another process may just have made it
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
@@ -88,8 +85,8 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	}
 }
 
-// lockToAdd locks the cache for a process that adds trees, and removes what killed processes have
-// left there. waited reports whether another vnic held the lock.
+// lockToAdd locks the cache for adding trees, and removes what killed processes have left. waited: another
+// vnic held the lock.
 func (c cache) lockToAdd(ctx context.Context, progress func(Progress)) (unlock func(), waited bool, err error) {
 	unlock, err = c.lock(ctx, func() error {
 		if !waited {
@@ -104,7 +101,6 @@ func (c cache) lockToAdd(ctx context.Context, progress func(Progress)) (unlock f
 	return unlock, waited, err
 }
 
-// noCache returns the error of a cache that cannot be created.
 func (c cache) noCache(err error) error {
 	var known *Missing
 	if err = CacheError(c.dir, err); errors.As(err, &known) {
@@ -113,10 +109,9 @@ func (c cache) noCache(err error) error {
 	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
-// resolved is resolved.json: the current tree of each role and bundle, by its key.
+// resolved is resolved.json: the current tree by role or bundle.
 type resolved map[string]*tree
 
-// tree is one unpacked set of packages.
 type tree struct {
 	Dir      string    `json:"dir"`     // relative to the cache
 	Version  string    `json:"version"` // of the main package (Bundle.isMain)
@@ -124,12 +119,11 @@ type tree struct {
 	Fetched  time.Time `json:"fetched"`
 	Disk     int64     `json:"disk"` // bytes
 	Packages []Package `json:"packages"`
-	For      []string  `json:"for,omitempty"` // set: imported; only the files that these commands need are present
+	For      []string  `json:"for,omitempty"` // imported, with only the files that these commands need
 }
 
-// load reads resolved.json, without trees that no longer exist. A missing, unreadable or malformed resolved.json
-// counts as empty. It returns an error for a tree that other users may write. Of a bundle's tree, which has ten times
-// as many files as QEMU and a kernel, load checks only the directory; FetchBundle checks all files.
+// load reads resolved.json, without trees that no longer exist; a malformed one counts as empty. A tree that
+// others may write is an error. Of bundles' trees, which have many files, it checks only the directory.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
@@ -140,7 +134,7 @@ func (c cache) load() (resolved, error) {
 		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
 	if json.Unmarshal(b, &r) != nil || r == nil {
-		return resolved{}, nil // not ours, or of another version: fetch again
+		return resolved{}, nil // of another version, perhaps
 	}
 	maps.DeleteFunc(r, func(_ string, t *tree) bool {
 		if t == nil || !filepath.IsLocal(t.Dir) {
@@ -163,8 +157,7 @@ func (c cache) load() (resolved, error) {
 
 func (c cache) save(r resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON writes a file of the cache in dir atomically: a reader finds either the old or the new
-// content.
+// SaveJSON replaces a file of the cache in dir by one rename.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -176,7 +169,7 @@ func SaveJSON(dir, name string, v any) error {
 	})
 }
 
-// clean removes what earlier runs left behind when they were killed. The caller holds the lock.
+// clean removes what killed processes have left. The caller holds the lock.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(filepath.Join(c.dir, "tmp"))
 	for _, e := range entries {
@@ -188,8 +181,7 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes the entries of a directory of the cache whose modification time is older than unused, except the
-// entry with the name except. Processes set that time when they begin to use an entry.
+// Prune removes the entries of dir that were last modified more than unused ago, but for except.
 func Prune(dir string, unused time.Duration, except string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -199,7 +191,7 @@ func Prune(dir string, unused time.Duration, except string) {
 	}
 }
 
-// free returns the free space at the cache's nearest existing directory.
+// free returns the free space at the nearest existing directory.
 func (c cache) free() (int64, error) {
 	for dir := c.dir; ; dir = filepath.Dir(dir) {
 		var st unix.Statfs_t
@@ -213,7 +205,6 @@ func (c cache) free() (int64, error) {
 	}
 }
 
-// checkSpace returns an error if need bytes do not fit.
 func (c cache) checkSpace(need int64) error {
 	have, err := c.free()
 	if err != nil || have >= need {

@@ -18,25 +18,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is the error for entries that are in use.
+// ErrInUse is the error of entries in use.
 var ErrInUse = errors.New("in use")
 
 // CacheEntry is an entry of the cache.
 type CacheEntry struct {
-	Name    string    `json:"name"`              // its path below the cache: KIND/...
-	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp", ...
+	Name    string    `json:"name"`              // KIND/...
+	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "tmp", ...
 	Bytes   int64     `json:"bytes"`             // disk usage
-	Used    time.Time `json:"used"`              // last use; for tools: the time of creation
-	Current bool      `json:"current"`           // trees of packages: the one used next
-	Link    string    `json:"link,omitempty"`    // a symbolic link's target, which is neither examined nor removed
-	InUse   bool      `json:"in_use"`            // by a vnic, or another process
-	PIDs    []int     `json:"pids,omitempty"`    // the processes that use it, as far as known
-	For     []string  `json:"for,omitempty"`     // set: imported, with only the files that these commands need
-	Partial bool      `json:"partial,omitempty"` // incomplete: being made, or left by a killed process
+	Used    time.Time `json:"used"`              // last use, or creation
+	Current bool      `json:"current"`           // the tree that is used next
+	Link    string    `json:"link,omitempty"`    // a symbolic link's target; links are not followed
+	InUse   bool      `json:"in_use"`            // by another process
+	PIDs    []int     `json:"pids,omitempty"`    // as far as known
+	For     []string  `json:"for,omitempty"`     // imported, with only these commands' files
+	Partial bool      `json:"partial,omitempty"` // being made, or left by a killed process
 }
 
-// kinds are the directories of the cache, in list order, with patterns for vnic's own names in
-// them. A user may choose a directory as the cache that has other files, and must not lose these.
+// kinds are the cache's directories, with patterns for vnic's own names: other files in a user's directory
+// must stay.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -64,13 +64,13 @@ func named(pattern string) func(*os.Root, string) bool {
 	return func(_ *os.Root, base string) bool { return re.MatchString(base) }
 }
 
-// partial reports whether a name belongs to an incomplete entry.
+// partial reports whether a name is that of an incomplete entry.
 func partial(base string) bool {
 	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
 }
 
-// ListCache lists the entries of the cache. A missing cache is empty.
+// ListCache lists the entries of the cache.
 func ListCache(o Options) (dir string, list []CacheEntry, err error) {
 	if dir, err = CacheDir(o); err != nil {
 		return "", nil, err
@@ -158,13 +158,13 @@ func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry
 	return e
 }
 
-// usage returns a tree's disk usage as du does: in blocks, each file once. It follows no links.
+// usage returns a tree's disk usage as du does. It follows no links.
 func usage(root *os.Root, name string) (n int64) {
 	type id struct{ dev, ino uint64 }
 	seen := map[id]bool{}
 	_ = fs.WalkDir(root.FS(), name, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // removed meanwhile, or unreadable
+			return nil // removed, or unreadable
 		}
 		st, err := d.Info()
 		if err != nil {
@@ -179,8 +179,7 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose returns the entries that names select: by name, by kind, or by the beginning of a name, because names of
-// images are long. A beginning must match exactly one entry.
+// Choose returns the entries that names select: by name, kind, or a unique beginning of a name.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -211,9 +210,8 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes the entries of the cache that choose selects, and returns the removed ones. Entries in use
-// stay, and the error names them. While a fetch is running, RemoveCached removes nothing and returns an error. It
-// removes links without following them.
+// RemoveCached removes the entries that choose selects, and returns the removed ones. Entries in use stay,
+// and the error names them; during a fetch nothing is removed. Links are not followed.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
@@ -223,7 +221,7 @@ func RemoveCached(
 	}
 	c := cache{dir}
 	if _, err := os.Stat(dir); err != nil {
-		if errors.Is(err, os.ErrNotExist) { // there is no cache: do not create one
+		if errors.Is(err, os.ErrNotExist) { // do not create a cache
 			_, err = choose(nil)
 			return nil, err
 		}
@@ -280,8 +278,7 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// holdAlone has shown that no process holds the entry, and after the rename new processes do not
-	// find it: so no process uses a QEMU, a kernel or a tool that is being removed.
+	// After the rename new processes do not find it.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))
@@ -296,18 +293,16 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	return err
 }
 
-// hold prevents removal of a tree from the cache by a shared flock on its directory, which needs no
-// write permission and ends with this process at the latest. It also sets the directory's modification
-// time, which is the tree's last use. It returns a plain descriptor, because the garbage collector would
-// close an os.File.
+// hold prevents a tree's removal by a shared flock on its directory, and sets the directory's time. It
+// returns a descriptor, because the garbage collector would close an os.File.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // holdAlone's callers keep an exclusive lock only briefly
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // holdAlone is brief
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
-	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // a file system without locks
+	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // no locks
 		err = nil
 	}
 	var held, there unix.Stat_t
@@ -315,24 +310,23 @@ func hold(dir string) (fd int, err error) {
 		err = errors.Join(unix.Fstat(fd, &held), unix.Stat(dir, &there))
 	}
 	if err == nil && (held.Dev != there.Dev || held.Ino != there.Ino) {
-		err = os.ErrNotExist // the tree was removed and replaced
+		err = os.ErrNotExist // it was replaced
 	}
 	if err != nil {
 		return -1, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, unix.Close(fd))
 	}
 	now := time.Now()
-	// An error does not matter: it means that we may not write the cache, and then we remove nothing
-	// from it either.
+	// It may fail for a cache that we may not write.
 	_ = os.Chtimes(dir, now, now)
 	return fd, nil
 }
 
-// holdAlone locks a directory exclusively; it returns false if another process holds a lock on the directory. The
-// caller closes the file, unless it is nil.
+// holdAlone locks a directory exclusively; false: another process has locked it. The caller closes the file,
+// which may be nil.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, true // unreadable, or gone: removing it will return the error
+		return nil, true // removing it returns the error
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		_ = f.Close()
@@ -341,9 +335,8 @@ func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	return f, true
 }
 
-// users returns the processes that have a file below dir open or mapped, or use it as their program or working
-// directory, each with the files' paths relative to dir. It sees only this user's processes (for root, all), and
-// leaves this process out.
+// users returns the other processes that use files below dir, with their paths relative to dir. It sees only
+// this user's processes, or all for root.
 func users(dir string) map[int][]string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -364,7 +357,7 @@ func users(dir string) map[int][]string {
 	return found
 }
 
-// opened lists the paths that a process uses, as far as we may read them.
+// opened lists the paths that a process uses.
 func opened(pid int) (paths []string) {
 	base := fmt.Sprintf("/proc/%d/", pid)
 	links := []string{base + "exe", base + "cwd"}
@@ -386,7 +379,6 @@ func opened(pid int) (paths []string) {
 	return paths
 }
 
-// commandOf returns a process's command name.
 func commandOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	return strings.TrimSpace(string(b))

@@ -21,7 +21,7 @@ const (
 	image = "images/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.cpio"
 )
 
-// filled makes a cache with an entry of each of five kinds, and other files beside them.
+// filled makes a cache with entries of five kinds, and other files.
 func filled(t *testing.T) cache {
 	t.Helper()
 	c := cache{filepath.Join(t.TempDir(), "cache")}
@@ -53,7 +53,7 @@ func only(names ...string) func([]CacheEntry) ([]CacheEntry, error) {
 func TestCacheIsListed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
-	commands := "programs/u-root-" + strings.Repeat("0f", 32) // guest-images: u-root's
+	commands := "programs/u-root-" + strings.Repeat("0f", 32)
 	write(t, filepath.Join(c.dir, commands, "u-root.txt"), "sh")
 	dir, list, err := ListCache(Options{CacheDir: c.dir})
 	if err != nil || dir != c.dir {
@@ -74,8 +74,6 @@ func TestCacheIsListed(t *testing.T) {
 	}
 }
 
-// Files that are not vnic's stay, whatever directory a user has chosen as the cache.
-//
 // Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
 // during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
@@ -113,9 +111,6 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 	}
 }
 
-// A tree that a vnic holds stays, and so does one from which a program runs; the others are
-// removed.
-//
 // Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
 // during a fetch.
 func TestWhatIsInUseStays(t *testing.T) {
@@ -170,8 +165,6 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(RemoveCached(ctx, Options{CacheDir: c.dir}, all)), context.Canceled, "cancelled")
 }
 
-// Links are removed, and their targets are not, wherever the links are.
-//
 // Invariant: assets: Links out of the cache are not followed.
 func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -226,6 +219,6 @@ func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(hold(filepath.Join(t.TempDir(), "none"))), os.ErrNotExist, "a tree that is not there")
 	c := filled(t)
 	fd := testkit.Must(hold(filepath.Join(c.dir, treeB)))(t)
-	again, err := hold(filepath.Join(c.dir, treeB)) // any number may hold it
+	again, err := hold(filepath.Join(c.dir, treeB))
 	testkit.NoError(t, errors.Join(err, unix.Close(fd), unix.Close(again)))
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors for things that a machine lacks. Each comes inside a *Missing, which also has the advice.
+// Errors for things that a machine lacks, inside a *Missing.
 var (
 	ErrNoQEMU    = errors.New("no usable QEMU")
 	ErrNoKernel  = errors.New("no guest kernel")
@@ -23,22 +23,21 @@ var (
 	ErrOffline   = errors.New("not in the cache, and downloads are off")
 )
 
-// ErrNoPackage is the error for a suite without a package of the name.
+// ErrNoPackage is the error of a suite that lacks a package.
 var ErrNoPackage = errors.New("no package")
 
-// Advice that several errors share.
+// Advice of several errors.
 const (
 	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"
 	fixWrite = "set " + EnvCache + " to a directory that you may write"
 	giveBoth = "give QEMU and a kernel yourself (--qemu, --kernel, --modules)"
 )
 
-// Missing is the error for something that this machine lacks, with advice for the user (exit status
-// 3 of the command).
+// Missing is the error for something that this machine lacks, with advice.
 type Missing struct {
 	What string // what is missing or unusable
-	Err  error  // one of the errors above, or of another package that returns a Missing, or an error that wraps one
-	Fix  string // the advice
+	Err  error
+	Fix  string
 }
 
 func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Err, m.Fix) }
@@ -46,13 +45,11 @@ func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Er
 // Unwrap returns Err.
 func (m *Missing) Unwrap() error { return m.Err }
 
-// cacheError returns an error of the cache in dir.
 func cacheError(dir string, sentinel, err error, fix string) *Missing {
 	return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", sentinel, err), Fix: fix}
 }
 
-// CacheError adds advice to an error of the cache in dir, if the user can do something about it:
-// the disk is full, or the cache may not be written.
+// CacheError adds advice to an error of the cache in dir: the disk is full, or the cache may not be written.
 func CacheError(dir string, err error) error {
 	var missing *Missing
 	switch {
@@ -70,7 +67,7 @@ func CacheError(dir string, err error) error {
 	return err
 }
 
-// below reports whether an error is about a file in dir; of a rename, the new name counts.
+// below reports whether an error is about a file in dir.
 func below(dir string, err error) bool {
 	var p *fs.PathError
 	var l *os.LinkError

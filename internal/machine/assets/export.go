@@ -21,23 +21,20 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/offline"
 )
 
-// Export is the input of an archive for machines without a network.
+// Export is the input of WriteArchive.
 type Export struct {
 	Vnic    string    // version of the program
-	Program io.Reader // this vnic, an ELF file
-	For     []string  // the commands for which the archive is made
-	Modules []string  // paths of the kernel modules that the commands' guests load
-	Extras  []string  // other files or directories of the cache, KIND/NAME, whose files match extra
+	Program io.Reader // this vnic
+	For     []string  // the archive's commands
+	Modules []string  // paths of kernel modules
+	Extras  []string  // other entries of the cache, KIND/NAME
 }
 
-// firmware are the files below usr/share/qemu that QEMU opens, found with strace; qemuFiles adds the *.bin files of
-// usr/share/seabios. pvh.bin is for a kernel that is an ELF file, linuxboot_dma.bin for a bzImage, efi-virtio.rom for
-// a virtio NIC on a user's own command line.
+// firmware are files below usr/share/qemu that QEMU opens, found with strace: pvh.bin for a kernel as ELF,
+// linuxboot_dma.bin for a bzImage.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
-// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing. It ignores
-// a QEMU or kernel that the user names or that this machine has installed. Without an error the
-// caller closes the result.
+// FetchCached returns the cache's QEMU and kernel, fetched if they are missing. The caller closes the result.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -52,8 +49,8 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and firmware, the kernel with
-// x.Modules, x.Program and x.Extras. It needs as much memory as offline.Write, and the size of x.Program.
+// WriteArchive makes an archive of r, a result of FetchCached: QEMU, the kernel with x.Modules, x.Program and
+// x.Extras.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {
@@ -66,7 +63,7 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if !within(qemu, r.QEMU.Args[0]) || !within(kernel, r.Kernel.Image) {
 		return nil, fmt.Errorf("cache %s: another vnic has replaced QEMU or the kernel in this moment: try again", r.Cache)
 	}
-	files := map[string]string{} // paths here, by path in the archive
+	files := map[string]string{} // by path in the archive
 	trees := resolved{}
 	add := func(role string, t tree, names []string) {
 		from := filepath.Join(r.Cache, t.Dir)
@@ -110,13 +107,12 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Links are followed, because the archive has none.
+	// Links are followed: the archive has none.
 	open := func(p string) (fs.File, error) { return os.Open(files[p]) }
 	return offline.Write(ctx, m, bytes.NewReader(program), slices.Collect(maps.Keys(files)), open)
 }
 
-// qemuFiles returns the files of QEMU's tree that guests need: the program, all libraries that it
-// loads, directly or indirectly, and firmware.
+// qemuFiles returns the files of QEMU's tree that guests need: program, libraries, firmware.
 func qemuFiles(root string) ([]string, error) {
 	const program = "usr/bin/qemu-system-x86_64"
 	find := elfdeps.Finder{Root: root, LibraryPath: []string{"/" + Libraries}, Interpreter: "/" + Loader}
@@ -137,15 +133,15 @@ func qemuFiles(root string) ([]string, error) {
 	}
 	for _, f := range firmware {
 		name := path.Join("usr/share/qemu", f)
-		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // the files differ between versions
+		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // versions differ
 			list = append(list, name)
 		}
 	}
 	return list, nil
 }
 
-// kernelFiles returns the kernel image, the given modules, and modules.builtin and modules.dep if they exist, all
-// relative to root. vmlinux is not among them: the importer unpacks it from the image.
+// kernelFiles returns the kernel image, the modules, and modules.builtin and modules.dep if they exist,
+// relative to root.
 func kernelFiles(root string, k *Kernel, modules []string) ([]string, error) {
 	files := append([]string{k.Image}, modules...)
 	for _, name := range []string{"modules.builtin", "modules.dep"} {
@@ -168,8 +164,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// partialKey returns the name of a partial tree: a hash of its packages, as for a whole tree, and
-// of its files.
+// partialKey returns a partial tree's name, from its version, and a hash of its packages and files.
 func partialKey(t *tree, names []string) string {
 	list := slices.Clone(t.Packages)
 	for _, n := range names {
@@ -178,12 +173,11 @@ func partialKey(t *tree, names []string) string {
 	return treeKey(t.Version, list)
 }
 
-// maxProgram bounds the program's size; vnic has 56 MB.
+// maxProgram bounds the program's size.
 const maxProgram = 512 << 20
 
-// stripped returns an ELF program without debug data: without everything after the loaded segments, and without the
-// section table. It relies on the order in which Go's linker writes a file. It returns a file that is not a 64-bit
-// little-endian ELF file with valid segments whole.
+// stripped returns an ELF program without what follows its segments, which Go's linker allows. Files that are
+// no valid 64-bit little-endian ELF are returned whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {
@@ -205,7 +199,7 @@ func stripped(r io.Reader) ([]byte, error) {
 			end = max(end, p.Off+p.Filesz)
 		}
 	}
-	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // offsets of e_shoff and e_shnum in Elf64_Ehdr, and its size
+	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // e_shoff, e_shnum and the size of Elf64_Ehdr
 	if end < headLen {
 		return b, nil
 	}

@@ -26,16 +26,15 @@ import (
 
 const kernelRelease = "6.1.5-cloud-amd64"
 
-// commandsDir is an entry of the cache that is neither QEMU nor a kernel.
 var commandsDir = "programs/u-root-" + strings.Repeat("0f", 32)
 
-// elfFile is the beginning of an ELF file without sections, which needs no library.
+// elfFile is the beginning of an ELF file without sections.
 var elfFile = "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x3e\x00\x01" + strings.Repeat("\x00", 31) +
 	"\x40\x00" + strings.Repeat("\x00", 10)
 
 // elfNeeding is an ELF file that needs one library.
 func elfNeeding(library string) string {
-	const header, section, entry = 64, 64, 16 // sizes of Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn
+	const header, section, entry = 64, 64, 16 // Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn
 	names := "\x00" + library + "\x00"
 	dynamic := uint64(header + len(names))
 	b, err := binary.Append([]byte(nil), binary.LittleEndian, elf.Header64{
@@ -57,8 +56,7 @@ func elfNeeding(library string) string {
 	return string(b)
 }
 
-// fakeTrees are the files of a QEMU and of a kernel that suffice for this package. The fake loader
-// is a script that prints QEMU's version.
+// fakeTrees are files of a QEMU and a kernel. The loader is a script that prints QEMU's version.
 func fakeTrees() map[string]string {
 	modules := "usr/lib/modules/" + kernelRelease
 	return map[string]string{
@@ -80,7 +78,6 @@ var fakePackages = map[string][]Package{
 	roleKernel: {{Name: "linux-image-6.1.5", Version: "6.1.5-1", SHA256: strings.Repeat("2", 64)}},
 }
 
-// fakeCache makes a cache with a whole QEMU and kernel.
 func fakeCache(t *testing.T) Options {
 	t.Helper()
 	for _, e := range []string{EnvQEMU, EnvKernel, EnvModules} {
@@ -103,7 +100,7 @@ func fakeCache(t *testing.T) Options {
 	return Options{CacheDir: c.dir, Offline: true, IgnoreSystemQEMU: true}
 }
 
-// exported makes an archive of a cache, with these modules.
+// exported makes an archive of a cache.
 func exported(t *testing.T, o Options, modules ...string) []byte {
 	t.Helper()
 	r, err := FetchCached(t.Context(), o)
@@ -165,8 +162,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 		}))
 	}
 	want := fakeTrees()
-	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link in the cache, a file in the archive
-	want["kernel/vmlinux"] = ""                        // made by the importer: the fake kernel unpacks to nothing
+	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link in the cache
+	want["kernel/vmlinux"] = ""                        // made by the importer, here empty
 	for _, not := range []string{"qemu/" + Libraries + "/libgcc_s.so.1.real", "qemu/usr/share/qemu/skiboot.lid",
 		"kernel/usr/lib/modules/" + kernelRelease + "/kernel/nvmet.ko"} {
 		delete(want, not)
@@ -189,7 +186,7 @@ func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	if missing := (*Missing)(nil); !errors.As(err, &missing) || !strings.Contains(missing.Fix, "--for") {
 		t.Errorf("%v", err)
 	}
-	// A tree with more files replaces one with fewer, and not the other way round.
+	// More files replace fewer, not the other way round.
 	kernel := func(o Options) []string {
 		have, err := cache{o.CacheDir}.load()
 		testkit.OK(t, err)
@@ -214,7 +211,6 @@ func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	testkit.NoError(t, r.Close())
 }
 
-// A later fetch replaces a partial kernel by the whole one.
 func TestFetchCompletesAPartialTree(t *testing.T) {
 	needsApt(t)
 	fakeQEMU(t, "11.1.2")
@@ -243,7 +239,7 @@ func TestBadImportChangesNothing(t *testing.T) {
 	o := fakeCache(t)
 	good := exported(t, o, "gve")
 	before := snapshot(t, o.CacheDir)
-	works := fstest.MapFS{} // with a fake QEMU
+	works := fstest.MapFS{}
 	for name, text := range fakeTrees() {
 		if rest, ok := strings.CutPrefix(name, "qemu/"); ok {
 			works["qemu/x/"+rest] = &fstest.MapFile{Data: []byte(text), Mode: 0o755}
@@ -273,15 +269,14 @@ func TestBadImportChangesNothing(t *testing.T) {
 	cancel()
 	_, err := Import(ctx, o, bytes.NewReader(good))
 	testkit.ErrorIs(t, err, context.Canceled)
-	imported(t, o, good) // the same archive can be imported afterwards
+	imported(t, o, good)
 }
 
 func fakeTree(dir string) *tree {
 	return &tree{Dir: dir, Version: "1", Suite: "test", Packages: fakePackages[roleQEMU], For: []string{"run"}}
 }
 
-// crafted makes a well-formed archive with these trees and files. A tree of QEMU without a directory gets
-// the right directory, and the files lie below it.
+// crafted makes an archive. A QEMU's tree without a directory gets the right one.
 func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	t.Helper()
 	prefix := ""
@@ -304,7 +299,7 @@ func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	return b
 }
 
-// snapshot lists a cache's files with their contents, except the lock and unpacked kernels.
+// snapshot lists a cache's files, but for the lock and unpacked kernels.
 func snapshot(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	testkit.OK(t, walkFiles(os.DirFS(dir), func(name string) {
@@ -317,7 +312,6 @@ func snapshot(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// A stripped program is not longer than before, and runs.
 func TestStrippedProgramRuns(t *testing.T) {
 	self, err := os.Executable()
 	testkit.OK(t, err)
@@ -334,7 +328,7 @@ func TestStrippedProgramRuns(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), t.Name()) {
 		t.Errorf("%v: %s", err, out)
 	}
-	for _, text := range []string{"", "no ELF", elfFile} { // these are returned unchanged
+	for _, text := range []string{"", "no ELF", elfFile} { // unchanged
 		b, err := stripped(strings.NewReader(text))
 		if err != nil || string(b) != text {
 			t.Errorf("%.20q: %q, %v", text, b, err)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Environment variables that set options left empty.
+// Environment variables for empty options.
 const (
 	EnvCache   = "VNIC_CACHE"
 	EnvMirror  = "VNIC_MIRROR"
@@ -26,29 +26,28 @@ const (
 	EnvHeaders = "VNIC_HEADERS"
 )
 
-// Options are the sources of QEMU and the kernel. The zero value is the default for users.
+// Options are the sources of QEMU and the kernel.
 type Options struct {
 	CacheDir string // "" = $VNIC_CACHE, $XDG_CACHE_HOME/vnic, ~/.cache/vnic
-	Mirror   string // "" = $VNIC_MIRROR, else the first Debian URI of the machine's apt sources
+	Mirror   string // "" = $VNIC_MIRROR, else that of the machine's apt sources
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
-	QEMU     string // "" = $VNIC_QEMU, else the QEMU of PATH if new enough, else the cache's, else fetched
-	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
-	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES, else /lib/modules/VERSION
-	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
+	QEMU     string // "" = $VNIC_QEMU, else of PATH if new enough, else the cache
+	Kernel   string // "" = $VNIC_KERNEL, else the cache
+	Modules  string // of Kernel; "" = $VNIC_MODULES, else /lib/modules/VERSION
+	Headers  string // of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
-	KernelOnly       bool // the caller needs no QEMU
-	CachedQEMU       bool // the caller needs only the cache's QEMU, and no kernel
+	KernelOnly       bool // no QEMU is needed
+	CachedQEMU       bool // only the cache's QEMU is needed
 	VFIOUser         bool // QEMU must have vfio-user-pci
-	IgnoreSystemQEMU bool // ignore the QEMU of PATH
+	IgnoreSystemQEMU bool
 	Offline          bool // download nothing
-	Whole            bool // do not use imported trees, which are partial
-	Refresh          bool // resolve again even if the cache has everything
+	Whole            bool // no imported, partial trees
+	Refresh          bool // resolve again
 
-	Progress func(Progress) // never called concurrently; may be nil
+	Progress func(Progress) // not called concurrently; may be nil
 	Log      *slog.Logger   // may be nil
 }
 
-// silence sets a discarding log and progress where the caller set none.
 func (o *Options) silence() {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Progress == nil {
@@ -56,7 +55,6 @@ func (o *Options) silence() {
 	}
 }
 
-// oldest returns the oldest usable QEMU version.
 func (o *Options) oldest() string {
 	if o.VFIOUser {
 		return MinVFIOUser
@@ -64,32 +62,31 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will reports whether there is a tree that satisfies Whole.
+// will reports whether t exists and satisfies Whole.
 func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
 // Binary is a QEMU that can be started.
 type Binary struct {
-	Args    []string `json:"args"`          // program and leading arguments (loader, library path, -L)
-	Env     []string `json:"env,omitempty"` // additions to its environment
-	Version string   `json:"version"`       // upstream version, "11.1.2"
+	Args    []string `json:"args"`          // program and leading arguments
+	Env     []string `json:"env,omitempty"` // additions
+	Version string   `json:"version"`       // upstream, as "11.1.2"
 	Source  string   `json:"source"`        // SourceGiven, SourceSystem, SourceCache
 }
 
 // Kernel is a bootable guest kernel.
 type Kernel struct {
 	Image   string `json:"image"`   // bzImage
-	ELF     string `json:"-"`       // the same kernel unpacked, which QEMU boots faster; "" = none
+	ELF     string `json:"-"`       // unpacked; "" = none
 	Version string `json:"version"` // uname -r
-	Modules string `json:"modules"` // directory of its modules; "" = none
+	Modules string `json:"modules"` // directory; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
-	Suite   string `json:"-"`       // from which it was fetched; "" = unknown
+	Suite   string `json:"-"`       // "" = unknown
 
-	// Partial are the commands for which the kernel was imported: only the modules for these commands are
-	// present. "": all modules are.
+	// Partial are the commands for which the kernel was imported; "": it has all modules.
 	Partial string `json:"-"`
 }
 
-// Boots returns the file that QEMU boots.
+// Boots returns the file to boot.
 func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
 // Package is a package of a tree, or one that versions.lock lists.
@@ -99,21 +96,21 @@ type Package struct {
 	Size    int64  `json:"size"`
 	SHA256  string `json:"sha256"`
 
-	file string // file name as printed by apt
+	file string // as apt prints it
 }
 
 // Resolved is the QEMU and the kernel for a run.
 type Resolved struct {
-	Cache    string // cache directory
+	Cache    string
 	QEMU     Binary
 	Kernel   Kernel
-	Untested []string // a line for each part whose version differs from versions.lock; empty = as tested
-	Notes    []string // other messages for the user, such as a QEMU that was not used
+	Untested []string // lines about untested versions
+	Notes    []string // messages for the user
 
-	held []int // descriptors of the trees in use: see hold
+	held []int // of trees: see hold
 }
 
-// Close releases r's trees: `vnic cache rm` may then remove them from the cache.
+// Close allows the removal of r's trees from the cache.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -123,8 +120,7 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
-// Leave makes r's trees stay held after an exec: as long as the program that replaces this process
-// runs.
+// Leave keeps r's trees held after an exec.
 func (r *Resolved) Leave() error {
 	for _, fd := range r.held {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -136,7 +132,6 @@ func (r *Resolved) Leave() error {
 
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
 
-// roles are QEMU and the kernel, which versions.lock lists.
 var roles = []Bundle{
 	{
 		Name: roleQEMU, key: roleQEMU, Packages: []string{"qemu-system-x86"},
@@ -160,9 +155,8 @@ var roles = []Bundle{
 	},
 }
 
-// pickKernel selects the packages of the closure that contain the kernel: newer suites have
-// linux-binary-V and linux-modules-V beside an empty linux-image-V, older ones have everything in
-// linux-image-V.
+// pickKernel selects the packages that contain the kernel: linux-binary-V and linux-modules-V in newer
+// suites, linux-image-V in older ones.
 func pickKernel(closure []Package) []Package {
 	var list []Package
 	binary := slices.ContainsFunc(closure, func(p Package) bool { return strings.HasPrefix(p.Name, "linux-binary-") })
@@ -175,9 +169,8 @@ func pickKernel(closure []Package) []Package {
 	return list
 }
 
-// Fetch finds QEMU and a kernel, and fetches into the cache what is missing. It needs no privilege,
-// and several processes may run it at once. When ctx ends, the processes that it started have ended
-// before it returns.
+// Fetch finds QEMU and a kernel, and fetches into the cache what is missing. It needs no privilege, and
+// several processes may run it at once.
 func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -205,8 +198,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// fromCache fills in, from the cache, the QEMU and the kernel that o wants and r lacks, after fetching them into the
-// cache if necessary.
+// fromCache completes r from the cache, and fetches if necessary.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []Bundle
 	for _, role := range roles {
@@ -254,7 +246,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = upstream(t.Version)
 		} else {
-			_ = unpackKernel(root) // if that fails, the bzImage is booted
+			_ = unpackKernel(root) // else the bzImage is booted
 			r.Kernel, err = kernelOf(root)
 			r.Kernel.Suite = t.Suite
 			r.Kernel.Partial = strings.Join(t.For, ", ")
@@ -273,8 +265,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	return nil
 }
 
-// compare adds to Untested the parts from outside the cache whose versions differ from the tested
-// ones.
+// compare adds parts from outside the cache with untested versions to Untested.
 func (r *Resolved) compare() {
 	for _, p := range []struct{ role, version, source string }{
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
@@ -288,11 +279,11 @@ func (r *Resolved) compare() {
 // Progress is one step of a fetch.
 type Progress struct {
 	Step        string // "wait", "update", "download", "unpack", "build"
-	What        string // such as "qemu", "kernel", or a suite's name
-	Done, Total int64  // bytes; if Total is 0, the total is unknown, and Done counts steps of a build
+	What        string // as "qemu", or a suite
+	Done, Total int64  // bytes; if Total is 0: steps
 }
 
-// String returns the step and its progress: "download qemu, 45 %".
+// String returns the step, as "download qemu, 45 %".
 func (p Progress) String() string {
 	s := p.Step + " " + p.What
 	switch {

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched returns QEMU and a kernel from the user's cache, and fetches them if they are missing.
+// fetched returns QEMU and a kernel from the user's cache.
 func fetched(t *testing.T) *Resolved {
 	t.Helper()
 	if testing.Short() {
@@ -60,7 +60,6 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// A user with a kernel, for whom vnic starts no QEMU, needs no cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,
@@ -70,7 +69,7 @@ func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	}
 }
 
-// needsApt skips the test on machines without apt, and clears the environment variables that a fetch reads.
+// needsApt skips the test without apt, and clears the environment that a fetch reads.
 func needsApt(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
@@ -83,7 +82,6 @@ func needsApt(t *testing.T) {
 	}
 }
 
-// from returns options for a fetch into an empty cache from a mirror.
 func from(t *testing.T, mirror string) Options {
 	keyring := filepath.Join(t.TempDir(), "keys.gpg")
 	write(t, keyring, "")
@@ -104,7 +102,7 @@ func TestNoNetworkIsSaid(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
 	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close() // nothing listens on its port any more
+	s.Close() // nothing listens on its port
 	o := from(t, s.URL+"/debian")
 	_, err := Fetch(t.Context(), o)
 	var m *Missing
@@ -130,7 +128,7 @@ func TestCancelledFetchLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		cancel() // apt is running
+		cancel() // apt runs
 		<-r.Context().Done()
 	}))
 	defer s.Close()
@@ -218,8 +216,6 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	}
 }
 
-// Errors of a full or read-only cache come with advice; other errors are unchanged.
-//
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 	openError := func(name string, err error) error {

@@ -14,9 +14,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// fetchInto fetches the trees of want under the cache's lock, and returns notes about suites that were passed over. It
-// skips trees that the cache has, unless o.Refresh is set; if it had to wait for another process, which may have
-// fetched them, it skips them even then.
+// fetchInto fetches the trees of want under the cache's lock, and returns notes about suites that were passed
+// over. It skips trees that the cache has, unless o.Refresh is set and it did not wait for the lock.
 func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
@@ -59,14 +58,13 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		// A machine that was started from the previous tree may still run, so trees stay for 30 days after
-		// their last use, whose time hold sets.
+		// Machines may still run from the previous tree: trees stay for 30 days after their last use (hold).
 		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
 }
 
-// fetcher is one fetch, with the lists of the suites that it has read.
+// fetcher is one fetch, with the suites that it has read.
 type fetcher struct {
 	cache   cache
 	o       *Options
@@ -76,15 +74,14 @@ type fetcher struct {
 	notes   []string
 }
 
-// passOver notes that a suite is not used, and why.
 func (f *fetcher) passOver(why error) {
 	f.o.Log.Warn("suite passed over", "why", why)
-	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // both roles may meet the same suite
+	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) {
 		f.notes = append(f.notes, n)
 	}
 }
 
-// suite is a suite whose lists were fetched, with or without success.
+// suite is a suite whose lists were fetched, or the error.
 type suite struct {
 	apt *apt
 	err error
@@ -102,7 +99,7 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 	return s.apt, s.err
 }
 
-// candidate is the version that one suite offers.
+// candidate is what one suite offers.
 type candidate struct {
 	apt     *apt
 	list    []Package
@@ -114,8 +111,7 @@ func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
-// choose searches the suites, except failed ones, for the preferred version, and returns the
-// nearest version found.
+// choose returns the candidate nearest to the preferred version, without failed suites.
 func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate
@@ -166,7 +162,7 @@ func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate
 	if err != nil {
 		return nil, err
 	}
-	// For an unknown name apt-get may select packages that provide it, or have similar names.
+	// For an unknown name apt-get may select other packages.
 	for _, name := range r.Packages {
 		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
 			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
@@ -184,13 +180,12 @@ func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate
 	return c, nil
 }
 
-// notServed is the error of a failed download of packages that a suite lists. Unless it is hopeless, fetch tries
-// another suite.
+// notServed is the error of a failed download of packages that a suite lists.
 type notServed struct{ error }
 
 func (e notServed) Unwrap() error { return e.error }
 
-// fetch makes the tree of a role from the best suite whose packages can be downloaded.
+// fetch makes a role's tree from the best suite whose packages can be downloaded.
 func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	for failed := map[string]error{}; ; {
 		c, err := f.choose(ctx, r, failed)
@@ -205,7 +200,7 @@ func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	}
 }
 
-// install makes the tree of a role, unless the cache has a working tree of the same packages.
+// install makes a role's tree, unless the cache has a working one.
 func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.Name, c.version, c.list); err != nil {
 		return nil, err
@@ -229,7 +224,7 @@ func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree,
 	for _, p := range c.list {
 		download += p.Size
 	}
-	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked files are 4 to 5 times as big
+	if err := f.cache.checkSpace(download * 6); err != nil { // files unpack to 4 to 5 times the size
 		return nil, err
 	}
 	if r.Downloading != nil {

@@ -28,12 +28,11 @@ const (
 	SourceCache  = "cache"
 )
 
-// ErrTooOld is the error for a QEMU older than MinQEMU, or than MinVFIOUser where that is required.
+// ErrTooOld is the error of a QEMU that is too old.
 var ErrTooOld = errors.New("too old")
 
 var versionLine = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
 
-// parseQEMUVersion parses the output of qemu-system-x86_64 --version.
 func parseQEMUVersion(out string) (string, error) {
 	m := versionLine.FindStringSubmatch(out)
 	if m == nil {
@@ -48,7 +47,6 @@ func (b Binary) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return proc.Command{Env: b.Env}.Run(ctx, b.Args[0], slices.Concat(b.Args[1:], args)...)
 }
 
-// version asks a QEMU for its version.
 func (b Binary) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -72,12 +70,11 @@ func CheckVersion(version, oldest string) error {
 		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 }
 
-// checkQEMU asks the program at path for its version, and returns an error if it is older than
-// oldest.
+// checkQEMU returns the QEMU at path, and an error if it does not run or is older than oldest.
 func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
-	if strings.Contains(path, "/") { // machines are started in another directory
+	if strings.Contains(path, "/") { // machines start in another directory
 		if b.Args[0], err = filepath.Abs(path); err != nil {
 			return b, err
 		}
@@ -86,7 +83,7 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 		if ctx.Err() != nil {
 			return b, ctx.Err()
 		}
-		var start *os.PathError // "fork/exec PATH: ": the message has the path already
+		var start *os.PathError // the message has the path already
 		if errors.As(err, &start) {
 			err = start.Err
 		}
@@ -96,8 +93,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU returns the QEMU that the user names, else the QEMU of PATH; its Args are nil if there is none. note
-// is the reason why the QEMU of PATH cannot be used; "" if PATH has no QEMU, has a usable one, or is not searched.
+// hostQEMU returns the QEMU that the user names, else the QEMU in PATH; Args nil: none. note is why the QEMU
+// in PATH cannot be used.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
@@ -121,7 +118,7 @@ func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error
 	return Binary{}, note, nil
 }
 
-// givenKernel returns the kernel that the user names, with its modules, or the zero Kernel.
+// givenKernel returns the kernel that the user names, with its modules; zero: none.
 func givenKernel(o *Options) (k Kernel, err error) {
 	image, modules := cmp.Or(o.Kernel, os.Getenv(EnvKernel)), cmp.Or(o.Modules, os.Getenv(EnvModules))
 	if image == "" {
@@ -149,14 +146,13 @@ func givenKernel(o *Options) (k Kernel, err error) {
 		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel),
 			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
 	}
-	return k, nil // without a module directory: all drivers may be built in
+	return k, nil // all drivers may be built in
 }
 
-// builtImage is the bzImage's path in a kernel's build tree.
+// builtImage is the bzImage in a kernel's build tree.
 const builtImage = "arch/x86/boot/bzImage"
 
-// bzImageOf returns advice for a path of the user that is no bzImage. A build tree, or the vmlinux in it, leads to
-// the tree's bzImage, which the advice then names.
+// bzImageOf returns advice for a path that is no bzImage.
 func bzImageOf(path string) string {
 	for _, dir := range []string{path, filepath.Dir(path)} {
 		built := filepath.Join(dir, builtImage)
@@ -167,7 +163,7 @@ func bzImageOf(path string) string {
 	return "give the path of a readable bzImage, of a build " + builtImage + " (--kernel)"
 }
 
-// notBzImages are files that users mistake for a bzImage, by their first bytes.
+// notBzImages are files that users mistake for a bzImage.
 var notBzImages = []struct{ begins, desc string }{
 	{"\x7fELF", "an ELF file, as vmlinux is: that is what a bzImage is packed from"},
 	{"\x1f\x8b", "packed by gzip, as a vmlinux.gz is, or another machine's Image.gz"},
@@ -191,9 +187,8 @@ func kernelVersion(path string) (string, error) {
 	return version, nil
 }
 
-// KernelBanner reads a bzImage's version string: its version, and by whom and when it was built,
-// which distinguishes builds of the same version (Linux Documentation/arch/x86/boot.rst: "HdrS" at
-// 0x202, kernel_version at 0x20e points to a string, less 0x200).
+// KernelBanner reads a bzImage's version, and who built it and when (Linux Documentation/arch/x86/boot.rst:
+// "HdrS" at 0x202, kernel_version at 0x20e points to a string, less 0x200).
 func KernelBanner(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -217,8 +212,7 @@ func KernelBanner(path string) (string, error) {
 		}
 		return "", errors.New("not a bzImage")
 	}
-	// setup_sects at 0x1f1 counts sectors of real-mode code after the first sector, syssize at 0x1f4
-	// counts the rest of the image in 16-byte paragraphs.
+	// setup_sects at 0x1f1 counts sectors after the first, syssize at 0x1f4 the rest in 16-byte paragraphs.
 	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
 	if st, err := f.Stat(); err == nil && st.Size() < whole {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)

@@ -27,7 +27,7 @@ func TestParseQEMUVersion(t *testing.T) {
 	}
 }
 
-// fakeQEMU puts a program into PATH that prints a QEMU version.
+// fakeQEMU puts a program that prints a QEMU version into PATH.
 func fakeQEMU(t *testing.T, version string) string {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
@@ -97,7 +97,6 @@ func TestOldGivenQEMUIsRefused(t *testing.T) {
 	}
 }
 
-// bzImage makes a file with a kernel's header.
 func bzImage(t *testing.T, version string) string {
 	b := make([]byte, 512+16*32)
 	binary.LittleEndian.PutUint32(b[0x1f4:], 32)
@@ -109,8 +108,7 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
-// The error for a file that is no bzImage describes the file, and names the bzImage of the same
-// build if there is one.
+// The error for a file that is no bzImage describes it.
 func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	build := t.TempDir()
 	built := filepath.Join(build, builtImage)
@@ -140,7 +138,6 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	testkit.ErrorSays(t, err, "no such file", otherwise)
 }
 
-// A relative path to a user's QEMU becomes absolute, as QEMU starts in another directory.
 func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 	path := fakeQEMU(t, "11.0.0")
 	t.Chdir(filepath.Dir(path))

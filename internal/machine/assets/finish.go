@@ -15,9 +15,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin, /sbin, /lib and /lib64 to the directories of the same names in /usr of a tree of packages, as
-// on Debian: the packages do not contain these links, a maintainer script makes them. It returns an error if one of
-// the four is a directory.
+// MergeUsr links /bin, /sbin, /lib and /lib64 of a tree of packages into its /usr, as on Debian. It fails if
+// one of the four is a directory.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -37,9 +36,8 @@ func MergeUsr(root string) error {
 	return nil
 }
 
-// CompilePython compiles the modules of the Python in a tree of packages with that Python, as
-// maintainer scripts do. Otherwise each program compiles its imports, which on an emulated
-// processor takes longer than most programs run.
+// CompilePython compiles the modules of the Python in a tree of packages: without that each program compiles
+// its imports.
 func CompilePython(ctx context.Context, root string) error {
 	python := filepath.Join(root, "usr/bin/python3")
 	args := []string{"--library-path", filepath.Join(root, Libraries), python, "-m", "compileall", "-q",
@@ -55,10 +53,9 @@ func CompilePython(ctx context.Context, root string) error {
 	return nil
 }
 
-// RunByOwnLoader makes the programs below directories of a tree of packages (patterns are allowed)
-// run with the tree's loader and libraries, whatever libc this machine has. It moves each program
-// to a new name beside a script that starts it. The script has the program's old path, because
-// compilers call other programs by path. RunByOwnLoader calls MergeUsr, too.
+// RunByOwnLoader makes the programs below directories (patterns) of a tree of packages run with the tree's
+// loader and libraries. A script replaces each program, because compilers call programs by path.
+// RunByOwnLoader also calls MergeUsr.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
 	for _, pattern := range dirs {
@@ -72,7 +69,7 @@ func RunByOwnLoader(root string, dirs ...string) error {
 					return err
 				}
 				st, err := e.Info()
-				// Some libraries can also be run as programs.
+				// Some libraries are executable.
 				if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
 					programs = append(programs, path)
 				}
@@ -100,15 +97,14 @@ func RunByOwnLoader(root string, dirs ...string) error {
 	return nil
 }
 
-// ownLoader is the script that starts the program beside it. The tree may be anywhere, and may be moved; links
-// may lead to the script.
+// ownLoader starts the program beside it, wherever the tree is, also by a link.
 const ownLoader = `#!/bin/sh
 self=$(readlink -f "$0")
 libs=${self%/usr/*}/` + Libraries + `
 exec "$libs/ld-linux-x86-64.so.2" --library-path "$libs" --argv0 "$0" "$self.real" "$@"
 `
 
-// dynamic reports whether a file is an ELF program with an interpreter, such as glibc's loader.
+// dynamic reports whether a file is an ELF program with an interpreter.
 func dynamic(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -118,10 +114,10 @@ func dynamic(path string) bool {
 	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// ShellQuote returns a word that a shell reads as s.
+// ShellQuote quotes s as one word for a shell.
 func ShellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Contents returns the paths of a directory's entries, as sources for Squash.
+// Contents returns the paths of a directory's entries.
 func Contents(dir string) (list []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -130,13 +126,13 @@ func Contents(dir string) (list []string, err error) {
 	return list, err
 }
 
-// Squash makes a squashfs image of files. The same files give the same bytes. program is mksquashfs,
-// with leading arguments; level is zstd's compression level.
+// Squash makes a squashfs image of files, the same for the same files. program is mksquashfs with leading
+// arguments; level is zstd's.
 func Squash(ctx context.Context, program, files []string, image string, level int, options ...string) error {
 	args := slices.Concat(program[1:], files, []string{image, "-all-root", "-comp", "zstd", "-Xcompression-level",
 		strconv.Itoa(level), "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0"},
 		options)
-	// mksquashfs refuses to get the time from both an option and this variable, which make sets.
+	// mksquashfs refuses this variable beside its options for times.
 	c := proc.Command{Dir: filepath.Dir(image), Unset: []string{"SOURCE_DATE_EPOCH"}}
 	_, err := c.Run(ctx, program[0], args...)
 	return err

@@ -20,34 +20,29 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// ErrPartial is the error for a tree from an archive that was not made for the current command.
+// ErrPartial is the error for what an imported tree lacks.
 var ErrPartial = errors.New("not in the archive that was imported")
 
-// Partial returns the error for something that a partial tree lacks, on a machine without a
-// network.
+// Partial returns the error for something that an imported tree lacks.
 func Partial(what, have string) *Missing {
 	return &Missing{What: what, Err: fmt.Errorf("%w (it is for %s)", ErrPartial, have),
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extra matches the names of cache files that an archive may have in addition to QEMU and the kernel: u-root's
-// commands. They can be exported (Export.Extras) and imported. Import copies their directory as a whole.
+// extra matches names of files that an archive may have besides QEMU and kernel: u-root's commands.
 var extra = regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`)
 
 // Imported is the result of an import.
 type Imported struct {
 	Cache string   `json:"cache"`
-	For   []string `json:"for"`   // commands that now work without a network
-	Vnic  string   `json:"vnic"`  // version of the vnic that exported the archive
-	Bytes int64    `json:"bytes"` // total size of the archive's files
-	Trees []string `json:"trees"` // names as in `vnic cache ls`
+	For   []string `json:"for"`  // commands that now work without a network
+	Vnic  string   `json:"vnic"` // of the exporting vnic
+	Bytes int64    `json:"bytes"`
+	Trees []string `json:"trees"` // as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache. It replaces no existing files. After an error the cache's current
-// trees are the same as before; otherwise the next run uses the archive's trees, unless the cache's current
-// tree has the same packages and all files of the archive's tree. Import needs disk space for the files, at
-// most 1 GiB, and 96 MB more for the unpacked kernel, and at most 512 MB of memory, to unpack the largest
-// kernel. It runs the archive's QEMU once to check that it starts.
+// Import reads an archive into the cache. It replaces no tree, and after an error the cache's current trees
+// are unchanged. It runs the archive's QEMU to check it.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -80,14 +75,13 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	return &im.done, nil
 }
 
-// word matches text of an archive that may be shown to users.
+// word matches text that may be shown.
 var word = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~_-]{0,99}$`)
 
-// importer is one import.
 type importer struct {
 	cache    cache
-	root     *os.Root // opened at work
-	work     string   // directory whose files lie as they will in the cache
+	root     *os.Root // at work
+	work     string   // its files lie as in the cache
 	progress func(Progress)
 	trees    resolved
 	extra    []string // KIND/NAME
@@ -95,7 +89,7 @@ type importer struct {
 	done     Imported
 }
 
-// begin checks the manifest, and whether its files fit.
+// begin checks the manifest, and the space for its files.
 func (im *importer) begin(m *offline.Manifest) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", offline.ErrFormat, fmt.Sprintf(format, args...))
@@ -105,7 +99,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	if err := d.Decode(&im.trees); err != nil {
 		return bad("its trees: %v", err)
 	}
-	files := map[string][]string{} // files of each tree, by the tree's directory
+	files := map[string][]string{} // by directory
 	for _, f := range m.Files {
 		if extra.MatchString(f.Path) {
 			kind, rest, _ := strings.Cut(f.Path, "/")
@@ -147,12 +141,11 @@ func (im *importer) begin(m *offline.Manifest) error {
 	im.done.Cache, im.done.For, im.done.Vnic, im.done.Bytes = im.cache.dir, m.For, m.Vnic, m.Total()
 	need := m.Total()
 	if im.trees[roleKernel] != nil {
-		need += 96 << 20 // for the unpacked kernel
+		need += 96 << 20 // unpacked
 	}
 	return im.cache.checkSpace(need)
 }
 
-// put writes one file.
 func (im *importer) put(f offline.File, r io.Reader) error {
 	var out *os.File
 	err := im.root.MkdirAll(path.Dir(f.Path), 0o755)
@@ -164,7 +157,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	}
 	n, err := io.Copy(out, r)
 	if err == nil {
-		err = out.Chmod(f.Mode()) // regardless of the umask
+		err = out.Chmod(f.Mode()) // despite the umask
 	}
 	if err = errors.Join(err, out.Close()); err != nil {
 		return im.explain(err)
@@ -174,7 +167,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	return nil
 }
 
-// explain makes an error's path absolute, because CacheError recognizes errors of the cache by an absolute path.
+// explain makes an error's path absolute for CacheError.
 func (im *importer) explain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -183,8 +176,8 @@ func (im *importer) explain(err error) error {
 	return err
 }
 
-// finish prepares the trees, checks that they work, and moves everything into the cache. The caller
-// holds the cache's lock.
+// finish completes the trees, checks that they work, and moves them into the cache. The caller holds the
+// cache's lock.
 func (im *importer) finish(ctx context.Context) error {
 	have, err := im.cache.load()
 	if err != nil {
@@ -212,7 +205,7 @@ func (im *importer) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range slices.Compact(im.extra) { // sorted, because the manifest is
+	for _, name := range slices.Compact(im.extra) { // sorted, as the manifest is
 		if err := im.move(name); err != nil {
 			return err
 		}
@@ -225,7 +218,7 @@ func (im *importer) finish(ctx context.Context) error {
 	return im.cache.save(have)
 }
 
-// move moves a file or directory to its place in the cache, unless it exists there.
+// move moves a file or directory into the cache, unless it exists there.
 func (im *importer) move(name string) error {
 	to := filepath.Join(im.cache.dir, filepath.FromSlash(name))
 	if _, err := os.Lstat(to); err == nil {
@@ -237,8 +230,7 @@ func (im *importer) move(name string) error {
 	return os.Rename(filepath.Join(im.work, filepath.FromSlash(name)), to)
 }
 
-// covers reports whether tree old of the cache has everything that t has: the same packages, and
-// each file.
+// covers reports whether the cache's tree old has the same packages as t, and all its files.
 func (im *importer) covers(old, t *tree) bool {
 	same := func(a, b Package) bool { return a.Name == b.Name && a.SHA256 == b.SHA256 }
 	if !slices.EqualFunc(old.Packages, t.Packages, same) {

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mirror is a package archive in a directory, signed with its own key.
+// mirror is a package archive, signed with its own key.
 type mirror struct {
 	t       *testing.T
 	dir     string
@@ -42,13 +42,11 @@ func newMirror(t *testing.T) *mirror {
 	return m
 }
 
-// fake is a fake Debian package.
 type fake struct {
 	name, version, depends string
 	files                  map[string]string
 }
 
-// fakeKernel returns the packages of a guest kernel.
 func fakeKernel(version string) []fake {
 	release, _, _ := strings.Cut(version, "-")
 	release += "-cloud-amd64"
@@ -59,21 +57,19 @@ func fakeKernel(version string) []fake {
 	}
 }
 
-// fakeQEMUPackage returns QEMU's package, whose loader is a script that prints the version.
+// fakeQEMUPackage returns QEMU's package, whose loader prints the version.
 func fakeQEMUPackage(version string) fake {
 	return fake{"qemu-system-x86", version, "", map[string]string{
 		Loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
 		"usr/bin/qemu-system-x86_64": "x", "usr/share/qemu/x": "x", "usr/share/seabios/x": "x"}}
 }
 
-// kernel puts the packages of a guest kernel into a suite.
 func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.t.Helper()
 	m.packages(suite, validUntil, fakeKernel(version)...)
 }
 
-// packages puts packages into a suite with its own pool. validUntil is the expiry of its Release
-// file; zero: none.
+// packages puts packages into a suite. validUntil is the expiry of its Release file; zero: none.
 func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
 	m.t.Helper()
 	var index strings.Builder
@@ -91,7 +87,6 @@ func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
 	m.suite(suite, index.String(), validUntil)
 }
 
-// deb makes a package.
 func (m *mirror) deb(control string, files map[string]string) []byte {
 	m.t.Helper()
 	dir := m.t.TempDir()
@@ -134,8 +129,7 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
-// A fetch does not depend on one suite: a suite whose mirror is out of date, has moved on, or is
-// half copied only causes a note.
+// A suite whose mirror is out of date or incomplete is skipped, with a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	needsApt(t)
 	newest, other := lock.Suites[0], lock.Suites[1]
@@ -144,9 +138,9 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	index := "dists/" + newest + "/main/binary-amd64/Packages"
 	expired, torn := ": "+errExpired.Error()+" (Release file for file:", ": "+errTorn.Error()
 	for name, c := range map[string]struct {
-		spoil func(*mirror) // damages the mirror, whose two suites each have a kernel
-		from  string        // the suite from which the kernel comes; "" = an error
-		says  string        // the note or the error; "" = no note
+		spoil func(*mirror) // damages the mirror
+		from  string        // of the kernel; "" = an error
+		says  string        // note or error; "" = none
 	}{
 		"none":        {func(*mirror) {}, newest, ""},
 		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + expired},
@@ -168,12 +162,12 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 		}, other, "no keyring of the Debian archive that signs it"},
 	} {
 		if testing.Short() && name != "out of date" {
-			continue // apt takes seconds for each case
+			continue // apt takes seconds
 		}
 		t.Run(name, func(t *testing.T) {
 			testkit.LeavesNothing(t)
 			fakeQEMU(t, "11.1.2")
-			conf := filepath.Join(t.TempDir(), "apt.conf") // hides this machine's settings, such as Check-Valid-Until
+			conf := filepath.Join(t.TempDir(), "apt.conf") // hides this machine's settings
 			write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 			t.Setenv("APT_CONFIG", conf)
 			m := newMirror(t)
@@ -209,8 +203,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// Versions other than the tested ones are fetched and used. One line for QEMU and one for the kernel name the
-// version, both when the tree is fetched and when it comes from the cache.
+// Versions other than the tested ones are used, and named once.
 func TestNewerVersionsAreSaidOnce(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
@@ -222,7 +215,7 @@ func TestNewerVersionsAreSaidOnce(t *testing.T) {
 		"other releases":        {"1:99.1.0+ds-1", "99.1.2-1"},
 	} {
 		if testing.Short() && name == "other releases" {
-			continue // apt takes seconds for each case
+			continue // apt takes seconds
 		}
 		t.Run(name, func(t *testing.T) {
 			m := newMirror(t)
@@ -252,7 +245,7 @@ func (m *mirror) remove(path string) {
 	testkit.OK(m.t, os.RemoveAll(filepath.Join(m.dir, path)))
 }
 
-// replace changes a byte of each package of a pool.
+// replace changes a byte of a pool's packages.
 func (m *mirror) replace(path string) {
 	m.t.Helper()
 	files, _ := filepath.Glob(filepath.Join(m.dir, path, "*.deb"))
@@ -264,7 +257,7 @@ func (m *mirror) replace(path string) {
 	}
 }
 
-// script makes the command of a program in tools/ that uses the cache and fetches from the mirror.
+// script makes the command of a program in tools/ that fetches from the mirror.
 func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
 	needsApt(m.t)
 	conf := filepath.Join(m.t.TempDir(), "apt.conf")
@@ -275,8 +268,7 @@ func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// If two scripts fetch the same tree, the second one waits, and uses what the first one has fetched
-// (tools/debs.sh).
+// The second script that fetches a tree waits for the first (tools/debs.sh).
 func TestScriptsWaitForOneAnother(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("good", "6.12-1", time.Time{})
@@ -290,7 +282,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	testkit.OK(t, cmd.Start())
-	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching": it will request the lock next
+	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching"; next it requests the lock
 	for _, f := range []string{".complete", "boot/vmlinuz-1.2.3", "usr/lib/modules/1.2.3/x"} {
 		f = filepath.Join(tools, "kernel-good", f)
 		testkit.OK(t, os.MkdirAll(filepath.Dir(f), 0o755))
@@ -304,7 +296,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	}
 }
 
-// Fetches by scripts, for tests and builds, do not depend on one suite either (tools/debs.sh).
+// Scripts do not depend on one suite (tools/debs.sh).
 func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("expired", "7.2-1", time.Now().Add(-time.Hour))

@@ -16,24 +16,22 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// debianKeyrings are the paths of the keys in Debian's package debian-archive-keyring.
+// debianKeyrings are paths of the keyring of Debian's package debian-archive-keyring.
 var debianKeyrings = []string{
 	"/usr/share/keyrings/debian-archive-keyring.gpg",
 	"/usr/share/keyrings/debian-archive-keyring.pgp",
 	"/etc/apt/trusted.gpg.d/debian-archive-keyring.gpg",
 }
 
-// aptEtc is the directory of the machine's apt sources.
 const aptEtc = "/etc/apt"
 
-// archive is a mirror of Debian's packages, and the keyring that verifies it.
+// archive is a mirror of Debian's packages, and its keyring.
 type archive struct {
 	mirror  string
 	keyring string
 }
 
-// findArchive takes the mirror and keyring from the options and the environment, else from the
-// machine's apt sources.
+// findArchive takes mirror and keyring from options, environment, or the machine's apt sources.
 func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	a := archive{mirror: cmp.Or(o.Mirror, os.Getenv(EnvMirror)), keyring: cmp.Or(o.Keyring, os.Getenv(EnvKeyring))}
 	if a.mirror != "" && a.keyring != "" {
@@ -43,7 +41,7 @@ func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	switch {
 	case ctx.Err() != nil:
 		return a, ctx.Err()
-	case errors.Is(err, exec.ErrNotFound): // without apt there are no sources
+	case errors.Is(err, exec.ErrNotFound): // no apt
 		err = nil
 	}
 	a.mirror = cmp.Or(a.mirror, mirror)
@@ -63,7 +61,6 @@ func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	return a, a.check()
 }
 
-// check returns an error if the keyring cannot be read.
 func (a archive) check() error {
 	if readable(a.keyring) {
 		return nil
@@ -77,9 +74,8 @@ func (a archive) check() error {
 
 func readable(path string) bool { return unix.Access(path, unix.R_OK) == nil }
 
-// debianSource asks apt for the first of the machine's package sources that is Debian's main
-// archive. It returns the source's URI and the keyring that the source's entry names, or "" if there is none. It makes
-// apt ignore the fetched lists, which reduces apt's time from 800 ms to 20 ms.
+// debianSource returns the URI of the first of the machine's sources that is Debian's main archive, and its
+// keyring; "": none. Without the fetched lists apt needs 20 ms instead of 800.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
 		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null",
@@ -104,8 +100,8 @@ var (
 	signedPath = regexp.MustCompile(`(?i)\bsigned-by[ \t]*[=:][^\n\]/]*(/[^\s,\]]+)`)
 )
 
-// signedBy returns the first path of Signed-By in a URI's entry, from the text of a file of
-// sources.list(5), one-line or deb822. apt-get indextargets names the file, but not the keyring.
+// signedBy returns the first path of Signed-By in a URI's entry of a file of sources.list(5), one-line or
+// deb822; apt-get indextargets does not name it.
 func signedBy(text string, deb822 bool, uri string) string {
 	text = comments.ReplaceAllString(text, "")
 	entries := strings.Split(text, "\n")
@@ -125,8 +121,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI reports whether a URI names Debian's main archive, by the end of the URI's path, which is the same for
-// every mirror. Cloud images list mirrors in a file debian.list (apt-transport-mirror(1)).
+// isDebianURI reports whether a URI names Debian's main archive, by the end of its path. Cloud images list
+// mirrors in debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok {

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// aptSources makes an /etc/apt with these files of sources.
 func aptSources(t *testing.T, files map[string]string) (etc string) {
 	t.Helper()
 	etc = t.TempDir()
@@ -20,8 +19,7 @@ func aptSources(t *testing.T, files map[string]string) (etc string) {
 	return etc
 }
 
-// From apt's list of the machine's sources the first Debian entry is used: other entries, other
-// types of sources, comments and disabled entries are skipped.
+// The first Debian entry of the machine's sources is used.
 func TestDebianIsFoundAmongSources(t *testing.T) {
 	needsApt(t)
 	for name, c := range map[string]struct {

@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is the meaning of a Fact for a run.
+// State is what a Fact means for a run.
 type State string
 
 // States.
 const (
 	Good    State = "ok"
-	Worse   State = "worse"   // works with limitations, or is still unknown
-	Lacking State = "missing" // a run needs it
+	Worse   State = "worse"   // with limitations, or unknown
+	Lacking State = "missing" // needed
 )
 
 // Fact is something that a machine has or lacks.
 type Fact struct {
-	Name  string `json:"name"` // such as "qemu", "mirror", "kvm"
+	Name  string `json:"name"` // as "qemu", "mirror", "kvm"
 	OK    bool   `json:"ok"`   // State is Good
 	State State  `json:"state"`
-	Value string `json:"value"`         // the finding
-	Fix   string `json:"fix,omitempty"` // advice if State is not Good
+	Value string `json:"value"`
+	Fix   string `json:"fix,omitempty"` // advice; "": none
 }
 
-// NewFact makes a fact. It drops the advice if the state is Good.
+// NewFact makes a fact, without the advice if s is Good.
 func NewFact(name string, s State, value, fix string) Fact {
 	if s == Good {
 		fix = ""
@@ -39,23 +39,22 @@ func NewFact(name string, s State, value, fix string) Fact {
 	return Fact{Name: name, OK: s == Good, State: s, Value: value, Fix: fix}
 }
 
-// listBytes is the size of apt's lists of one suite and its base suite.
+// listBytes is the size of apt's lists of a suite and its base.
 const listBytes = 22 << 20
 
-// Survey is the result of Look: which of the files that a run needs a machine has, and which means it has to fetch
-// them.
+// Survey is the result of Look: what a run needs, and what a fetch needs.
 type Survey struct {
 	Cache         string // directory; "" = unknown
-	QEMU          Binary // like Kernel, the zero value if there is none; an unusable one of the user may be set
+	QEMU          Binary // zero: none; a user's may be unusable
 	Kernel        Kernel
 	Found         []Fact // "qemu", "kernel", "nic virtio", "nic gve"
 	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
-	Ready         bool   // a run needs no download
-	CanFetch      bool   // missing files can be downloaded, if the mirror can be reached
-	DownloadBytes int64  // size of the first run's download
-	DiskBytes     int64  // size of the downloaded files in the cache
+	Ready         bool   // no download is needed
+	CanFetch      bool   // missing files can be downloaded, if the mirror is reachable
+	DownloadBytes int64  // of the first run
+	DiskBytes     int64  // of the downloaded files
 
-	unusable bool // the user named an unusable file; a run fetches nothing to replace it
+	unusable bool // the user named an unusable file
 }
 
 // Look examines this machine. It writes no files, and uses no network.
@@ -93,7 +92,7 @@ func (s *Survey) means(name string, state State, value, fix string) {
 	s.Means = append(s.Means, NewFact(name, state, value, fix))
 }
 
-// lacking makes a fact from an error, with the error's advice if it has any.
+// lacking makes a fact from an error.
 func lacking(name string, err error) Fact {
 	var m *Missing
 	if errors.As(err, &m) {
@@ -136,7 +135,6 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	return true
 }
 
-// where describes the origin of a tree.
 func (t *tree) where() string {
 	where := "in the cache, from " + t.Suite
 	if t.For != nil {
@@ -149,7 +147,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
 		s.Found, s.unusable = append(s.Found, lacking("kernel", err)), true
-		if k.Version != "" { // only its modules are missing
+		if k.Version != "" { // only modules are missing
 			s.Kernel = k
 		}
 		return false
@@ -171,8 +169,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	return true
 }
 
-// packages reports whether packages can be fetched. If done is set, nothing needs to be fetched,
-// and missing tools are less severe.
+// packages reports whether packages can be fetched; done: none need to be.
 func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	worst := Lacking
 	if done {
@@ -202,8 +199,7 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space adds facts about the cache, and reports whether the download fits. err is the error of CacheDir or of reading
-// the cache; space then returns false.
+// space adds facts about the cache, and reports whether the download fits. err is an error of the cache.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))
@@ -238,15 +234,13 @@ func (s *Survey) space(err error) bool {
 	return true
 }
 
-// models are the NIC models, and the oldest QEMU for each. Package qemu checks what the models need
-// of the guest's kernel.
+// models are the NIC models, with the oldest QEMU for each.
 var models = []struct{ nic, oldest string }{
 	{"virtio", MinQEMU},
 	{"gve", MinVFIOUser},
 }
 
-// nics adds a fact about each NIC model to Found. If the QEMU found is too old for a model, the version of the QEMU
-// in the cache counts, because a run would use the cache's.
+// nics adds a fact about each NIC model. If the QEMU found is too old, the cache's counts.
 func (s *Survey) nics(have resolved) {
 	for _, p := range models {
 		version := s.QEMU.Version

@@ -26,7 +26,7 @@ func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
 	}
 }
 
-// If the user names something unusable, no replacement for it is fetched.
+// A user's unusable file is not replaced.
 func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
 	fakeQEMU(t, "11.1.2")
 	for name, o := range map[string]Options{"QEMU": {QEMU: "/nonexistent"}, "kernel": {Kernel: "/nonexistent"}} {

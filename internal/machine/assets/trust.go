@@ -14,25 +14,19 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// The cache is a directory of programs that run as the user who starts vnic: QEMU, compilers, and
-// files loaded into guests. apt verifies packages before vnic unpacks them, and nothing verifies them again: so only
-// this user and root may be able to write there. Each process checks once the cache, its
-// directories of kinds with their entries, and the whole of each tree that it uses: about 5 us per
-// file, and QEMU and a kernel have 2,600 files. tools/debs.sh has the same rule for the trees that it puts
-// into the cache.
+// The cache has programs that run as vnic's user, and nothing verifies them after apt. So only this user and
+// root may be able to write there. A process checks once the cache, the entries of its directories, and each
+// tree that it uses. tools/debs.sh has the same rule.
 //
-// Directories above the cache and access control lists are not checked: the directories' owners
-// decide about them.
+// Directories above the cache and access control lists are not checked.
 //
-// The check follows a link if its owner is this user or root. If a directory of this user is writable by
-// a group, vnic removes that permission and uses the directory: older scripts made such directories
-// under a umask of 002. Files that another user has put there belong to that user, and the check refuses them.
+// A link is followed if its owner is this user or root. The group's write permission on a directory of this
+// user is removed, and the directory is used: scripts made such directories under a umask of 002.
 
-// trustedPaths are the paths that this process has checked; a tree's path ends with a slash.
+// trustedPaths are the checked paths; a tree's ends with a slash.
 var trustedPaths sync.Map
 
-// check checks the cache, its directories of kinds with their entries, and resolved.json. A missing directory is no
-// error.
+// check checks the cache, its directories with their entries, and resolved.json. What is missing is no error.
 func (c cache) check() error {
 	if _, ok := trustedPaths.Load(c.dir); ok {
 		return nil
@@ -56,8 +50,7 @@ func (c cache) check() error {
 	return nil
 }
 
-// checkFiles checks files and directories by their paths below the cache, and each directory above
-// them.
+// checkFiles checks files by their paths below the cache, and the directories above them.
 func (c cache) checkFiles(names ...string) error {
 	err := checkPath(c.dir)
 	for _, name := range names {
@@ -77,14 +70,14 @@ func (c cache) checkFiles(names ...string) error {
 	return c.refuse(err)
 }
 
-// checkEntries checks the entries of a kind's directory. Entries of this user may be writable by a
-// group, because compilers make guest programs so under a umask of 002.
+// checkEntries checks the entries of a directory. This user's group may have write permission for them,
+// because compilers make programs so.
 func checkEntries(dir string) error {
-	entries, _ := os.ReadDir(dir) // an unreadable directory cannot be used
+	entries, _ := os.ReadDir(dir) // unreadable: unusable
 	for _, e := range entries {
 		var st unix.Stat_t
 		if unix.Lstat(filepath.Join(dir, e.Name()), &st) != nil {
-			continue // another process has removed it
+			continue // just removed
 		}
 		if err := (trusted.Rule{Forbidden: 0o002, Roots: true}).Check(filepath.Join(dir, e.Name()), &st); err != nil {
 			return err
@@ -93,15 +86,15 @@ func checkEntries(dir string) error {
 	return nil
 }
 
-// checkTree checks a tree by its path below the cache, with everything in it. For a link it checks
-// the owner, but not the target, which is in the tree or belongs to the system.
+// checkTree checks a tree by its path below the cache, with all in it. Links' targets are not checked: they
+// are in the tree or the system's.
 func (c cache) checkTree(dir string) error {
 	if err := c.checkFiles(dir); err != nil {
 		return err
 	}
 	root, err := filepath.EvalSymlinks(filepath.Join(c.dir, dir))
 	if err != nil {
-		return nil // the tree does not exist
+		return nil // no tree
 	}
 	if _, ok := trustedPaths.Load(root + "/"); ok {
 		return nil
@@ -113,7 +106,7 @@ func (c cache) checkTree(dir string) error {
 		case err != nil:
 			return err
 		case e.IsDir():
-			return checkPath(path) // before reading its entries
+			return checkPath(path) // before its entries
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
@@ -127,13 +120,12 @@ func (c cache) checkTree(dir string) error {
 	return c.refuse(err)
 }
 
-// CheckCached returns a *Missing if another user could have put files or directories into the
-// cache, or changed them there. Names are relative to the cache's directory. A missing name is no
-// error.
+// CheckCached returns a *Missing if another user could have changed files of the cache in dir, named by their
+// paths below it. A missing file is no error.
 func CheckCached(dir string, names ...string) error { return cache{dir}.checkFiles(names...) }
 
-// checkPath checks a file, a directory, or a link with its target. A missing file is no error. If a directory of this
-// user is writable by its group but not by others, checkPath first removes that permission.
+// checkPath checks a file, a directory, or a link with its target. A missing file is no error. It removes the
+// group's write permission on a directory of this user, if others have none.
 func checkPath(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -146,7 +138,7 @@ func checkPath(path string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
-		return nil // a run cannot use the file either
+		return nil // a run cannot use it either
 	}
 	if err != nil {
 		return &fs.PathError{Op: "lstat", Path: path, Err: err}
@@ -167,7 +159,6 @@ func checkPath(path string) error {
 	return d.Close()
 }
 
-// refuse adds advice to an error of the check.
 func (c cache) refuse(err error) error {
 	if !errors.Is(err, trusted.Err) {
 		return err

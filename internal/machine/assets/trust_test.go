@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// marked makes a fakeCache whose QEMU creates a file when it is started, and returns that file's
-// path and the path of QEMU's tree below the cache.
+// marked makes a fakeCache whose QEMU creates the file started, and returns the path of QEMU's tree below the
+// cache.
 func marked(t *testing.T) (o Options, tree, started string) {
 	t.Helper()
 	o, started = fakeCache(t), filepath.Join(t.TempDir(), "started")
@@ -27,15 +27,13 @@ func marked(t *testing.T) (o Options, tree, started string) {
 	return o, tree, started
 }
 
-// Files of a marked cache: one of its tree that no part of vnic names, and one of a kind without
-// trees.
+// Files of a marked cache.
 const (
 	compiler   = "usr/libexec/gcc/x86_64-linux-gnu/14/cc1"
 	guestImage = "images/0.cpio"
 )
 
-// refuses checks that nothing of a cache is used or started, and that the error says what is wrong,
-// why, and what to do.
+// refuses checks that nothing of a cache is used or started, and what the error says.
 func refuses(t *testing.T, o Options, name, why, started string) {
 	t.Helper()
 	says := func(err error) {
@@ -62,7 +60,7 @@ func refuses(t *testing.T, o Options, name, why, started string) {
 	}
 }
 
-// places are the paths of a marked cache that another user could control.
+// places are paths of a marked cache.
 func places(tree string) []string {
 	return []string{"", "resolved.json", "qemu", "tmp", tree, filepath.Join(tree, "usr"), filepath.Join(tree, Libraries),
 		filepath.Join(tree, Loader), filepath.Join(tree, "usr/bin/qemu-system-x86_64"),
@@ -81,7 +79,7 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	for _, name := range append(places(tree), filepath.Join(tree, Libraries, "libgcc_s.so.1"), "link") {
 		o, _, started := marked(t)
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
-		if name == "link" { // a link of another user, to our QEMU
+		if name == "link" { // to our QEMU
 			name = "qemu"
 			file := filepath.Join(o.CacheDir, name)
 			testkit.OK(t, os.Rename(file, file+"-mine"))
@@ -115,7 +113,7 @@ func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, trusted.Err)
 }
 
-// A bundle's tree is checked when the bundle is requested; Fetch does not check it.
+// A bundle's tree is checked by FetchBundle, not by Fetch.
 func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	o := fakeCache(t)
 	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
@@ -135,8 +133,7 @@ func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	testkit.OK(t, tree.Close())
 }
 
-// Under a umask of 002 a directory made by a script is writable by the user's group. vnic removes
-// only that permission.
+// The group's write permission is removed.
 func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	o, tree, _ := marked(t)
 	places := []string{"", "qemu", tree, filepath.Join(tree, filepath.Dir(compiler))}
@@ -152,8 +149,7 @@ func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	}
 }
 
-// Files that others put into a directory before its permission was removed are refused, then and
-// later.
+// Files that others put there before are refused.
 func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -171,8 +167,7 @@ func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	}
 }
 
-// Files that packages make writable by a group or all users are not so in a tree made of the
-// packages.
+// Packages' write permissions for group and others are removed.
 func TestUnpackedTreesAreTheirOwners(t *testing.T) {
 	c := cache{t.TempDir()}
 	dir, file := filepath.Join(c.dir, "qemu/x/var/local"), filepath.Join(c.dir, "qemu/x/usr/games/score")
@@ -186,8 +181,7 @@ func TestUnpackedTreesAreTheirOwners(t *testing.T) {
 	testkit.OK(t, c.checkTree("qemu/x"))
 }
 
-// A link of this user is followed: to a cache on a larger disk, or to a QEMU that several caches
-// share.
+// Links of this user are followed.
 func TestLinksOfOursAreFollowed(t *testing.T) {
 	o, _, _ := marked(t)
 	testkit.OK(t, os.Rename(filepath.Join(o.CacheDir, "qemu"), filepath.Join(o.CacheDir, "other")))
@@ -202,15 +196,14 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 		t.Error(r.QEMU.Args[0])
 	}
 	o, _, started := marked(t)
-	file := filepath.Join(o.CacheDir, "qemu") // a link's target is checked too
+	file := filepath.Join(o.CacheDir, "qemu") // the target is checked, too
 	testkit.OK(t, os.Rename(file, file+"-open"))
 	testkit.OK(t, os.Chmod(file+"-open", 0o777))
 	testkit.OK(t, os.Symlink("qemu-open", file))
 	refuses(t, o, "qemu-open", "open to others", started)
 }
 
-// The scripts' trees follow vnic's rule: nothing in them belongs to another user or is writable by
-// others, and a group's write permission on a directory is removed.
+// Scripts' trees follow the same rule.
 func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 	run := func(place string, mode fs.FileMode, owner int) (string, error) {
 		dir := t.TempDir()

@@ -17,12 +17,11 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// useless are the parts of packages that vnic does not need.
 var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
 	"usr/share/bug", "usr/share/info"}
 
-// unpack unpacks the packages in dir, which apt has downloaded and verified, into root, removes each package
-// afterwards, and calls done with the number of package bytes so far. At the end it removes the useless files.
+// unpack unpacks packages in dir into root, without the useless parts, removes each package, and calls done
+// with the number of package bytes so far.
 func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
 	var sum int64
 	for _, p := range list {
@@ -44,9 +43,8 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle prepares an unpacked tree for the cache: it removes setuid, setgid and sticky bits and the write permissions
-// of group and others, gives the owner all permissions for directories, and syncs the tree to disk. It returns the
-// tree's size.
+// settle prepares an unpacked tree for the cache: it removes setuid, setgid and sticky bits and write
+// permissions of group and others, and syncs. It returns the tree's size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -57,11 +55,11 @@ func settle(root string) (size int64, err error) {
 			return err
 		}
 		size += st.Size()
-		mode := st.Mode().Perm() &^ 0o022 // see checkTree
+		mode := st.Mode().Perm() &^ 0o022 // checkTree
 		if st.IsDir() {
 			mode |= 0o700
 		}
-		if st.Mode()&^fs.ModeType != mode { // other bits are set: setuid, setgid, sticky
+		if st.Mode()&^fs.ModeType != mode { // setuid, setgid, sticky
 			return os.Chmod(path, mode)
 		}
 		return nil
@@ -76,7 +74,6 @@ func settle(root string) (size int64, err error) {
 	return size, errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// treeKey returns the name for a set of packages.
 func treeKey(version string, list []Package) string {
 	lines := make([]string, len(list))
 	for i, p := range list {
@@ -87,14 +84,12 @@ func treeKey(version string, list []Package) string {
 	return strings.NewReplacer(":", "_", "/", "_").Replace(version) + "-" + hex.EncodeToString(sum[:6])
 }
 
-// Libraries is the directory of the libraries in a tree of packages, and Loader the path of glibc's
-// loader there. With these two the tree's programs run on a machine with any libc.
+// Libraries is the directory of libraries in a tree of packages, Loader the path of its glibc's loader.
 const (
 	Libraries = "usr/lib/x86_64-linux-gnu"
 	Loader    = Libraries + "/ld-linux-x86-64.so.2"
 )
 
-// binaryOf returns the QEMU in an unpacked tree.
 func binaryOf(root string) (Binary, error) {
 	b := Binary{Source: SourceCache}
 	for _, need := range []string{Loader, "usr/bin/qemu-system-x86_64", "usr/share/qemu", "usr/share/seabios"} {
@@ -117,7 +112,6 @@ func binaryOf(root string) (Binary, error) {
 	return b, nil
 }
 
-// kernelOf returns the kernel in an unpacked tree.
 func kernelOf(root string) (Kernel, error) {
 	k := Kernel{Source: SourceCache}
 	k.Image = single(root, "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz", "boot/vmlinuz-*")

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// The oldest supported QEMU: MinQEMU for vhost-user, because older ones crash when the guest probes
-// the device; MinVFIOUser for vfio-user-pci, which older ones lack. The fetched QEMU supports both.
+// MinQEMU is the oldest QEMU for vhost-user: older ones crash when the guest probes the device. MinVFIOUser
+// is the first with vfio-user-pci.
 const (
 	MinQEMU     = "10.0"
 	MinVFIOUser = "10.1"
@@ -21,37 +21,36 @@ const (
 //go:embed versions.lock
 var versionsLock string
 
-// tested is versions.lock: the versions that the project was tested with.
+// tested is versions.lock: the tested versions.
 type tested struct {
-	About  []string           `json:"about"`  // comment for readers of the file
-	Suites []string           `json:"suites"` // suites to search, best first
+	About  []string           `json:"about"`  // a comment
+	Suites []string           `json:"suites"` // best first
 	Roles  map[string]members `json:"roles"`
 }
 
-// members are the packages of a role.
 type members struct {
-	Download int64     `json:"download"` // total bytes, including packages that are not listed
+	Download int64     `json:"download"` // bytes
 	Disk     int64     `json:"disk"`
 	Packages []Package `json:"packages"` // the first one's version is the role's
 }
 
-// The roles of packages, as in versions.lock.
+// Roles of packages.
 const (
 	roleQEMU   = "qemu"
 	roleKernel = "kernel"
 )
 
-// lock is the parsed versions.lock; a test checks that it parses.
+// lock is versions.lock.
 var lock = func() *tested {
 	t := &tested{}
 	_ = json.Unmarshal([]byte(versionsLock), t)
 	return t
 }()
 
-// Suites returns the suites from which QEMU and kernels are fetched, best first.
+// Suites returns the suites of QEMU and kernels, best first.
 func Suites() []string { return slices.Clone(lock.Suites) }
 
-// version returns the tested version of a role, which is its first package's.
+// version returns the tested version of a role.
 func (t *tested) version(role string) string {
 	for _, p := range t.Roles[role].Packages {
 		return p.Version
@@ -59,9 +58,8 @@ func (t *tested) version(role string) string {
 	return ""
 }
 
-// untested compares resolved packages with the lock, and describes the difference; "" = as tested.
-// A package of the tested version with a different hash is an error, because an archive never
-// builds a version twice.
+// untested describes how packages differ from the lock; "" = as tested. A tested version with another hash is
+// an error, because an archive does not build a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
@@ -90,8 +88,7 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 
 var digits = regexp.MustCompile(`^(?:[^:]*:)?(\d+)(?:\.(\d+))?(?:\.(\d+))?`)
 
-// numbers returns major, minor and patch of the upstream part of a Debian version: 11, 1 and 2 of
-// "1:11.1.2+ds-3"; missing parts are 0.
+// numbers returns major, minor and patch of a version's upstream part: 11, 1 and 2 of "1:11.1.2+ds-3".
 func numbers(v string) (n [3]int) {
 	for i, text := range digits.FindStringSubmatch(v) {
 		if i > 0 {
@@ -101,7 +98,7 @@ func numbers(v string) (n [3]int) {
 	return n
 }
 
-// upstream returns the numbers of a version as text: "11.1.2".
+// upstream returns a version's numbers: "11.1.2".
 func upstream(v string) string {
 	n := numbers(v)
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
@@ -112,8 +109,8 @@ func older(version, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-// distance orders versions by their distance from the tested one: major first, then minor, then
-// patch; of two equally distant versions the newer one is nearer.
+// distance returns v's distance from want, for slices.Compare: by major, minor, then patch; a newer version
+// is nearer.
 func distance(v, want string) (d [4]int) {
 	a, b := numbers(v), numbers(want)
 	for i := range a {

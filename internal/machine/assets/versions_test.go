@@ -15,10 +15,9 @@ import (
 var update = flag.Bool("update", false,
 	"write versions.lock from what the cache holds, after every test has passed with it")
 
-// lockNames are the packages of the closure that are QEMU itself; libraries may differ.
+// lockNames are the packages of QEMU itself.
 var lockNames = []string{"qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"}
 
-// format returns the content of versions.lock.
 func (t *tested) format(tb testing.TB) string {
 	tb.Helper()
 	b := testkit.Must(json.MarshalIndent(t, "", "\t"))(tb)
@@ -104,7 +103,7 @@ func TestUntestedIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string
 		list    []Package
-		want    string // in the line; "" = as tested
+		want    string // "" = as tested
 		err     bool
 	}{
 		"as tested": {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},

@@ -19,23 +19,20 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// A bzImage decompresses itself at boot, which takes 1.4 s of 3.8 s under TCG (kernel 7.2, until
-// init starts). QEMU can also boot the ELF file inside it (PVH, docs/misc/pvh.pandoc of Xen;
-// hw/i386/x86-common.c, load_elfboot). So vnic unpacks the kernel once, when it fetches it, or on
-// first use if an older vnic fetched it.
+// A bzImage decompresses itself at boot, in 1.4 s of 3.8 s under TCG (kernel 7.2). QEMU can also boot the ELF
+// file inside it (PVH, docs/misc/pvh.pandoc of Xen; hw/i386/x86-common.c, load_elfboot).
 
-// maxKernel bounds the size of an unpacked kernel; Debian's have 62 MB.
+// maxKernel bounds an unpacked kernel.
 const maxKernel = 256 << 20
 
-// xenPhys32Entry is the type of the ELF note with the PVH entry point (XEN_ELFNOTE_PHYS32_ENTRY).
+// xenPhys32Entry is the type of the note with the PVH entry point (XEN_ELFNOTE_PHYS32_ENTRY).
 const xenPhys32Entry = 18
 
-// vmlinuxName is the name of the unpacked kernel in a tree of the cache.
+// vmlinuxName is the unpacked kernel in a tree.
 const vmlinuxName = "vmlinux"
 
-// unpackKernel unpacks the kernel of a tree into an ELF file, unless that exists. If the kernel has no ELF file, an
-// unknown compression or no PVH entry point, the file becomes empty: QEMU then boots the bzImage, and vnic does not try
-// to unpack it again.
+// unpackKernel unpacks a tree's kernel into an ELF file, unless that exists. The file is empty for a kernel
+// that cannot be unpacked or lacks PVH.
 func unpackKernel(root string) error {
 	if _, err := os.Stat(filepath.Join(root, vmlinuxName)); err == nil {
 		return nil
@@ -56,14 +53,14 @@ func unpackKernel(root string) error {
 		if err == nil {
 			err = bootsByPVH(f)
 		}
-		if err == nil || errors.As(err, new(*fs.PathError)) { // an error of the file system, not of the kernel
+		if err == nil || errors.As(err, new(*fs.PathError)) { // of the file system
 			return err
 		}
 		return f.Truncate(0)
 	})
 }
 
-// Unpacked returns the kernel's unpacked image, at most 256 MB.
+// Unpacked returns the kernel's unpacked image, at most maxKernel bytes.
 func (k *Kernel) Unpacked() ([]byte, error) {
 	if k.ELF != "" {
 		return os.ReadFile(k.ELF)
@@ -79,9 +76,8 @@ func (k *Kernel) Unpacked() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// vmlinux writes the ELF file of a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset
-// and payload_length, counted from the start of the protected-mode code; all compressions except
-// gzip are followed by the unpacked size).
+// vmlinux writes the ELF file of a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and
+// payload_length count from the protected-mode code; the unpacked size follows all compressions but gzip).
 func vmlinux(w io.Writer, image []byte) error {
 	const head = 0x250
 	if len(image) < head || string(image[0x202:0x206]) != "HdrS" || binary.LittleEndian.Uint16(image[0x206:]) < 0x208 {
@@ -107,8 +103,8 @@ func vmlinux(w io.Writer, image []byte) error {
 	return nil
 }
 
-// decompressor supports the compressions of Debian's kernels, zstd, and xz in older ones, and gzip,
-// Linux's default. A gzip file's own last word is the unpacked size.
+// decompressor supports zstd, xz and gzip. The unpacked size at the end is part of gzip's format, and follows
+// the others.
 func decompressor(packed []byte) (io.Reader, error) {
 	switch r := bytes.NewReader(packed[:len(packed)-4]); {
 	case bytes.HasPrefix(packed, []byte{0x1f, 0x8b}):
@@ -121,7 +117,7 @@ func decompressor(packed []byte) (io.Reader, error) {
 	return nil, fmt.Errorf("a kernel packed in an unknown way: %x", packed[:4])
 }
 
-// bootsByPVH returns an error if the kernel has no note with a PVH entry point.
+// bootsByPVH returns an error without a PVH entry point.
 func bootsByPVH(kernel io.ReaderAt) error {
 	f, err := elf.NewFile(kernel)
 	if err != nil {
@@ -135,7 +131,7 @@ func bootsByPVH(kernel io.ReaderAt) error {
 		if err != nil {
 			return err
 		}
-		for len(b) >= 12 { // namesz, descsz, type; then name and descriptor, each padded to 4 bytes
+		for len(b) >= 12 { // namesz, descsz, type, name and descriptor, padded to 4 bytes
 			name, desc := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 			next := 12 + (uint64(name)+3)&^3 + (uint64(desc)+3)&^3
 			if next > uint64(len(b)) {

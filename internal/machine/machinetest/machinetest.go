@@ -1,6 +1,5 @@
-// Package machinetest boots guests for tests. It fetches missing files, and fails a test whose
-// guest cannot boot. Tests that boot guests run in `make test-all` (testkit.Boots), except the guests of
-// test/internal/guests.
+// Package machinetest boots guests for tests. It fetches missing files, and fails a test whose guest cannot
+// boot.
 package machinetest
 
 import (
@@ -25,9 +24,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Images fetches QEMU and a kernel for guests with NICs of these models, and builds the initramfs
-// with the modules, programs and files of o; without modules in o, with the modules of the models. It
-// releases everything when the test ends.
+// Images fetches QEMU and a kernel for NICs of these models, and builds the initramfs of o, with the models'
+// modules if o has none. It releases them when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()
 	boots(t)
@@ -50,10 +48,10 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machine.Image
 	return im
 }
 
-// InMakeTest is set by test/internal/guests, whose guests `make test` boots.
+// InMakeTest allows guests in `make test`.
 var InMakeTest bool
 
-// boots skips a test unless guests may be booted now: `make test` has no time for most.
+// boots skips a test unless guests may be booted.
 func boots(t *testing.T) {
 	t.Helper()
 	if !InMakeTest || testing.Short() {
@@ -71,7 +69,7 @@ func Program(t *testing.T, pkg string) string {
 	return path
 }
 
-// Lab opens a lab that logs to the test and closes at its end.
+// Lab opens a lab that closes when the test ends; log nil: the test's.
 func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	t.Helper()
 	if log == nil {
@@ -82,13 +80,13 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	return l
 }
 
-// Boot boots a guest, which ends with the test. If the test fails, the guest's console is logged.
+// Boot boots a guest, which ends with the test; its console is logged if the test fails.
 func Boot(t *testing.T, im *machine.Images, hw *lab.Machine, c machine.Config) *machine.Guest {
 	t.Helper()
 	return BootAll(t, im, Guest{hw, c})[0]
 }
 
-// Guest are the arguments of Boot.
+// Guest has the arguments of Boot.
 type Guest struct {
 	Machine *lab.Machine
 	Config  machine.Config
@@ -96,8 +94,7 @@ type Guest struct {
 
 var booted atomic.Int32
 
-// Booted returns the number of guests that tests of this process have booted, or tried to boot, by
-// this package or counted by Count.
+// Booted returns how many guests this process has tried to boot, plus the numbers given to Count.
 func Booted() int { return int(booted.Load()) }
 
 // Count counts guests that a program boots for a test.
@@ -113,7 +110,7 @@ func BootAll(t *testing.T, im *machine.Images, list ...Guest) []*machine.Guest {
 		if g.Config.Name == "" {
 			g.Config.Name = t.Name()
 		}
-		done.Go(func() { // t's context ends before its Cleanup
+		done.Go(func() { // t's context ends before Cleanup
 			guests[i], errs[i] = im.Boot(context.WithoutCancel(t.Context()), g.Machine, g.Config)
 		})
 	}

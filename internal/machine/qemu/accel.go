@@ -17,12 +17,12 @@ type Accel string
 
 // Accelerators.
 const (
-	AccelAuto Accel = "" // KVM if a probe boot shows that it works, else TCG
+	AccelAuto Accel = "" // KVM if it works in a probe, else TCG
 	AccelKVM  Accel = "kvm"
 	AccelTCG  Accel = "tcg"
 )
 
-// EnvAccel is the environment variable with the default of --accel.
+// EnvAccel is the environment variable for the default of --accel.
 const EnvAccel = "VNIC_ACCEL"
 
 // ParseAccel parses auto, kvm or tcg.
@@ -36,21 +36,19 @@ func ParseAccel(s string) (Accel, error) {
 	return "", fmt.Errorf("%s: auto, kvm or tcg", s)
 }
 
-// ErrNoKVM is the error if AccelKVM is wanted and KVM cannot be tried. It comes inside an *assets.Missing.
+// ErrNoKVM: KVM is requested, and cannot be tried. It is inside an *assets.Missing.
 var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {
-	sync.Mutex // held while probing: one probe at a time
+	sync.Mutex // one probe at a time
 	found      probes
 }{}
 
-// ChooseAccel decides how guests run. AccelAuto chooses KVM only if it works in a probe, because
-// /dev/kvm may exist and then fail in the guest's first instructions. The probe boots a small
-// guest; its result is kept for this QEMU and kernel until this machine reboots, or for lateHolds if the
-// machine may have been busy; a failure may answer for other kernels too (probes.find). AccelKVM is not
-// probed; if /dev/kvm cannot be opened, it is an error. why is one line for the user.
+// ChooseAccel decides how guests run; why is a line for the user. AccelAuto chooses KVM if a small guest
+// boots with it, because /dev/kvm may exist and then fail in the guest. The result is kept in the cache.
+// AccelKVM is not probed; it is an error if /dev/kvm cannot be opened.
 //
-// If KVM works in the probe, the time limits adapt to the boot time of the probe's guest (limits.Booted).
+// After a successful probe, limits follow its time to boot (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
 	missing := kvmMissing()
 	switch {
@@ -86,16 +84,16 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Acc
 	return AccelTCG, "TCG (slower): KVM does not work here: " + found.Why, nil
 }
 
-// kvmDevice is Linux's device of KVM; tests name another file by envKVMDevice.
+// kvmDevice is KVM's device, or the file that envKVMDevice names.
 const (
 	kvmDevice    = "/dev/kvm"
 	envKVMDevice = "VNIC_TEST_KVM"
 )
 
-// MayUseKVM reports whether /dev/kvm can be opened, so that AccelAuto may choose KVM.
+// MayUseKVM reports whether /dev/kvm can be opened.
 func MayUseKVM() bool { return kvmMissing() == "" }
 
-// kvmMissing returns why KVM cannot even be tried; "" = it can.
+// kvmMissing returns why KVM cannot be tried; "" = it can.
 func kvmMissing() string {
 	path := cmp.Or(os.Getenv(envKVMDevice), kvmDevice)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -109,7 +107,7 @@ func kvmMissing() string {
 	}
 	st, err := f.Stat()
 	_ = f.Close()
-	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // as in some containers
+	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // in some containers
 		return "/dev/kvm is not a device"
 	}
 	return ""

@@ -26,8 +26,6 @@ func TestAccelIsChosenByTrying(t *testing.T) {
 	}
 }
 
-// ChooseAccel does not probe KVM if --accel names kvm or tcg.
-//
 // Invariant: qemu: --accel kvm without KVM is one error that says why, and --accel tcg never looks
 // for KVM.
 func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
@@ -72,7 +70,7 @@ func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
 	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
 }
 
-// If KVM stops a guest after a successful probe, the record of this, once kept, replaces the probe's success.
+// A failure of KVM replaces the kept success of a probe.
 func TestWhatKVMStopsIsRemembered(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

@@ -17,22 +17,18 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// kernelArgs are the kernel arguments for every guest: few messages on the slow serial line, no
-// self-test of ciphers (a fifth of the boot time under TCG), and a reset instead of a frozen guest
-// after a kernel error: with -no-reboot a reset ends QEMU.
+// kernelArgs are for every guest: few messages on the slow serial line, no self-test of ciphers, and a reset
+// after a kernel error, which ends QEMU (-no-reboot).
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// tscUnstable stops a kernel from using the TSC as its clock. Two errors were seen on busy machines
-// with two emulated CPUs: the kernel's clock ran ten times too fast (so tsc=nowatchdog, which
-// trusts the TSC, does not help), and the kernel hung at boot (1 of 48 boots of two guests; 3 of 17
-// before the cause was known). In Linux 7.2 and 7.3 two CPUs compare their TSCs. Each waits for the
-// other with interrupts off, up to a time limit, which it measures by the current clock
-// (kernel/time/clocksource.c, watchdog_wait_seq). Early in the boot that clock is jiffies, which do
-// not advance meanwhile, so the limit is never reached if the other CPU is in stop_machine.
+// tscUnstable stops a kernel from using the TSC as its clock. With two emulated CPUs on busy machines the
+// kernel's clock ran ten times too fast, and the kernel hung at boot: two CPUs compare their TSCs with
+// interrupts off, up to a limit of the current clock (kernel/time/clocksource.c, watchdog_wait_seq), which
+// early is jiffies and does not advance.
 const tscUnstable = "tsc=unstable"
 
-// ClockArgs returns the kernel arguments that keep the clock right with this number of CPUs; "" if
-// the kernel needs none. It treats AccelAuto as emulation.
+// ClockArgs returns the kernel arguments that keep the clock right with so many CPUs; AccelAuto counts as
+// emulation.
 func ClockArgs(cpus int, accel Accel) string {
 	if cpus > 1 && accel != AccelKVM {
 		return tscUnstable
@@ -40,8 +36,7 @@ func ClockArgs(cpus int, accel Accel) string {
 	return ""
 }
 
-// ForMachine adapts a command line of KernelArgs to a machine whose CPUs and accelerator are known:
-// it adds the words of ClockArgs if they are needed, and removes them otherwise.
+// ForMachine adds the words of ClockArgs to a kernel's command line, or removes them.
 func ForMachine(line string, cpus int, accel Accel) string {
 	words := strings.Split(line, " ")
 	i := slices.Index(words, tscUnstable)
@@ -54,7 +49,6 @@ func ForMachine(line string, cpus int, accel Accel) string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// kernelArgs returns the kernel command line for a QEMU that this process starts.
 func (c *Config) kernelArgs(accel Accel) string {
 	more := strings.TrimSpace(ClockArgs(c.CPUs, accel) + " " + c.Append)
 	if c.IOMMU {
@@ -63,24 +57,20 @@ func (c *Config) kernelArgs(accel Accel) string {
 	return kernelWords(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
 }
 
-// iommu is QEMU's IOMMU device, which must come before the devices that use it. With caching mode
-// the guest announces each mapping that it makes; otherwise QEMU refuses a VFIO device
-// (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed). Interrupts are not remapped: with KVM
-// this would need another interrupt controller (kernel-irqchip=split).
+// iommu is QEMU's IOMMU, before the devices that use it. Without caching mode QEMU refuses VFIO devices
+// (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed). With KVM, interrupt remapping would need
+// kernel-irqchip=split.
 const iommu = "intel-iommu,caching-mode=on,intremap=off"
 
-// iommuKernelArgs make Linux translate by the IOMMU, whatever its build defaults are
-// (Documentation/admin-guide/kernel-parameters.txt).
+// iommuKernelArgs make Linux translate (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs returns the kernel command line for a QEMU that the user starts, whose CPUs and
-// accelerator are unknown. more is appended.
+// KernelArgs returns the kernel command line for a QEMU that the user starts, with more at its end.
 func KernelArgs(node bool, more string) string {
 	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
 }
 
-// kernelWords returns the arguments for every guest, followed by more. KASLR could put the kernel
-// into the memory of a GPU's node.
+// kernelWords returns every guest's arguments and more. KASLR could put the kernel into a GPU's node.
 func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -89,10 +79,10 @@ func kernelWords(node bool, more string) string {
 	return strings.TrimSpace(args + " " + more)
 }
 
-// files are the files that QEMU inherits, as descriptors from 3 on (exec.Cmd.ExtraFiles).
+// files are inherited by QEMU from descriptor 3 on (exec.Cmd.ExtraFiles).
 type files struct {
 	list    []*os.File
-	foreign bool // another program starts QEMU, which opens the files through /proc
+	foreign bool // another program starts QEMU, which opens them through /proc
 }
 
 func (f *files) add(x *os.File) int {
@@ -100,7 +90,6 @@ func (f *files) add(x *os.File) int {
 	return 2 + len(f.list)
 }
 
-// path returns the name by which QEMU opens a file.
 func (f *files) path(x *os.File) string {
 	if f.foreign {
 		return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), x.Fd())
@@ -108,7 +97,6 @@ func (f *files) path(x *os.File) string {
 	return fdPath(f.add(x))
 }
 
-// ram returns the -object argument for a part of the RAM.
 func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	if f.foreign {
 		return fmt.Sprintf("memory-backend-memfd,id=%s,size=%d,share=on", id, size)
@@ -116,21 +104,21 @@ func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	return MemoryFile(id, size, f.path(ram[i]))
 }
 
-// inherited are the files that one machine's QEMU inherits.
+// inherited are the files that QEMU inherits, and its sandbox.
 type inherited struct {
 	ram      []*os.File // of Machine.RAM
 	initrd   *os.File
 	channels []channel
-	sandbox  bool // this QEMU supports -sandbox
+	sandbox  bool // QEMU has -sandbox
 }
 
-// channel is QEMU's end of a socket to this process, a character device in QEMU.
+// channel is QEMU's end of a socket to this process.
 type channel struct {
 	name string
 	file *os.File
 }
 
-// The channels of a machine.
+// Channels of a machine.
 const (
 	consoleChannel = "console"
 	resultsChannel = "results"
@@ -138,7 +126,7 @@ const (
 	portChannel    = "port" // for Config.ResultsPort
 )
 
-// behind are the arguments for the device behind each channel.
+// behind are each channel's device arguments.
 var behind = map[string][]string{
 	consoleChannel: {"-serial", "chardev:console"},
 	resultsChannel: {"-serial", "chardev:results"},
@@ -147,15 +135,14 @@ var behind = map[string][]string{
 		"-device", "virtserialport,chardev=port,name=" + agent.PortName},
 }
 
-// comma escapes the commas of a value in QEMU's option lists.
+// comma escapes commas for QEMU's option lists.
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus returns the -smp argument. With one virtual CPU and no slot for a second, TCG translates the
-// guest's locked instructions to plain loads and stores without a barrier. For a device in another
-// process, a driver's store of avail.idx and its load of avail_event may then be reordered, and a
-// kick is lost for ever (measured: 36 stalls in 10 runs, none with a slot for a second CPU).
+// cpus returns the -smp argument. With one CPU and no slot for a second, TCG translates locked instructions
+// to plain loads and stores without a barrier: for a device in another process, a store of avail.idx and a
+// load of avail_event may be reordered, and a kick is lost.
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -165,8 +152,7 @@ func cpus(n int, accel Accel) string {
 
 func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
-// arguments returns QEMU's arguments, and the files that they name. c has been checked and
-// completed; accel is not AccelAuto.
+// arguments returns QEMU's arguments, and the files that it inherits. c is complete; accel is not AccelAuto.
 func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	var f files
 	args := []string{
@@ -192,8 +178,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// devices returns the arguments for the IOMMU, the tree, GPUs, NICs and disks, except for the memory of GPUs
-// that are nodes. Disks come last, so that they do not change the PCI addresses of the others.
+// devices returns the arguments for IOMMU, tree, GPUs, NICs and disks. Disks come last, so the others' PCI
+// addresses do not depend on them.
 func (c *Config) devices(f *files) []string {
 	var args []string
 	if c.IOMMU {
@@ -205,7 +191,7 @@ func (c *Config) devices(f *files) []string {
 		switch {
 		case !g.Node:
 			args = append(args, BARArgs(id, g.Size, f.path(g.File), c.on(g.Place))...)
-		case c.Tree != nil: // a PCI place for the node's GPU: a BAR with as much of its memory as a BAR can have
+		case c.Tree != nil: // a place for the node's GPU
 			bar := uint64(1) << (bits.Len64(g.Size) - 1)
 			args = append(args, BARArgs("place-"+id, bar, f.path(g.File), c.on(g.Place))...)
 		}
@@ -216,18 +202,15 @@ func (c *Config) devices(f *files) []string {
 	return append(args, c.disks(f)...)
 }
 
-// emulatedCPU returns the -cpu argument for TCG.
 func (c *Config) emulatedCPU() string {
 	if c.ForwardsP2P {
-		return "max,family=23" // Zen's family
+		return "max,family=23" // Zen's
 	}
 	return "max"
 }
 
-// MachineArgs returns the arguments for the machine, except for kernel and initramfs, for a QEMU
-// that another program starts. It uses CPUs, RAMSize, Tree, ForwardsP2P, IOMMU, GPUs, Disks, and Netdevs
-// with a Path. QEMU opens the GPUs' memory and the disks' files through this process's descriptors, which
-// a process of the same user may do, and allocates the RAM itself.
+// MachineArgs returns the arguments for the machine, without kernel and initramfs, for a QEMU that another
+// program starts. QEMU opens files through this process's descriptors, and allocates the RAM itself.
 func (c *Config) MachineArgs() ([]string, error) {
 	if err := errors.Join(c.checkTree(), c.checkDisks()); err != nil {
 		return nil, err
@@ -240,12 +223,11 @@ func (c *Config) MachineArgs() ([]string, error) {
 	return append(args, c.devices(f)...), nil
 }
 
-// Args returns the arguments for a network device with a Path, for a QEMU that another program
-// starts; all its names contain id.
+// Args returns the arguments for a device with a Path, for a QEMU that another program starts; its names
+// contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args returns the device's arguments. f may be nil if the device has a Path. on is the option for the device's place
-// on PCI, from Config.on.
+// args returns the device's arguments. f may be nil with a Path. on is a result of Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}
@@ -264,8 +246,7 @@ func (n *Netdev) args(id string, f *files, on string) []string {
 		"-device", netDevice(id, queues, n, on)}
 }
 
-// memory returns the arguments for the machine type and its memory: one piece, or NUMA nodes if there is a
-// Tree or a GPU is a node.
+// memory returns the arguments for machine type and memory: NUMA nodes if there is a Tree or a GPU's node.
 func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	machine := "q35,usb=off,sata=off,smm=off,vmport=off"
 	if f.foreign {
@@ -278,7 +259,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 		last++
 	}
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
-	var sockets []string // sockets[n] is the name of node n's socket
+	var sockets []string // by node
 	if c.Tree == nil {
 		args = []string{"-object", f.ram("ram", c.RAMSize, ram, 0)}
 	} else {
@@ -306,34 +287,28 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	return append(append([]string{"-M", machine, "-m", size}, args...), nodes...)
 }
 
-// MemoryFile returns the -object argument for memory in a file, shared so that QEMU can pass it to
-// a backend.
+// MemoryFile returns the -object argument for shared memory in a file.
 func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
 
-// BARArgs returns the arguments for GPU memory as a BAR; options are appended to the device's.
+// BARArgs returns the arguments for GPU memory as a BAR, with options for the device.
 func BARArgs(id string, size uint64, path, options string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}
 }
 
-// guestOffloads stops the driver from disabling receive offloads later
-// (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS). QEMU handles that command itself, and vhost-user has no
-// message to tell the backend, which would keep sending packets that the driver no longer accepts.
-// Linux's driver disables offloads when an XDP program is attached, and drops such packets
-// afterwards (drivers/net/virtio_net.c, mergeable_xdp_get_buf); without the feature it refuses the
-// program (virtnet_xdp_set).
+// guestOffloads stops the driver from changing receive offloads later (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS):
+// QEMU handles that command itself, and vhost-user has no message for it. Without the feature Linux refuses
+// XDP programs (drivers/net/virtio_net.c, virtnet_xdp_set).
 const guestOffloads = "ctrl_guest_offloads=off"
 
-// noGuestOffloads disables all receive offloads. virtnet_xdp_set then accepts a program although it
-// cannot change offloads.
+// noGuestOffloads disables receive offloads, so virtnet_xdp_set accepts programs.
 const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off," +
 	"guest_uso6=off"
 
-// netDevice returns the -device argument of a virtio-net-pci, a modern one (1af4:1041) on any bus:
-// two vectors for each queue pair, one for the control queue, one for configuration changes; no
-// boot ROM.
+// netDevice returns the -device argument of a modern virtio-net-pci: two vectors for each queue pair, one for
+// control, one for configuration changes; no boot ROM.
 func netDevice(id string, queues int, n *Netdev, on string) string {
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
 		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, onOff(queues > 1), 2*queues+2, guestOffloads) + on
@@ -352,9 +327,8 @@ func netDevice(id string, queues int, n *Netdev, on string) string {
 	return s
 }
 
-// vfioUser returns the -device argument of a vfio-user-pci. Its socket must be given in JSON, and
-// QEMU accepts only a path there (hw/vfio-user/pci.c, vfio_user_pci_realize), not a name in the
-// abstract namespace or a descriptor.
+// vfioUser returns the -device argument of a vfio-user-pci. Its socket is a path in JSON (hw/vfio-user/pci.c,
+// vfio_user_pci_realize).
 func vfioUser(id string, n *Netdev, f *files, on string) string {
 	path := n.Path
 	if n.socket != nil {
@@ -368,11 +342,11 @@ func vfioUser(id string, n *Netdev, f *files, on string) string {
 	if limits.Slow() > 1 {
 		device["x-msg-timeout"] = limits.QEMUReply.Here().Milliseconds()
 	}
-	b, _ := json.Marshal(device) // cannot fail
+	b, _ := json.Marshal(device)
 	return string(b)
 }
 
-// complete fills in defaults, and returns errors where QEMU's own messages would be less clear.
+// complete fills in defaults, and checks what QEMU would report less clearly.
 func (c *Config) complete() error {
 	if len(c.QEMU.Args) == 0 {
 		return fmt.Errorf("config: no QEMU: %w", assets.ErrNoQEMU)
@@ -404,7 +378,7 @@ func (c *Config) complete() error {
 	if err := cmp.Or(c.checkTree(), c.checkHotplug(), c.checkDisks()); err != nil {
 		return err
 	}
-	c.Netdevs = slices.Clone(c.Netdevs) // does not change the caller's slice
+	c.Netdevs = slices.Clone(c.Netdevs) // the caller's
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		if n.VFIOUser {

@@ -22,7 +22,6 @@ func sized(t *testing.T, size uint64) *os.File {
 	return f
 }
 
-// made returns the files of a machine that QEMU inherits.
 func made(t *testing.T) inherited {
 	in := inherited{ram: []*os.File{sized(t, 1)}, initrd: sized(t, 1)}
 	for _, name := range []string{consoleChannel, resultsChannel, qmpChannel} {
@@ -107,7 +106,7 @@ func TestCPUWhoseHostBridgesForward(t *testing.T) {
 		i := slices.Index(args, "-cpu")
 		testkit.Equal(t, fmt.Sprintf("CPU with %v, %v", c.accel, c.forwards), strings.Join(args[i:i+2], " "), "-cpu "+c.want)
 	}
-	// For a QEMU that another program starts, only this property of the CPU is set.
+	// for a QEMU that another program starts
 	for _, forwards := range []bool{false, true} {
 		conf := Config{RAMSize: 256 << 20, CPUs: 1, ForwardsP2P: forwards}
 		text := strings.Join(testkit.Must(conf.MachineArgs())(t), " ")
@@ -152,7 +151,6 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	}
 }
 
-// Netdev.Args returns the arguments for a QEMU that another program starts.
 func TestNetdevArgs(t *testing.T) {
 	for want, n := range map[string]Netdev{
 		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device " +
@@ -168,9 +166,6 @@ func TestNetdevArgs(t *testing.T) {
 	}
 }
 
-// A guest that will attach XDP programs gets a NIC without receive offloads. No driver changes
-// offloads later, because the backend would not learn of it.
-//
 // Invariant: virtio: A driver's receive offloads are fixed with its features, because QEMU reports
 // no later change to a backend.
 func TestOffloadsAreSettledOnce(t *testing.T) {
@@ -229,8 +224,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 	}
 }
 
-// The disks of a guest with a tree are on the root complex; a QEMU that another program starts
-// opens their files through this process's descriptors.
+// Disks of a guest with a tree are on the root complex.
 func TestArgumentsOfDisks(t *testing.T) {
 	disk := sized(t, 512)
 	c := Config{CPUs: 1, RAMSize: 2 << 20, Disks: []Disk{{File: disk, Serial: "x"}}}
@@ -249,8 +243,7 @@ func TestArgumentsOfDisks(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
-// A kernel with several emulated CPUs gets an argument not to use the TSC, and so does one whose
-// machine is unknown. A kernel with one CPU, or with KVM, does not.
+// Several CPUs need another clock if they are emulated, or may be.
 func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 	for _, c := range []struct {
 		cpus  int
@@ -272,7 +265,7 @@ func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 		want  string
 	}{
 		{"a tsc=unstable b", 2, AccelTCG, "a tsc=unstable b"},
-		{"a b", 2, AccelTCG, "a b tsc=unstable"}, // an image of an older vnic
+		{"a b", 2, AccelTCG, "a b tsc=unstable"}, // an older image
 		{"a  b=\"c  d\"", 4, AccelAuto, "a  b=\"c  d\" tsc=unstable"},
 		{"a tsc=unstable b", 1, AccelTCG, "a b"},
 		{"a tsc=unstable b", 2, AccelKVM, "a b"},

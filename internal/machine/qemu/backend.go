@@ -14,18 +14,16 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// backendSocket is the socket at which QEMU connects to a backend in this process. QEMU does not
-// pass descriptors over a socket that it inherits (chardev/char-socket.c, "TODO
-// SOCKET_ADDRESS_FD"), so it must connect to a name. For vhost-user this is a name in the abstract
-// namespace, which is not in the file system and vanishes with the socket. For vfio-user QEMU
-// accepts only a path: this is /proc/self/fd/N of a socket that has no other name any more. Any
-// process may connect to an abstract name, but only the QEMU started here is accepted.
+// backendSocket is where QEMU connects to a backend in this process. QEMU passes no descriptors over an
+// inherited socket (chardev/char-socket.c, "TODO SOCKET_ADDRESS_FD"). For vhost-user it is an abstract name;
+// vfio-user needs a path: /proc/self/fd/N of a socket without another name. Only the QEMU started here is
+// accepted.
 type backendSocket struct {
 	name      string   // for vhost-user
 	file      *os.File // for vfio-user
 	listener  *net.UnixListener
 	connected func(*net.UnixConn)
-	accepting sync.WaitGroup // accept runs
+	accepting sync.WaitGroup // of accept
 }
 
 func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSocket, error) {
@@ -43,8 +41,7 @@ func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSoc
 	return b, nil
 }
 
-// listenUnnamed listens on a socket whose path it removes again. The returned file leads to the
-// socket: connect(2) resolves a path, and /proc/self/fd/N resolves to the open file.
+// listenUnnamed listens on a socket whose path it removes. f leads to the socket, as /proc/self/fd/N.
 func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 	dir, err := os.MkdirTemp("", "vnic-")
 	if err != nil {
@@ -60,11 +57,11 @@ func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 		return nil, nil, err
 	}
 	defer func() { _ = d.Close() }()
-	path := filepath.Join(fdPath(int(d.Fd())), "s") // a socket's path has at most 107 bytes; dir's may be longer
+	path := filepath.Join(fdPath(int(d.Fd())), "s") // at most 107 bytes
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}); err != nil {
 		return nil, nil, err
 	}
-	l.SetUnlinkOnClose(false) // the path is removed long before
+	l.SetUnlinkOnClose(false) // removed before
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close())
@@ -72,8 +69,8 @@ func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 	return l, os.NewFile(uintptr(fd), "vfio-user"), nil
 }
 
-// accept waits until process pid connects, or the socket is closed. It closes the connections of other processes, and
-// then the socket, and passes the connection of pid to connected.
+// accept passes the connection of process pid to connected and closes the socket; it closes other processes'
+// connections.
 func (b *backendSocket) accept(pid int) {
 	for {
 		conn, err := b.listener.AcceptUnix()

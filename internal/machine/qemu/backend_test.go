@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCaller makes this test program connect to the socket of that name if the variable is set,
-// and print what it reads: see TestOnlyTheChosenProcessIsLetIn.
+// envCaller makes this program connect to the socket of that name, and print what it reads.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {
@@ -24,9 +23,6 @@ func caller() {
 	os.Exit(0)
 }
 
-// Connections to the backend's socket from other processes, even of the same user, are closed, and
-// the right process can still connect afterwards.
-//
 // Invariant: qemu: A backend's socket accepts only the QEMU that was started.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
@@ -67,7 +63,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 				t.Errorf("the one that is meant got %q, %v", greeting, err)
 			}
 			testkit.NoError(t, cmd.Wait())
-			if c, err := net.Dial("unix", ours); err == nil { // nobody listens any more
+			if c, err := net.Dial("unix", ours); err == nil { // nobody listens
 				_ = c.Close()
 				t.Error("a second one could connect")
 			}

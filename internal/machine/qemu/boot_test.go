@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// program builds the guest program from these sources, once.
+// program builds the guest program once.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "vnic-guest-test-")
 	if err != nil {
@@ -44,7 +44,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// guest returns the configuration of a small guest.
 func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
@@ -73,17 +72,16 @@ func guestConfig(ctx context.Context, r *assets.Resolved, program string, module
 	}, initrd, nil
 }
 
-// boot boots a guest, which ends with the test at the latest.
 func boot(t *testing.T, c Config) *Machine {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	m, err := Start(context.WithoutCancel(t.Context()), c) // t's context ends before its Cleanup
+	m, err := Start(context.WithoutCancel(t.Context()), c) // t's context ends before Cleanup
 	testkit.OK(t, err)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
 
-// initrd makes an image with this test's guest program, and a configuration of its agent.
+// initrd makes an image with this test's guest program.
 func initrd(t *testing.T, c agent.Config) []io.Reader {
 	t.Helper()
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
@@ -124,7 +122,6 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	testkit.OK(t, m.Close())
 }
 
-// crash boots a guest and makes it end in some way.
 func crash(t *testing.T, trigger string) error {
 	m := boot(t, guest(t))
 	if err := m.Agent().Call(t.Context(), "crash", trigger, nil); err == nil {
@@ -228,7 +225,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	c.Append = earlyWords
 	m := boot(t, c)
-	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each line shows a probe that the guest is alive
+	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each shows a probe that the guest is alive
 		t.Errorf("a probe's kernel prints %d lines:\n%s", n, m.Console())
 	}
 	for range 2 {

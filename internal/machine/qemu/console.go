@@ -9,14 +9,13 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// consoleKept is how many bytes of a guest's console a Machine keeps.
+// consoleKept is how many bytes of a console a Machine keeps.
 const consoleKept = 256 << 10
 
-// console keeps the last output of a guest.
 type console struct {
 	mu   sync.Mutex
 	tail agent.Tail // under mu
-	last time.Time  // under mu: time of the last output, or of the start
+	last time.Time  // under mu: last output, or start
 	also io.Writer  // may be nil
 }
 
@@ -37,7 +36,7 @@ func (c *console) Write(p []byte) (int, error) {
 	_, _ = c.tail.Write(p)
 	c.mu.Unlock()
 	if c.also != nil {
-		_, _ = c.also.Write(p) // no error matters: a failing log must not stop the guest
+		_, _ = c.also.Write(p) // a failing log must not stop the guest
 	}
 	return len(p), nil
 }

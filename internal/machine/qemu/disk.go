@@ -7,25 +7,22 @@ import (
 	"strconv"
 )
 
-// sectorSize is the unit of virtio-blk's capacity (virtio 1.3, 5.2.4).
+// sectorSize is virtio-blk's unit (virtio 1.3, 5.2.4).
 const sectorSize = 512
 
-// maxSerial is the longest serial number of a virtio-blk (virtio 1.3, 5.2.6: VIRTIO_BLK_T_GET_ID).
+// maxSerial is the longest serial number (virtio 1.3, 5.2.6: VIRTIO_BLK_T_GET_ID).
 const maxSerial = 20
 
-// Disk is a block device of the guest, a virtio-blk-pci (1af4:1042), backed by a file.
+// Disk is a virtio-blk-pci (1af4:1042), backed by a file.
 //
-// QEMU accesses the file through this machine's page cache. So a process that has the file open
-// sees the guest's writes once they complete, and the guest sees writes to the file, unless the
-// guest has the block in its own cache. A memfd has no other copy. QEMU locks the whole file
-// (fcntl(2), open file description locks), and fails if another QEMU writes it.
+// QEMU accesses the file through this machine's page cache, and locks it (fcntl(2), open file description
+// locks).
 type Disk struct {
-	File     *os.File // regular: a memfd (NewMemory) or a file; the caller closes it
-	Serial   string   // shown in the guest as /sys/block/vdX/serial; "" = none
-	ReadOnly bool     // the guest cannot write
+	File     *os.File // a regular file; the caller closes it
+	Serial   string   // /sys/block/vdX/serial in the guest; "" = none
+	ReadOnly bool
 }
 
-// args returns the disk's arguments, at any place on the root complex: on is Config.on("").
 func (d *Disk) args(id string, f *files, on string) []string {
 	device := fmt.Sprintf("virtio-blk-pci,id=dev-%s,drive=%s,disable-legacy=on", id, id) + on
 	if d.Serial != "" {
@@ -35,8 +32,7 @@ func (d *Disk) args(id string, f *files, on string) []string {
 		"cache.no-flush=off", id, comma(f.path(d.File)), onOff(d.ReadOnly)), "-device", device}
 }
 
-// check returns an error for an invalid disk. QEMU would round a size that is no multiple of a
-// sector.
+// check returns an error for an invalid disk. QEMU would round a size that is no multiple of a sector.
 func (d *Disk) check() error {
 	if d.File == nil {
 		return errors.New("no file")
@@ -55,8 +51,7 @@ func (d *Disk) check() error {
 	return nil
 }
 
-// checkDisks returns an error for invalid disks. Serial numbers must differ, because a guest finds
-// disks by them.
+// checkDisks checks the disks. Guests find them by serial number.
 func (c *Config) checkDisks() error {
 	serials := map[string]int{}
 	for i, d := range c.Disks {
@@ -71,7 +66,6 @@ func (c *Config) checkDisks() error {
 	return nil
 }
 
-// disks returns the arguments of all disks.
 func (c *Config) disks(f *files) (args []string) {
 	for i := range c.Disks {
 		args = append(args, c.Disks[i].args("disk"+strconv.Itoa(i), f, c.on(""))...)

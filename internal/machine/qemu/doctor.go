@@ -21,28 +21,26 @@ import (
 // Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // a run can start, and needs no download
-	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror can be reached
-	DownloadBytes int64         `json:"download_bytes"` // size of the first run's download
-	DiskBytes     int64         `json:"disk_bytes"`     // size of the downloaded files in the cache
-	MemoryBytes   int64         `json:"memory_bytes"`   // memory for two guests
+	Ready         bool          `json:"ready"`          // a run needs no download
+	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror is reachable
+	DownloadBytes int64         `json:"download_bytes"` // of the first run
+	DiskBytes     int64         `json:"disk_bytes"`     // of the downloaded files
+	MemoryBytes   int64         `json:"memory_bytes"`   // for two guests
 	Probe         *Probe        `json:"kvm_probe,omitempty"`
 }
 
-// Probe is the result of a guest with KVM: of a probe boot, or of a later guest that KVM has stopped; nil:
-// there is none.
+// Probe is the result of a guest with KVM.
 type Probe struct {
 	QEMU    string    `json:"qemu"`
 	Kernel  string    `json:"kernel"`
 	At      time.Time `json:"at"`
-	Seconds float64   `json:"seconds"` // until its init reported, or until it failed
+	Seconds float64   `json:"seconds"` // until its init reported, or it failed
 	OK      bool      `json:"ok"`
-	Why     string    `json:"why,omitempty"`     // why it failed
-	Console []string  `json:"console,omitempty"` // the last lines of a failed guest
+	Why     string    `json:"why,omitempty"`
+	Console []string  `json:"console,omitempty"` // of a failed guest
 }
 
-// The memory that two guests of the default size, their GPUs and this process need; a guest touches
-// less than half of its RAM.
+// For two guests of the default size, their GPUs and this process; a guest touches less than half of its RAM.
 const needMemory = 1536 << 20
 
 // Doctor examines this machine. It leaves no files, starts no guest and uses no network.
@@ -59,7 +57,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	memory := d.memory()
 	d.sandbox()
 	runs := !slices.ContainsFunc(d.Facts, func(f assets.Fact) bool {
-		return f.Name == "nic virtio" && f.State == assets.Lacking // virtio is the default NIC of a run
+		return f.Name == "nic virtio" && f.State == assets.Lacking // the default NIC
 	})
 	d.Ready = s.Ready && program && memory && runs
 	d.CanFetch = s.CanFetch && program && runs
@@ -70,7 +68,7 @@ func (d *Report) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-// kernel replaces the fact about each NIC model that does not fully work with the guests' kernel, if there is a kernel.
+// kernel replaces facts about NIC models that do not fully work with the guests' kernel.
 func (d *Report) kernel(s *assets.Survey) {
 	for i := range d.Facts {
 		f := &d.Facts[i]
@@ -126,10 +124,9 @@ func (d *Report) kvm(s *assets.Survey) {
 	d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why+" ("+tried+")", fix)
 }
 
-// slower describes the effect of missing KVM.
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
-// sandbox reports the confinement of vnic itself, which no run requires.
+// sandbox reports vnic's confinement, which no run requires.
 func (d *Report) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:
@@ -172,7 +169,7 @@ func (d *Report) memory() bool {
 	return ok
 }
 
-// program looks for the guests' program, which a vnic built without make does not contain.
+// program looks for the guests' program.
 func (d *Report) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
 	state := assets.Worse
@@ -186,7 +183,7 @@ func (d *Report) program(dir string) bool {
 	return err == nil
 }
 
-// userland looks for u-root's commands, which a vnic in a checkout can build.
+// userland looks for u-root's commands.
 func (d *Report) userland(dir string) {
 	switch from, there, err := guestimages.LookUserland(dir); {
 	case err != nil:

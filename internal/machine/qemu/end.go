@@ -20,28 +20,26 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// The most lines of the guest's console and of QEMU's output in an error.
+// Lines of console and of QEMU's output in an error.
 const (
 	consoleLines = 12
 	stderrLines  = 8
 )
 
-// kernelNeeds is advice for users with whose own kernel the guest's init did not report.
+// kernelNeeds is advice for a user's kernel that does not reach init.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
 	"and a serial port (8250) or virtio's console"
 
-// grace limits the time for QEMU's answers, for its exit after SIGTERM, and for reading its
-// remaining output.
-var grace = limits.QEMUEnd // a variable for tests
+// grace limits the times for QEMU's answers, its exit and its last output.
+var grace = limits.QEMUEnd // for tests
 
-// command runs a QMP command that should take no time.
+// command runs a QMP command that needs no time.
 func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace.Here())
 	defer cancel()
 	return m.qmp.do(ctx, name, nil)
 }
 
-// event handles an event from QEMU.
 func (m *Machine) event(e qmpEvent) {
 	switch e.Event {
 	case eventShutdown:
@@ -55,11 +53,10 @@ func (m *Machine) event(e qmpEvent) {
 	}
 }
 
-// internalError is QEMU's status after an internal error of KVM (qapi/run-state.json, RunState).
+// internalError is a status of QEMU (qapi/run-state.json, RunState).
 const internalError = "internal-error"
 
-// checkStatus sets the cause with which watch ends a guest that QEMU has stopped on its own, such as after an error of
-// KVM.
+// checkStatus sets the cause if QEMU has stopped the guest.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
 	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
@@ -71,10 +68,9 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL; a silent guest's at once by SIGKILL. When end
-// returns, the process has been waited for, unless this process may not signal it any more (proc.Child.End).
+// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent at once by SIGKILL.
 func (m *Machine) end() {
-	if m.cause == ErrSilent { // do not wait for a QEMU that may not react to QMP
+	if m.cause == ErrSilent { // QMP may not react
 		m.child.End(0)
 		return
 	}
@@ -85,15 +81,15 @@ func (m *Machine) end() {
 	}
 }
 
-// finish reads the remaining output and determines how the run ended. The caller has waited for QEMU.
+// finish reads the remaining output and determines how the run ended. QEMU has ended.
 func (m *Machine) finish() {
-	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end open
+	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end
 	m.conRead.Wait()
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
 	m.closeNet()
 	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
-	for e := range m.qmp.events { // the events that watch has not received, until qmp.read ends
+	for e := range m.qmp.events { // until qmp.read ends
 		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
@@ -102,7 +98,6 @@ func (m *Machine) finish() {
 	m.err = m.verdict()
 }
 
-// closeNet closes the backends' sockets after QEMU has ended.
 func (m *Machine) closeNet() {
 	for _, b := range m.net {
 		b.close()
@@ -153,14 +148,14 @@ func (m *Machine) verdict() error {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}
 	}
-	if n := len(e.Stderr); n > stderrLines { // the cause comes first, then perhaps a dump of registers
+	if n := len(e.Stderr); n > stderrLines { // the cause comes first
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
 	}
 	return e
 }
 
-// ofKVM reports whether KVM may be the cause. It is not if QEMU ended with status 1 and messages
-// about something else: then QEMU's arguments are wrong, and TCG would fail too.
+// ofKVM reports whether KVM may be the cause. Status 1 with messages about something else means wrong
+// arguments.
 func (e *RunError) ofKVM(booted bool) bool {
 	blamesKVM := slices.ContainsFunc(e.Stderr, OfKVM)
 	switch e.Err {
@@ -174,8 +169,7 @@ func (e *RunError) ofKVM(booted bool) bool {
 	return false
 }
 
-// kvmWords match QEMU's messages about KVM (accel/kvm/kvm-all.c, system/vl.c). "kvm" alone would
-// also match a QEMU called qemu-kvm, or a file's name.
+// kvmWords match QEMU's messages about KVM (accel/kvm/kvm-all.c, system/vl.c); "kvm" may be in a file's name.
 var kvmWords = regexp.MustCompile(`KVM internal error|KVM: |KVM kernel module|requires KVM|kvm run failed|` +
 	`initialize kvm|-accel kvm|\bKVM_[A-Z]|\bkvm_[a-z_]+:|accel/kvm/`)
 
@@ -184,8 +178,7 @@ func OfKVM(line string) bool { return kvmWords.MatchString(line) }
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 
-// unknownDevice returns the device that QEMU's messages call unknown: some distributions leave
-// devices out.
+// unknownDevice returns the device that this QEMU does not have.
 func unknownDevice(stderr []string) string {
 	for _, l := range stderr {
 		if d := deviceLine.FindStringSubmatch(l); d != nil {
@@ -195,8 +188,8 @@ func unknownDevice(stderr []string) string {
 	return ""
 }
 
-// agentEnded returns the error of an agent that has failed, without the console, which repeats the error. If a kernel
-// of the user has not loaded a module, the error is a *Missing with advice.
+// agentEnded returns the error of an agent that has failed, with advice if a user's kernel did not load a
+// module.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
 	why, ok := strings.CutPrefix(p.Output, "module ")
 	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
@@ -207,7 +200,6 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}
 }
 
-// status describes how the process ended.
 func (m *Machine) status() string {
 	select {
 	case <-m.child.Done():
@@ -220,20 +212,20 @@ func (m *Machine) status() string {
 	return "exit status 0"
 }
 
-// Errors for what a machine lacks besides the fetched files. Each comes inside a *Missing.
+// Errors inside a *Missing.
 var (
 	ErrNoMemory = errors.New("not enough memory")
 	ErrNoDevice = errors.New("this QEMU lacks a device")
 	ErrModule   = errors.New("the guest's kernel does not load module")
 )
 
-// Why a device was not removed: Machine.UnplugNIC, UnplugGPU.
+// Why a device was not removed.
 var (
 	ErrFixed = errors.New("it cannot be taken out of this machine")
 	ErrKept  = errors.New("the guest did not release it")
 )
 
-// MemoryError adds advice to an error of memory in a file, if there is too little memory.
+// MemoryError adds advice to an error of memory in a file, if memory is lacking.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err
@@ -245,7 +237,7 @@ func MemoryError(what string, err error) error {
 		Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
 }
 
-// The ways in which a run fails. Each comes inside a *RunError.
+// Errors inside a *RunError.
 var (
 	ErrExited      = errors.New("QEMU ended early")
 	ErrKernelPanic = errors.New("guest kernel panic")
@@ -258,17 +250,17 @@ var (
 	ErrAgent       = errors.New("guest does not answer any more")
 )
 
-// RunError is the error of a failed run, with the last output of the guest and QEMU.
+// RunError is the error of a failed run.
 type RunError struct {
-	Name    string   // the machine's
-	Err     error    // one of the errors above, or a context's error, or an error that wraps one
-	Detail  string   // may be empty
-	Console []string // the last lines of the guest's console; after a panic the lines with its cause and place
-	Stderr  []string // the last lines of QEMU's own output
-	// KVM ran the guest, and may be the cause of the failure. The guest may run with TCG then.
+	Name    string // of the machine
+	Err     error  // one of the errors above, perhaps wrapped, or a context's
+	Detail  string
+	Console []string // last lines; after a panic the lines with its cause
+	Stderr  []string // QEMU's last lines
+	// KVM may be the cause: the guest may run with TCG.
 	KVM bool
 
-	record *record // nil: no record
+	record *record // nil: none
 }
 
 // Unwrap returns the cause.

@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFacts bounds each printed value, in characters.
+// maxFacts bounds a printed value, in characters.
 const maxFacts = 4 << 10
 
-// PrintReport writes a report for an issue about KVM: the processor, the kernel, KVM's modules with
-// their parameters, QEMU, and the result of the probe. It leaves out the names of the machine, of
-// users and of files.
+// PrintReport writes a report for an issue about KVM: processor, kernel, KVM's modules, QEMU, and the probe's
+// result, without names of machine, users and files.
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(name, value string) { fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, value) }
@@ -62,7 +61,7 @@ func (r *Report) PrintReport(w io.Writer) error {
 	return b.Flush()
 }
 
-// processor returns the first processor's model, and which flags that matter for KVM it has.
+// processor returns the first processor's model, and its flags that matter for KVM.
 func processor(path string) string {
 	text, _ := os.ReadFile(path)
 	fields := map[string]string{}
@@ -84,8 +83,7 @@ func processor(path string) string {
 	return strings.TrimSpace(s + " " + strings.Join(has, " "))
 }
 
-// parameters returns the parameters of a loaded kernel module, sorted by name, or "" if it is not
-// loaded.
+// parameters returns a loaded module's parameters; "": not loaded.
 func parameters(dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
@@ -100,22 +98,19 @@ func parameters(dir string) string {
 	return strings.Join(words, " ")
 }
 
-// oneOf returns the text of a file, or "" if it cannot be read.
+// oneOf returns a file's text; "": unreadable.
 func oneOf(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))
 }
 
-// named matches text that may name a file or a person: what follows "given:", a quoted word with a
-// dot or a slash, a path, and user@host, which is in the version of a kernel that somebody has
-// built.
+// named matches text that may name a file or a person: after "given:", quoted with a dot or a slash, with a
+// slash, or user@host.
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
-// unnamed matches words with a slash that name no file: a place in kernel code (f+0x4/0x20),
-// "x86/", a date.
+// unnamed matches words with a slash that name no file.
 var unnamed = regexp.MustCompile(`^/dev/|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
-// withoutNames replaces the names of files and people.
 func withoutNames(s string) string {
 	return named.ReplaceAllStringFunc(s, func(name string) string {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched returns QEMU and a kernel from the user's cache, and fetches them if they are missing.
+// fetched returns QEMU and a kernel from the user's cache.
 func fetched(t *testing.T) *assets.Resolved {
 	t.Helper()
 	testkit.Boots(t)
@@ -20,8 +20,7 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program into PATH that prints a QEMU version, and clears the variables that name another QEMU, a
-// kernel or a cache.
+// fakeQEMU puts a program that prints a QEMU version into PATH, and clears vnic's variables.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

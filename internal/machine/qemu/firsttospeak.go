@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// firstToSpeak turns several connections into one: the connection on which the guest sends first.
-// It then closes the others. Writes fail until then.
+// firstToSpeak is the one of several connections on which the guest sends first; the others are closed. Until
+// then writes fail.
 type firstToSpeak struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when conn, first and err are set
 
 	mu    sync.Mutex
-	left  int      // under mu: connections that may still be picked
-	conn  net.Conn // the picked one
-	first []byte   // bytes already read from it; used by the reader only
-	err   error    // set if all connections ended without data
+	left  int // under mu: may still be picked
+	conn  net.Conn
+	first []byte // data read from conn, not yet returned by Read
+	err   error  // of the first read from conn
 }
 
 func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {
@@ -27,7 +27,6 @@ func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {
 	return e
 }
 
-// wait waits for data on c.
 func (e *firstToSpeak) wait(c net.Conn) {
 	b := make([]byte, 4096)
 	n, err := c.Read(b)
@@ -81,8 +80,7 @@ func (e *firstToSpeak) Close() error {
 	return err
 }
 
-// one returns the picked connection, or any before one is picked, for calls that are the same for
-// all.
+// one returns the picked connection, or any.
 func (e *firstToSpeak) one() net.Conn {
 	select {
 	case <-e.picked:

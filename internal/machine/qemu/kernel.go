@@ -15,32 +15,31 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// NewerKernel is the advice to a user whose kernel is too old.
+// NewerKernel is advice for a kernel that is too old.
 const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 " +
 	"are tested), or none, and one is fetched"
 
-// KernelFit reports what a kernel can be used for, judged by its files before it boots. An error is
-// nil if the files show no reason against that use.
+// KernelFit reports what a kernel can be used for, by its files. nil: nothing speaks against it.
 type KernelFit struct {
-	Boot   error // why no guest can boot the kernel
-	NIC    error // why the kernel's driver does not support the NIC
-	Devmem error // why device memory TCP does not work
+	Boot   error // no guest can boot
+	NIC    error // the driver does not support the NIC
+	Devmem error // no device memory TCP
 }
 
-// driverOf describes a NIC's driver in the kernel.
+// driverOf describes a NIC's driver.
 type driverOf struct {
-	module string // the driver's name
-	option string // the kernel option that builds it
-	text   string // a text of the driver, which a kernel contains if the driver is built in
-	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
+	module string // name
+	option string // of the kernel
+	text   string // in a kernel with the driver built in
+	// A driver that imports needs is new enough for the NIC, one that imports devmemNeeds for device memory TCP.
 	needs, devmemNeeds string
-	old, devmemOld     string   // what a driver without them lacks
-	oldest             string   // the oldest usable kernel release, for built-in drivers, which vnic cannot examine
-	programs           string   // another module that devmem programs need; "": none
-	options            []string // kernel options that device memory TCP needs
+	old, devmemOld     string   // what it lacks otherwise
+	oldest             string   // release, for built-in drivers
+	programs           string   // module of devmem programs; "": none
+	options            []string // for device memory TCP
 }
 
-// The values for gve are from the modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
+// The symbols for gve are from modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
 var drivers = map[string]driverOf{
 	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.",
 		programs: "uio_pci_generic"},
@@ -53,13 +52,12 @@ var drivers = map[string]driverOf{
 		options:     []string{"NET_DEVMEM"}},
 }
 
-// bootOptions are the options that must be built in for a vnic guest to boot.
+// bootOptions must be built in.
 var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "DEVTMPFS", "PCI", "NET", "INET",
 	"FUTEX", "EPOLL"}
 
-// FitOf checks a kernel for guests with NICs of a model, "virtio" or "gve": by its modules, by its
-// configuration if there is one beside it, and, if it has neither modules nor a configuration, by its image. It
-// reads the names of all files of the modules' directory, and the files of at most two modules.
+// FitOf checks a kernel for NICs of a model, "virtio" or "gve", by its modules, its configuration, or its
+// image. It reads at most two modules.
 func FitOf(k assets.Kernel, nic string) KernelFit {
 	d := drivers[nic]
 	var fit KernelFit
@@ -71,14 +69,14 @@ func FitOf(k assets.Kernel, nic string) KernelFit {
 	case d.programs == "" && fit.NIC == nil:
 		fit.Devmem = errors.Join(d.devmem(k), conf.lacks(d.options))
 	case d.programs != "" && k.Modules == "":
-		fit.Devmem = nil // the module may be built in
+		fit.Devmem = nil // it may be built in
 	case d.programs != "":
 		_, fit.Devmem = find(k, d.programs)
 	}
 	return fit
 }
 
-// Err returns what is wrong with a kernel for device memory TCP, or for an ordinary interface.
+// Err returns what is wrong with a kernel, for device memory TCP or an ordinary interface.
 func (f *KernelFit) Err(devmem bool) error {
 	err := f.NIC
 	if devmem {
@@ -87,7 +85,7 @@ func (f *KernelFit) Err(devmem bool) error {
 	return cmp.Or(f.Boot, err)
 }
 
-// FixKernel returns advice for an error of KernelFit.Err.
+// FixKernel returns advice for an error of Err.
 func FixKernel(err error) string {
 	switch {
 	case errors.Is(err, errTooOld):
@@ -120,8 +118,7 @@ func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	return nil
 }
 
-// devmem returns an error if a driver that supports the NIC lacks device memory TCP. A built-in
-// driver cannot be examined.
+// devmem returns an error if the driver lacks device memory TCP; a built-in one cannot be examined.
 func (d *driverOf) devmem(k assets.Kernel) error {
 	if k.Modules == "" {
 		return nil
@@ -133,9 +130,8 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 	return fmt.Errorf("its %s is %w for device memory TCP: %s", d.module, errTooOld, d.devmemOld)
 }
 
-// builtIn returns an error if a kernel without modules does not have the driver built in, judged by
-// its configuration, else by its image. If there is no configuration and the image cannot be
-// unpacked, it assumes that the driver is built in.
+// builtIn returns an error if the driver is not built in, by configuration or image. If neither can be read,
+// the driver counts as built in.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {
@@ -156,7 +152,7 @@ func (d *driverOf) tooOld(k assets.Kernel) error {
 	return nil
 }
 
-// find finds a module of a kernel, as a file or built in. A module for another kernel is an error.
+// find finds a module as a file or built in; one for another kernel is an error.
 func find(k assets.Kernel, module string) (*guestimages.ModuleFile, error) {
 	m, err := guestimages.FindModule(k.Modules, module)
 	if err == nil && m.Release != "" && m.Release != k.Version {
@@ -172,16 +168,16 @@ func semverOf(release string) string {
 	return "v" + strings.TrimSuffix(release, rest)
 }
 
-// kernelConfig is a kernel's configuration: the value of each set option, for example "y" or "m".
+// kernelConfig is a kernel's configuration: options with their values, as "y".
 type kernelConfig struct {
 	path    string // "": not found
 	options map[string]string
 }
 
-// maxConfig bounds the size of a configuration; Debian's have 300 KB.
+// maxConfig bounds a configuration's size.
 const maxConfig = 4 << 20
 
-// readConfig finds a kernel's configuration where distributions and builds from source put it.
+// readConfig finds a kernel's configuration where distributions and builds put it.
 func readConfig(k assets.Kernel) kernelConfig {
 	dir := filepath.Dir(k.Image)
 	places := []string{filepath.Join(dir, "config-"+k.Version)}
@@ -204,15 +200,14 @@ func readConfig(k assets.Kernel) kernelConfig {
 				c.options[name] = value
 			}
 		}
-		if c.options["X86_64"] == "y" { // it is a configuration for x86-64
+		if c.options["X86_64"] == "y" { // for x86-64
 			return c
 		}
 	}
 	return kernelConfig{}
 }
 
-// lacks returns an error with the options that the kernel was built without. A module does not
-// count, because none is loaded before init.
+// lacks returns an error with the options that are not built in.
 func (c *kernelConfig) lacks(options []string) error {
 	var list []string
 	for _, o := range options {

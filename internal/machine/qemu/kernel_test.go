@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// moduleFile makes a minimal module: an ELF file with a section .modinfo, and names of symbols.
+// moduleFile makes a module with a section .modinfo and symbols.
 func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 	t.Helper()
 	const headerLen = 64
@@ -40,8 +40,7 @@ func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 
 const release = "6.12.95-test"
 
-// kernelWith makes a kernel of version release, in a directory with files of these contents. A directory lib among
-// them is the kernel's module directory.
+// kernelWith makes a kernel with these files; lib has its modules.
 func kernelWith(t *testing.T, files map[string][]byte) assets.Kernel {
 	t.Helper()
 	dir := t.TempDir()
@@ -117,7 +116,6 @@ func TestAdviceForAKernelFollowsFromWhatItLacks(t *testing.T) {
 	}
 }
 
-// The README and the message agree on which kernels gve needs.
 func TestREADMEAgreesOnWhichKernelsGVENeeds(t *testing.T) {
 	readme := string(testkit.Must(os.ReadFile("../../../README.md"))(t))
 	for _, says := range []string{"6.12 for an ordinary NIC", "7.2 for device memory TCP",

@@ -27,40 +27,37 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain device (1af4:1110), or a NUMA node.
+// GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain (1af4:1110), or a NUMA node.
 type GPU struct {
-	File *os.File // shared memory; the caller closes it
-	Size uint64   // for a BAR a power of two, for a node a multiple of 2 MiB
-	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are then node 0,
-	// and the GPUs that are nodes follow in order from 1. With a Tree, its sockets are nodes 0, 1
-	// and so on, and the GPUs follow them.
+	File *os.File // shared; the caller closes it
+	Size uint64   // BAR: a power of two; node: a multiple of 2 MiB
+	// Node makes it a NUMA node without CPUs. The nodes of guest RAM come first: node 0, or a Tree's sockets.
 	Node    bool
-	Place   string // its name in Config.Tree
-	Hotplug bool   // can be removed while the guest runs (UnplugGPU); requires a Place, and that Node is not set
+	Place   string // in Config.Tree
+	Hotplug bool   // UnplugGPU can remove it; needs a Place, and no Node
 }
 
-// Netdev is a network device whose backend is in this process (Connected) or elsewhere (Path): a
-// virtio-net-pci with a vhost-user backend, or a vfio-user-pci, whose backend implements the whole
-// device.
+// Netdev is a network device with a backend in this process (Connected) or elsewhere (Path): a
+// virtio-net-pci, or a vfio-user-pci.
 type Netdev struct {
-	// Connected receives, and then owns, the connection that QEMU has made. A goroutine of the
-	// Machine calls it once; it must not wait for the guest.
+	// Connected receives, and then owns, QEMU's connection. A goroutine calls it once; it must not wait for the
+	// guest.
 	Connected func(conn *net.UnixConn)
-	Path      string // the backend's socket; QEMU reconnects after a loss (vfio-user: it connects once)
-	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
-	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer; of the fields below only Place is used
-	Place     string // its name in Config.Tree
-	Hotplug   bool   // can be removed while the guest runs (UnplugNIC); requires a Place
+	Path      string // of the backend's socket
+	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
+	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
+	Place     string // in Config.Tree
+	Hotplug   bool   // UnplugNIC can remove it; needs a Place
 
 	// For a virtio-net-pci.
 	Queues  int              // queue pairs; 0 = 1
 	MAC     net.HardwareAddr // nil = QEMU's default
 	MTU     int              // host_mtu; 0 = none
-	XDP     bool             // the guest's driver may attach XDP programs; all receive offloads are disabled
-	Options string           // more options of the device, such as "packed=on"
+	XDP     bool             // without receive offloads, for XDP programs
+	Options string           // of the device, as "packed=on"
 
-	abstract string   // vhost-user: name of the backend's socket in the abstract namespace
-	socket   *os.File // vfio-user: the backend's socket, which QEMU inherits
+	abstract string   // vhost-user: the backend's socket
+	socket   *os.File // vfio-user: the backend's socket
 }
 
 // Config describes one machine.
@@ -68,58 +65,54 @@ type Config struct {
 	Name   string // for logs and errors; "" = "guest"
 	QEMU   assets.Binary
 	Kernel assets.Kernel
-	Initrd []io.Reader // concatenated; see guest-images
-	Append string      // added to the kernel's command line
+	Initrd []io.Reader // concatenated
+	Append string      // for the kernel's command line
 
 	RAMSize uint64 // 0 = 512 MiB
 	CPUs    int    // 0 = 1
 	Accel   Accel
-	Cache   string // where AccelAuto keeps its probes' results; "" = the user's cache
+	Cache   string // for AccelAuto; "" = the user's cache
 	GPUs    []GPU
 	Netdevs []Netdev
 	Disks   []Disk
-	Tree    *pcie.Tree // of GPUs and Netdevs with a Place; others are on the root complex; may be nil
-	// ForwardsP2P makes the guest's kernel treat the host bridges as forwarding requests between
-	// their ports. The kernel decides this by the CPU: AMD's since Zen do (drivers/pci/p2pdma.c,
-	// cpu_supports_p2pdma). With KVM the host's CPU decides.
+	Tree    *pcie.Tree // with each Place; may be nil
+	// ForwardsP2P makes the guest's kernel take host bridges as forwarding, by an emulated CPU of AMD's Zen
+	// (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
 	ForwardsP2P bool
-	// IOMMU gives the machine an Intel IOMMU (VT-d), and makes the kernel translate the devices'
-	// DMA addresses. QEMU's own devices bypass it unless they request translation (virtio with
+	// IOMMU gives the machine an Intel IOMMU (VT-d). QEMU's own devices bypass it by default (virtio:
 	// iommu_platform).
 	IOMMU bool
-	Args  []string // more QEMU arguments, last
-	// ResultsPort also offers the results channel as a port of a virtio-serial device
-	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
-	// it. The guest picks one of the two (agent.Config.Port).
+	Args  []string // of QEMU, last
+	// ResultsPort also offers the results channel as a virtio-serial port (agent.PortName), faster than a serial
+	// line. The guest picks one (agent.Config.Port).
 	ResultsPort bool
 
-	Console io.Writer // receives a copy of the guest's console; may be nil
-	// Silence limits the time without console output until the guest's init reports. 0 = limits.GuestSilence if
-	// AccelAuto chooses KVM and BootLimit is not above limits.Boot, else no limit.
+	Console io.Writer // a copy of the console; may be nil
+	// Silence limits the time without console output until init reports. 0 = limits.GuestSilence if AccelAuto
+	// chooses KVM and BootLimit is not above limits.Boot, else no limit.
 	Silence   time.Duration
-	BootLimit time.Duration // limit on the time until the guest's init reports; 0 = limits.Boot
-	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
+	BootLimit time.Duration // until init reports; 0 = limits.Boot
+	TimeLimit time.Duration // of the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
-	// Start calls Started, if not nil, when QEMU's process exists, before it reads the guest's console and
-	// accepts any connection of QEMU's devices: Started may wait, and drop privileges of this process.
+	// Started, if not nil, is called when QEMU's process exists, before its console is read and its devices'
+	// connections are accepted: it may wait, and drop this process's privileges.
 	Started Started
 
-	key probeKey // of the probe that chose the accelerator
+	key probeKey // of the accelerator's probe
 }
 
-// Started receives QEMU's process and its monitor (QMP), through which a client can make QEMU open
-// any file. If this process is to lose these rights, Started returns replacements: signal
-// sends signals to QEMU; instead is a connection to the monitor that may allow only the commands of
-// Commands, and monitor then belongs to Started. Without an error neither result is nil.
+// Started receives QEMU's process and its monitor (QMP). It returns signal, which sends signals to QEMU, and
+// instead, the monitor to use, which may allow only Commands; monitor then belongs to Started. Without an
+// error neither is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error)
 
-// Commands are all QMP commands that a Machine sends, with only the keys "execute" and "id".
-// device_del also has the argument "id", which begins with DevicePrefix.
+// Commands are the QMP commands of a Machine, with the keys "execute" and "id". device_del has the argument
+// "id", which begins with DevicePrefix.
 var Commands = []string{commandCapabilities, commandStatus, commandQuit, commandUnplug}
 
-// Machine is a running QEMU. Its methods may be called from any goroutine.
+// Machine is a running QEMU. Its methods may be called concurrently.
 type Machine struct {
 	name   string
 	qemu   string // name and version
@@ -132,7 +125,7 @@ type Machine struct {
 	physical []Extent
 	con      *console
 	conIn    net.Conn
-	conRead  sync.WaitGroup // until this process has read the console to its end
+	conRead  sync.WaitGroup // reads the console
 	qmp      *qmp
 	agent    *agent.Client
 	net      []*backendSocket
@@ -143,19 +136,19 @@ type Machine struct {
 	askOne sync.Once
 	up     chan struct{} // closed when init has reported
 	done   chan struct{} // closed when the run has ended
-	err    error         // the run's error; watch sets it before it closes done
-	stderr agent.Tail    // the last lines of QEMU's stdout and stderr; finish reads them after QEMU has ended
+	err    error         // set before done is closed
+	stderr agent.Tail    // of QEMU's stdout and stderr
 
-	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil without AccelAuto
+	record func(*RunError) *record // nil without AccelAuto
 
 	// Used by watch.
-	shutdown string // reason of the SHUTDOWN event
+	shutdown string // of the SHUTDOWN event
 	cause    error  // why this process ended QEMU
 	detail   string
 }
 
-// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx
-// ends, also later, the machine is ended. The caller always calls Close if there is no error.
+// Start starts QEMU and returns once the guest's init has reported. The machine ends with ctx. The caller
+// calls Close.
 func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -165,7 +158,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here()) // after the probe, which may have changed the limits
+	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here()) // the probe may have changed limits
 	c.TimeLimit = cmp.Or(c.TimeLimit, limits.Machine.Here())
 	if c.Accel == AccelAuto && accel == AccelKVM && c.BootLimit <= limits.Boot.Here() {
 		c.Silence = cmp.Or(c.Silence, limits.GuestSilence.Here())
@@ -181,20 +174,19 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	go m.watch(ctx, c.Silence, c.BootLimit, c.TimeLimit)
 	select {
 	case <-m.up:
-		if c.BootLimit <= limits.Boot.Here() { // with a longer limit the user may have paused the boot
+		if c.BootLimit <= limits.Boot.Here() { // with a longer one the user may have paused the boot
 			limits.Booted(time.Since(begin))
 		}
 		return m, nil
 	case <-m.done:
 	}
 	m.closeRAM()
-	if m.err == nil { // the guest booted and then powered off at once
+	if m.err == nil { // it powered off at once
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
 
-// choose decides how QEMU runs the guest's code.
 func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Accel == AccelTCG {
 		return AccelTCG, nil
@@ -209,7 +201,7 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 	return accel, err
 }
 
-// launch starts QEMU with the files that it inherits, and the readers of its sockets.
+// launch starts QEMU, and the readers of its sockets.
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
@@ -274,8 +266,8 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	return m, nil
 }
 
-// open makes the files that QEMU inherits. host gets this process's ends of the channels by name.
-// What is made before an error stays for launch to close.
+// open makes the files that QEMU inherits. host gets this process's ends of channels by name. After an error
+// launch closes what was made.
 func (m *Machine) open(c *Config, in *inherited, host map[string]net.Conn) error {
 	for _, size := range c.ramSizes() {
 		f, err := NewMemory("vnic-ram", size)
@@ -313,7 +305,7 @@ func (m *Machine) open(c *Config, in *inherited, host map[string]net.Conn) error
 	return nil
 }
 
-// gather writes readers' data into one sealed memfd, in order.
+// gather writes readers' data into a sealed memfd.
 func gather(list []io.Reader) (*os.File, error) {
 	return memfd("vnic-initrd", unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, func(f *os.File) error {
 		_, err := io.Copy(f, io.MultiReader(list...))
@@ -321,8 +313,7 @@ func gather(list []io.Reader) (*os.File, error) {
 	})
 }
 
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, whose pages use
-// memory when they are first touched.
+// NewMemory makes shared memory: a memfd of fixed size, whose pages are allocated when touched.
 func NewMemory(name string, size uint64) (*os.File, error) {
 	return memfd(name, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, func(f *os.File) error {
 		if err := f.Truncate(int64(size)); err != nil {
@@ -332,7 +323,7 @@ func NewMemory(name string, size uint64) (*os.File, error) {
 	})
 }
 
-// memfd makes a memfd with the content that write writes, and seals it.
+// memfd makes a memfd that write fills, and seals it.
 func memfd(name string, seals int, write func(*os.File) error) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -348,8 +339,7 @@ func memfd(name string, seals int, write func(*os.File) error) (*os.File, error)
 	return f, nil
 }
 
-// socketPair makes a connected pair of stream sockets: one for this process, one for QEMU to
-// inherit.
+// socketPair makes a pair of stream sockets, for this process and for QEMU.
 func socketPair() (net.Conn, *os.File, error) {
 	ours, theirs, err := scm.Pair()
 	if err != nil {
@@ -368,7 +358,7 @@ func (m *Machine) Name() string { return m.name }
 // Accel returns how QEMU runs the guest's code.
 func (m *Machine) Accel() Accel { return m.accel }
 
-// Agent returns the client of the guest's agent on the results channel.
+// Agent returns the client of the guest's agent.
 func (m *Machine) Agent() *agent.Client { return m.agent }
 
 // PID returns QEMU's process id.
@@ -383,14 +373,13 @@ func (m *Machine) closeRAM() {
 	}
 }
 
-// Console returns the last output of the guest's console (up to 256 KiB).
+// Console returns the last output of the console, up to 256 KiB.
 func (m *Machine) Console() []byte { return m.con.bytes() }
 
-// Done returns a channel that is closed when the run has ended. The guest's RAM remains until Close.
+// Done returns a channel that is closed when the run has ended.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// PowerOff asks the guest to power off, and waits until QEMU has ended. It returns nil after the
-// power-off, else the error of the request, of the run or of ctx.
+// PowerOff asks the guest to power off, and waits until QEMU has ended.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
 		return fmt.Errorf("%s: %w", m.name, err)
@@ -403,8 +392,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends QEMU, by force if necessary, and frees everything. It may be called more than once. It
-// returns the error of a run that had failed before.
+// Close ends QEMU and frees everything, also if called again. It returns the error of a run that had failed
+// before.
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
@@ -412,7 +401,7 @@ func (m *Machine) Close() error {
 	return m.err
 }
 
-// watch runs as long as QEMU does and determines the result of the run.
+// watch runs while QEMU does, and determines the run's result.
 func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.Duration) {
 	defer close(m.done)
 	boot, limit := time.NewTimer(bootLimit), time.NewTimer(timeLimit)
@@ -469,5 +458,4 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 	}
 }
 
-// errClosed is the cause of an end by Close.
 var errClosed = errors.New("closed")

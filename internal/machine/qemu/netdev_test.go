@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// idle is a network device that does nothing: enough for QEMU to present it to a guest without a
-// driver.
+// idle is a network device that does nothing.
 type idle struct{ mtu uint16 }
 
 // VERSION_1, MRG_RXBUF, MTU, MQ

@@ -11,12 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A GPU that is a NUMA node: the guest's window of it lies in the GPU's file, at the expected
-// place, and no other memory of the guest's processes is there.
-//
 // Invariant: guest-images: Only a guest's window lies in the memory of the GPU's node.
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
-	const gpuSize, window, ramSize = 128 << 20, 104 << 20, 256 << 20 // the kernel reserves a varying part of a node
+	const gpuSize, window, ramSize = 128 << 20, 104 << 20, 256 << 20 // the kernel reserves a part of a node
 	c := guest(t)
 	gpu := sized(t, gpuSize)
 	c.Initrd = initrd(t, agent.Config{Node0: true, HugePages: 4})

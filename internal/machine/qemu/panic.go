@@ -11,16 +11,13 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// panicFrame matches the stack frame of a panic.
 var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
 
-// panicMark is the beginning of a kernel panic's message (kernel/panic.c, vpanic).
+// panicMark begins a kernel panic's message (kernel/panic.c, vpanic).
 const panicMark = "Kernel panic - not syncing"
 
-// panicLine returns the message of a kernel panic, or "" if there was none. On a busy machine the
-// message may lack characters, because Linux waits at most 10 ms for the serial port to accept one
-// (drivers/tty/serial/8250, wait_for_lsr). The stack below the message then shows that it was a
-// panic.
+// panicLine returns a kernel panic's message; "": none. Characters may be lost, because Linux waits at most
+// 10 ms for the serial port (drivers/tty/serial/8250, wait_for_lsr); the stack then shows the panic.
 func panicLine(console []byte) string {
 	i := bytes.LastIndex(console, []byte(panicMark))
 	switch {
@@ -36,14 +33,14 @@ func panicLine(console []byte) string {
 // Bounds of panicLines.
 const (
 	panicLinesMax = 24
-	panicLineMax  = 200  // bytes per line
-	panicBefore   = 4    // lines before a panic without a preceding complaint; they may show the cause
-	panicApart    = 8    // most lines between two first lines of one complaint
-	panicLooked   = 1000 // number of the console's last lines that are searched
+	panicLineMax  = 200  // bytes
+	panicBefore   = 4    // lines before a panic without a complaint
+	panicApart    = 8    // lines between first lines of one complaint
+	panicLooked   = 1000 // last lines that are searched
 )
 
 var (
-	// stamp matches printk's time, and the caller if CONFIG_PRINTK_CALLER is set.
+	// stamp matches printk's time, and the caller (CONFIG_PRINTK_CALLER).
 	stamp = regexp.MustCompile(`^\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
 	// complaint matches the first line of a kernel error (arch/x86/kernel/dumpstack.c,
 	// arch/x86/mm/fault.c, arch/arm64/kernel/traps.c, lib/bug.c, kernel/panic.c,
@@ -51,15 +48,13 @@ var (
 	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |` +
 		`UBSAN: |general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
 		`INFO: (rcu_|task ))`)
-	// place matches lines with the place and process of the error; frame matches the trace's
-	// frames, except the unwinder's guesses ("? f").
+	// place matches lines with the error's place, frame the lines of a trace without guesses ("? f").
 	place = regexp.MustCompile(`^(RIP: |pc : |lr : |#PF: |CPU: |Workqueue: |Call [Tt]race:)`)
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
-// panicLines returns the console lines that explain a kernel panic, at most panicLinesMax: the
-// preceding complaint, its place, the trace, and the panic's message. It leaves out registers, code
-// and lists of modules, and cuts long lines.
+// panicLines returns the lines that explain a kernel panic, at most panicLinesMax: complaint, place, trace
+// and message.
 func panicLines(console []byte) (lines []string) {
 	tail := proc.LastLines(console, panicLooked)
 	if len(tail) == 0 {
@@ -77,7 +72,7 @@ func panicLines(console []byte) (lines []string) {
 	for last >= 0 && !strings.Contains(text[last], panicMark) {
 		last--
 	}
-	for i := len(text) - 1; last < 0 && i > 0; i-- { // the panic's message is incomplete
+	for i := len(text) - 1; last < 0 && i > 0; i-- { // an incomplete message
 		if panicFrame.MatchString(text[i]) {
 			last = i
 		}

@@ -23,7 +23,7 @@ func TestPanicLine(t *testing.T) {
 	}
 }
 
-// oops is Linux's output after a null pointer dereference, until its end.
+// oops is Linux's output after a null pointer dereference.
 const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.616161] BUG: kernel NULL pointer dereference, address: 00000000000000a0
 [  101.617001] #PF: supervisor read access in kernel mode
@@ -48,8 +48,7 @@ const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.626600] ---[ end Kernel panic - not syncing: Fatal exception ]---
 `
 
-// For a panic the lines with its cause, its place and its trace are shown, however many registers
-// follow, and no more than the limit.
+// A panic's cause, place and trace are shown.
 func TestPanicShowsItsCause(t *testing.T) {
 	frames := func(n int) (s string) {
 		for i := range n {

@@ -2,28 +2,26 @@ package qemu
 
 import "os"
 
-// Extent is a range of the guest's physical memory, and its place in a file.
+// Extent is a range of the guest's physical memory, and its file.
 type Extent struct {
 	Addr, Size uint64
 	File       *os.File
 	Off        uint64 // offset in File
 }
 
-// The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or, if the
-// guest has at least lowMemory bytes, at lowMemoryMore, so that pages of 1 GiB stay whole. The rest begins
-// at highMemory. On an AMD host QEMU moves the rest up if it would exceed 1012 GiB (hw/i386/pc.c,
-// pc_max_used_gpa); physical does not support this.
+// The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or at
+// lowMemoryMore if the total is at least lowMemory; the rest begins at highMemory. On AMD hosts QEMU moves
+// the rest if it exceeds 1012 GiB (hw/i386/pc.c, pc_max_used_gpa), which is not supported.
 const (
 	lowMemory     = 0xb000_0000
 	lowMemoryMore = 0x8000_0000
 	highMemory    = 1 << 32
 )
 
-// Physical returns the physical addresses of the guest's RAM and of the GPUs that are NUMA nodes.
-// The files are the RAM, which Close closes, and the files of the configuration's GPUs.
+// Physical returns the physical addresses of the guest's RAM and of GPUs that are NUMA nodes.
 func (m *Machine) Physical() []Extent { return m.physical }
 
-// physical returns the addresses of files, which are in the order of their nodes.
+// physical returns the addresses of files in the order of nodes.
 func physical(files []Extent) (list []Extent) {
 	total, low := uint64(0), uint64(lowMemory)
 	for _, f := range files {
@@ -49,7 +47,7 @@ func physical(files []Extent) (list []Extent) {
 	return list
 }
 
-// nodeFiles returns the files of RAM and of GPUs that are nodes, in the order of the nodes.
+// nodeFiles returns the files of RAM and of GPUs that are nodes, in the order of nodes.
 func (c *Config) nodeFiles(ram []*os.File) (list []Extent) {
 	for i, size := range c.ramSizes() {
 		list = append(list, Extent{Size: size, File: ram[i]})

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Files are adjacent in physical memory, except for a hole below 4 GiB that begins lower if there
-// is more memory.
+// Files are adjacent, but for a hole below 4 GiB.
 func TestPhysicalMemory(t *testing.T) {
 	const m = 1 << 20
 	for want, sizes := range map[string][]uint64{
@@ -35,7 +34,6 @@ func TestPhysicalMemory(t *testing.T) {
 	}
 }
 
-// The IOMMU comes before the devices that use it, and the kernel's arguments enable it.
 func TestArgumentsOfAnIOMMU(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		conf := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, IOMMU: on,

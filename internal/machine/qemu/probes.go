@@ -17,31 +17,28 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// probesFile is the cache file with the results of KVM probes.
 const probesFile = "kvm.json"
 
-// maxProbes is the most results kept, the latest ones.
+// maxProbes is how many results are kept.
 const maxProbes = 8
 
-// probed is the result of a KVM probe, or of a later guest that KVM has stopped. It is valid at most until
-// the machine reboots.
+// probed is the result of a guest with KVM during one boot of the host (BootID).
 type probed struct {
 	probeKey
 	OK      bool      `json:"ok"`
 	Why     string    `json:"why"`
-	Fetched bool      `json:"fetched"` // the kernel is one of the cache's, which are known to boot
-	At      time.Time `json:"at"`      // time of the start
-	Seconds float64   `json:"seconds"` // duration
-	Late    bool      `json:"late"`    // failed by a time limit or after a success: the machine may have been busy
-	Console []string  `json:"console"` // the last lines of a failed guest
+	Fetched bool      `json:"fetched"` // the kernel is the cache's
+	At      time.Time `json:"at"`      // start
+	Seconds float64   `json:"seconds"`
+	Late    bool      `json:"late"`    // the machine may have been busy
+	Console []string  `json:"console"` // of a failed guest
 }
 
-// lateHolds is how long a late failure is valid.
 const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// holds reports whether a result is still valid; KVM is then not probed again.
+// holds reports whether a result is valid.
 func (p *probed) holds(now time.Time) bool {
 	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }
@@ -57,27 +54,26 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 	return probeKey{BootID: oneOf("/proc/sys/kernel/random/boot_id"), QEMU: q.Version, Kernel: k.Version}
 }
 
-// probes are results, the latest one last.
+// probes are results, the latest last.
 type probes []probed
 
-// record is a result, and the cache to which another process may write it.
+// record is a result, and its cache.
 type record struct {
 	Cache string `json:"cache"`
 	Probe probed `json:"probe"`
 }
 
-// Record returns one line for Keep about a guest for which AccelAuto chose KVM and that KVM has
-// stopped, and "" for other errors. Another process may call Keep, because the process that runs the
-// guest may not be allowed to write to the cache any more.
+// Record returns a line for Keep if KVM, chosen by AccelAuto, has stopped the guest; else "". Another process
+// may call Keep, if this one may not write to the cache.
 func (e *RunError) Record() string {
 	if e.record == nil {
 		return ""
 	}
-	b, _ := json.Marshal(e.record) // all its values can be encoded
+	b, _ := json.Marshal(e.record)
 	return string(b)
 }
 
-// Keep stores a Record: AccelAuto then chooses TCG for lateHolds.
+// Keep stores a Record.
 func Keep(line string) {
 	var r record
 	if json.Unmarshal([]byte(line), &r) == nil && r.Cache != "" {
@@ -85,8 +81,8 @@ func Keep(line string) {
 	}
 }
 
-// readProbes reads the results in a cache's directory; an unreadable file has none. A result
-// without a time is left out, because an older vnic with other limits wrote it.
+// readProbes reads a cache's results; unreadable: none. It omits results without a time, which an older vnic
+// wrote.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`
@@ -98,9 +94,8 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find returns the result that applies to a key, or nil. A failure with another kernel applies only
-// if that kernel is known to boot, or if a second kernel failed too: KVM is then the cause, and a user who
-// changes his kernel all day does not wait for a probe each time. Otherwise that kernel may be the cause.
+// find returns the result for a key, or nil. A failure of the same QEMU with another kernel applies if that
+// kernel is known to boot, or if two failed.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -132,28 +127,24 @@ func (l probes) last(key probeKey) *probed {
 	return nil
 }
 
-// with returns the results with p added, without older ones of the same key or of an earlier boot, and at most
-// maxProbes of them.
+// with returns the results with p, without older results of its key and without results of earlier boots.
 func (l probes) with(p probed) probes {
 	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
 	l = append(l, p)
 	return l[max(0, len(l)-maxProbes):]
 }
 
-// save writes the results to a cache's directory. It ignores errors, because a stored result only saves time.
+// save writes the results. It ignores errors: KVM is then probed again.
 func (l probes) save(dir string) {
 	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
 }
 
-// earlyWords make the kernel print from its first instructions on, which distinguishes a guest that
-// does nothing from a slow one. A healthy boot prints some 30 lines (1200 bytes);
-// limits.ProbeSilence is the longest time between two of them (Linux
-// Documentation/admin-guide/kernel-parameters.txt; the last of two loglevels counts).
+// earlyWords make the kernel print from the start, which distinguishes a guest that does nothing from a slow
+// one (Linux Documentation/admin-guide/kernel-parameters.txt; the last loglevel counts).
 const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
-// probe boots a guest under KVM until its init runs. It fails soon if the guest prints nothing for
-// a while, so that a first run without working KVM does not wait long. err is for errors that have
-// nothing to do with KVM.
+// probe boots a guest under KVM until init. It fails soon without output. err is an error that has nothing to
+// do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	p := &probed{probeKey: keyOf(r.QEMU, r.Kernel), Fetched: r.Kernel.Source == assets.SourceCache, At: time.Now().UTC()}
 	var initrd io.ReadCloser
@@ -192,17 +183,15 @@ func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	return nil, err
 }
 
-// record returns the record of a guest that was started with KVM after a successful probe, and that
-// KVM has stopped.
+// record returns the record of a guest that KVM has stopped after a successful probe.
 func (c *Config) record(e *RunError, begin time.Time) *record {
 	r := &record{Cache: c.Cache, Probe: probed{probeKey: c.key, At: begin.UTC(),
 		Fetched: c.Kernel.Source == assets.SourceCache, Seconds: time.Since(begin).Seconds()}}
 	r.Probe.fail(e)
-	r.Probe.Late = true // the probe succeeded, so KVM is tried again later
+	r.Probe.Late = true // the probe succeeded
 	return r
 }
 
-// fail notes how a guest ended.
 func (p *probed) fail(e *RunError) {
 	p.Why = e.Err.Error()
 	if e.Detail != "" {
@@ -215,10 +204,8 @@ func (p *probed) fail(e *RunError) {
 	p.Console = e.Console
 }
 
-// startSlow returns how many times slower this machine starts a QEMU than the machine for which the
-// limits were set. Before the first guest nothing else is known about its speed. The second start counts,
-// which reads nothing from disk. All limits grow by this factor. If QEMU fails, startSlow returns the
-// current factor.
+// startSlow raises limits by how slowly a QEMU starts, and returns the factor. Only the second start counts,
+// because the first may read QEMU from disk.
 func startSlow(ctx context.Context, q assets.Binary) float64 {
 	slow := limits.Slow()
 	var took time.Duration
@@ -228,7 +215,7 @@ func startSlow(ctx context.Context, q assets.Binary) float64 {
 		_, err := q.Run(ctx, "--version")
 		took = time.Since(begin)
 		cancel()
-		if err != nil { // starting the guest will return the error
+		if err != nil { // starting the guest returns the error
 			return slow
 		}
 	}

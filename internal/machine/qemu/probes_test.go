@@ -8,15 +8,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// KVM is probed once per kernel, unless failures with other kernels show that it works with none. Of more than
-// maxProbes results the oldest are dropped, and results from before the machine's boot are not used.
+// KVM is probed once per kernel, unless it failed with others.
 func TestProbesAnswerForOtherKernels(t *testing.T) {
 	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
 	here := key("now", "11.1", "mine")
 	for _, c := range []struct {
 		what string
 		l    probes
-		want string // Why of the result that applies; or "none"
+		want string // Why, or "none"
 	}{
 		{"nothing is known", nil, "none"},
 		{"itself", probes{{probeKey: here, Why: "a"}}, "a"},
@@ -36,7 +35,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 		testkit.Equal(t, c.what, got, c.want)
 	}
 
-	// A late failure, perhaps of a busy machine, is probed again.
+	// probed again
 	late := probes{{probeKey: here, Why: "late", Late: true, At: time.Now().Add(-lateHolds / 2)}}
 	if p := late.find(here); p == nil || p.Why != "late" {
 		t.Errorf("of half an hour ago: %v", p)
@@ -54,7 +53,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 	for i := range maxProbes + 3 {
 		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	// A new result replaces the old one.
+	// replaces the old one
 	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir)
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)

@@ -13,15 +13,15 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): one JSON object per
-// line. It has only what a Machine needs: one command at a time, and events.
+// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): one JSON object per line, one
+// command at a time.
 type qmp struct {
 	conn   net.Conn
 	events chan qmpEvent // watched events; closed at the end
 
-	replies chan qmpReply // the last reply; closed at the end, before events
-	mu      sync.Mutex    // one command at a time
-	id      uint64        // under mu: id of the last command
+	replies chan qmpReply // the last reply; closed before events
+	mu      sync.Mutex
+	id      uint64 // under mu
 }
 
 type qmpEvent struct {
@@ -32,16 +32,14 @@ type qmpEvent struct {
 	} `json:"data"`
 }
 
-// Events that a Machine handles.
 const (
 	eventShutdown = "SHUTDOWN"
 	eventStop     = "STOP"
-	eventDeleted  = "DEVICE_DELETED"            // a device has been removed completely
-	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest refused to release the device
+	eventDeleted  = "DEVICE_DELETED"            // completely removed
+	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest refused to release it
 )
 
-// watched reports whether a Machine handles an event. Parts of a device without a name are deleted
-// too; a Machine ignores those events.
+// watched reports whether a Machine handles an event. Parts of a device have no name.
 func (e *qmpEvent) watched() bool {
 	switch e.Event {
 	case eventShutdown, eventStop:
@@ -61,7 +59,7 @@ type qmpReply struct {
 	} `json:"error"`
 }
 
-// The commands that a Machine sends.
+// Commands of a Machine.
 const (
 	commandCapabilities = "qmp_capabilities"
 	commandStatus       = "query-status"
@@ -74,7 +72,7 @@ const maxQMP = 1 << 20
 
 var errQMPClosed = errors.New("QMP: connection closed")
 
-// newQMP takes ownership of conn. The first command must be qmp_capabilities.
+// newQMP takes conn. The first command must be qmp_capabilities.
 func newQMP(conn net.Conn) *qmp {
 	q := &qmp{conn: conn, events: make(chan qmpEvent, 16), replies: make(chan qmpReply, 1)}
 	go q.read()
@@ -98,11 +96,11 @@ func (q *qmp) read() {
 		case line.watched():
 			select {
 			case q.events <- line.qmpEvent:
-			default: // dropped; events are never that frequent
+			default: // dropped
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
-			case <-q.replies: // a reply whose command was abandoned
+			case <-q.replies: // of an abandoned command
 			default:
 			}
 			q.replies <- line.qmpReply
@@ -110,8 +108,8 @@ func (q *qmp) read() {
 	}
 }
 
-// do runs a command, with arguments or nil, and returns its result. It recognizes its reply by the
-// id, and skips the replies of abandoned commands.
+// do runs a command, with arguments or nil, and returns its result. Replies of abandoned commands are
+// skipped.
 func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// peerQMP replies to each line as answer says, in place of QEMU.
+// peerQMP replies in place of QEMU.
 func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	ours, theirs := net.Pipe()
 	q := newQMP(ours)
@@ -33,7 +33,7 @@ func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	}()
 	t.Cleanup(func() {
 		_ = ours.Close()
-		for range q.events { // until the reader has ended
+		for range q.events { // the reader has ended
 		}
 		<-done
 	})
@@ -77,7 +77,7 @@ func TestQMPGivesUp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_ = q.conn.Close()
-	for range q.events { // until the reader has ended
+	for range q.events { // the reader has ended
 	}
 	if _, err := q.do(t.Context(), "quit", nil); err == nil {
 		t.Error("a command on a closed connection: no error")

@@ -9,15 +9,15 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// sandbox are the rights that a running QEMU loses: it starts no program, and gets no other
-// privileges or priorities (QEMU, qemu-seccomp.c). This limits a guest that has taken over QEMU.
+// sandbox are rights that a QEMU gives up, in case its guest takes it over: it starts no program, and gets no
+// privileges or priorities (QEMU, qemu-seccomp.c).
 const sandbox = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// sandboxes has the answer of each QEMU of this process, by its command.
+// sandboxes has hasSandbox's results by command.
 var sandboxes sync.Map
 
-// hasSandbox asks a QEMU, once, whether it supports the sandbox: one built without libseccomp fails
-// at the option, before it prints its version. It does not ask a QEMU whose version is unknown.
+// hasSandbox asks a QEMU of known version, once, whether it has the sandbox: without libseccomp it fails at
+// the option.
 func hasSandbox(ctx context.Context, b assets.Binary) bool {
 	if b.Version == "" {
 		return false

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A QEMU that supports the sandbox starts in it, and one that does not starts without it; vnic asks
-// each QEMU only once whether it does.
+// A QEMU is asked once for its sandbox.
 func TestSandboxWhereQEMUHasOne(t *testing.T) {
 	for want, script := range map[bool]string{
 		true:  "echo x >> \"$0.asked\"",

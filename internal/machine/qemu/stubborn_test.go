@@ -14,14 +14,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script makes a script that replaces QEMU.
 func script(t *testing.T, text string) Config {
 	path := filepath.Join(t.TempDir(), "qemu")
 	testkit.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
-// A QEMU that does not answer and ignores signals is killed, together with its child processes.
+// A QEMU that ignores signals is killed with its children.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -80,7 +79,7 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 			"guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
-	m.kernel.Source = assets.SourceCache // vnic's kernel and modules match, so the cause must be another
+	m.kernel.Source = assets.SourceCache // vnic's modules match
 	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}
@@ -113,7 +112,6 @@ func TestSilentGuestIsEnded(t *testing.T) {
 	}
 }
 
-// QEMU's messages show that KVM was the cause.
 func TestKVMIsBlamed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

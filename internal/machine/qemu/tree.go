@@ -8,27 +8,24 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA
-// node, each port a root port or a switch's downstream port. QEMU's generic switch with links of
-// any speed is the CXL switch, which without -M cxl=on is an ordinary PCIe switch for its guest.
-// Its ports have no power controller, and without one QEMU never removes a device that its guest
-// has released (hw/pci/pcie.c, pcie_cap_slot_write_config). So a removable device (Hotplug) below a
-// switch is at a port of TI's XIO3130, which has a power controller, but only one lane at 2.5 GT/s.
-// Root ports have a power controller and links of any speed. No switch of QEMU has ACS.
+// Of a tree, each socket is an expander bus (pxb-pcie) of its NUMA node, each port a root port or a switch's
+// downstream port. QEMU's generic switch with links of any speed is the CXL switch. Its ports have no power
+// controller, without which QEMU does not remove a released device (hw/pci/pcie.c,
+// pcie_cap_slot_write_config): so a removable device below a switch is at a port of TI's XIO3130, with one
+// lane at 2.5 GT/s. No switch of QEMU has ACS.
 
 const (
-	firstBus  = pcie.OwnBuses // of the first expander bus; lower ones are for the root complex
-	firstSlot = 0x10          // first slot of expander buses on the root complex
+	firstBus  = pcie.OwnBuses // of the first expander bus
+	firstSlot = 0x10          // of expander buses on the root complex
 )
 
-// treeID returns QEMU's id of a socket or switch. The prefix keeps ids unique, as in portOf.
+// treeID returns QEMU's id of a socket or switch.
 func treeID(name string) string { return "pcie." + name }
 
-// portOf returns the id of the port above a node, which is the bus of the device there.
+// portOf returns the id of the port above a node, the bus of its device.
 func portOf(name string) string { return "pcie-port." + name }
 
-// checkTree returns errors where QEMU's own messages would be less clear, or where QEMU would
-// accept a tree that the guest cannot see.
+// checkTree checks what QEMU would report less clearly, or accept although the guest cannot see it.
 func (c *Config) checkTree() error {
 	if c.Tree == nil {
 		return nil
@@ -48,7 +45,7 @@ func (c *Config) checkTree() error {
 	}
 	for _, p := range places {
 		if p == "" {
-			continue // on the root complex
+			continue
 		}
 		if !ends[p] {
 			return fmt.Errorf("config: nothing in the PCIe tree has the name %q, or two devices have it", p)
@@ -64,7 +61,7 @@ func (c *Config) checkTree() error {
 	return nil
 }
 
-// tree returns the arguments for all sockets, switches and ports.
+// tree returns the arguments for sockets, switches and ports.
 func (c *Config) tree() (args []string) {
 	if c.Tree == nil {
 		return nil
@@ -81,11 +78,11 @@ func (c *Config) tree() (args []string) {
 	return t.args
 }
 
-// trunk is the state while a tree's arguments are written.
+// trunk is the state of writing a tree's arguments.
 type trunk struct {
 	tree    *pcie.Tree
 	args    []string
-	bus     int // the next free bus number
+	bus     int // next
 	chassis int
 	hotplug map[string]bool // places of removable devices
 }
@@ -94,9 +91,8 @@ func (t *trunk) add(format string, args ...any) {
 	t.args = append(t.args, "-device", fmt.Sprintf(format, args...))
 }
 
-// below adds the ports of a socket or switch, and everything below them except endpoints. Guests
-// number buses depth first, so the numbers below an expander bus lie between its own and the next
-// one's.
+// below adds the ports below a socket or switch, without endpoints. Guests number buses depth first, between
+// an expander bus and the next one.
 func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
@@ -127,8 +123,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// speed returns a port's options for a link, with QEMU's names of speeds: 2_5, 5, 8, 16, 32 and 64
-// GT/s.
+// speed returns a port's options for a link.
 func speed(l pcie.Link) string {
 	if !l.Known() {
 		return ""
@@ -136,8 +131,7 @@ func speed(l pcie.Link) string {
 	return fmt.Sprintf(",x-speed=%s,x-width=%d", strings.ReplaceAll(fmt.Sprint(l.Transfers()), ".", "_"), l.Width)
 }
 
-// on returns the option that puts a device on the bus of its place, or on the root complex, which
-// QEMU does not choose by default if there are expander buses; "" without a tree.
+// on returns the option for a device's bus: its place, or the root complex; "" without a tree.
 func (c *Config) on(place string) string {
 	switch {
 	case c.Tree == nil:
@@ -148,9 +142,8 @@ func (c *Config) on(place string) string {
 	return ",bus=" + portOf(place)
 }
 
-// ramSizes returns the sizes of the machine's RAM files. Each socket of a tree has a separate file,
-// because QEMU's vfio-user does not tell a device at which offset of a file memory begins
-// (memory-backend-file,offset=, seen with 11.1).
+// ramSizes returns the sizes of RAM files: one for each socket, because QEMU's vfio-user does not report
+// offsets in a file (memory-backend-file,offset=, seen with 11.1).
 func (c *Config) ramSizes() (sizes []uint64) {
 	n := uint64(1)
 	if c.Tree != nil {
@@ -164,8 +157,7 @@ func (c *Config) ramSizes() (sizes []uint64) {
 	return sizes
 }
 
-// nodes returns the arguments for the NUMA nodes of a tree's sockets, each with its share of the
-// RAM and of the CPUs. GPUs that are nodes follow, numbered from the number of sockets on.
+// nodes returns the arguments for a tree's sockets as NUMA nodes, with their shares of RAM and CPUs.
 func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []string) {
 	sizes := c.ramSizes()
 	n := len(sizes)
@@ -186,8 +178,8 @@ func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []st
 	return objects, numa
 }
 
-// distances returns the arguments for the distances between NUMA nodes, given each node's socket:
-// 10 is a node's distance to itself, as in ACPI (System Locality Distance Information Table).
+// distances returns the arguments for distances between NUMA nodes, given their sockets; 10 is a node's to
+// itself, as in ACPI (System Locality Distance Information Table).
 func distances(sockets []string) (args []string) {
 	const local, same, far = 10, 20, 40
 	for i, a := range sockets {

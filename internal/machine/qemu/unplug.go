@@ -9,21 +9,17 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// A device with Hotplug, below a port of a Tree, can be removed while the guest runs: a
-// virtio-net-pci, or GPU memory that is a BAR. Removal is orderly (native PCIe hotplug): QEMU
-// presses the port's attention button; the guest's kernel waits for five seconds, with the port's
-// power indicator blinking, unbinds the driver, and turns the slot off; then QEMU removes the
-// device. A vfio-user-pci cannot be removed: QEMU 11.1 aborts. GPU memory that is a NUMA node is
-// RAM for its guest.
+// A device with Hotplug can be removed while the guest runs: a virtio-net-pci, or GPU memory as a BAR. QEMU
+// presses the attention button; Linux waits for five seconds, unbinds the driver, and turns the slot off
+// (native PCIe hotplug). QEMU 11.1 aborts at the removal of a vfio-user-pci.
 
-// DevicePrefix begins the names of all devices that a Machine can remove.
+// DevicePrefix begins the names of a Machine's devices.
 const DevicePrefix = "dev-"
 
-// nicDevice and gpuDevice return QEMU's names of devices, by their index in Config.
+// nicDevice and gpuDevice return QEMU's names of devices.
 func nicDevice(i int) string { return DevicePrefix + "net" + strconv.Itoa(i) }
 func gpuDevice(i int) string { return DevicePrefix + "gpu" + strconv.Itoa(i) }
 
-// hotplug returns the places of removable devices.
 func (c *Config) hotplug() map[string]bool {
 	places := make(map[string]bool)
 	for _, n := range c.Netdevs {
@@ -35,7 +31,6 @@ func (c *Config) hotplug() map[string]bool {
 	return places
 }
 
-// checkHotplug returns an error for Hotplug on a device that QEMU cannot remove.
 func (c *Config) checkHotplug() error {
 	for i, n := range c.Netdevs {
 		if n.Hotplug && (c.Tree == nil || n.Place == "" || n.VFIOUser) {
@@ -50,13 +45,12 @@ func (c *Config) checkHotplug() error {
 	return nil
 }
 
-// unplugs are the removals in progress.
+// unplugs are removals in progress.
 type unplugs struct {
 	removable map[string]bool // devices
-	waiting   sync.Map        // by device: a chan error of capacity 1
+	waiting   sync.Map        // by device: a chan error
 }
 
-// init notes the machine's removable devices.
 func (u *unplugs) init(c *Config) {
 	u.removable = map[string]bool{}
 	for i, n := range c.Netdevs {
@@ -67,10 +61,8 @@ func (u *unplugs) init(c *Config) {
 	}
 }
 
-// UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when the
-// device has been removed, or an error (ErrKept) if the guest did not release it. It is closed if
-// the machine ends before that. If there is no channel, the error says why the guest was not asked;
-// ErrFixed means that the device cannot be removed at all.
+// UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when it has been
+// removed, or an error (ErrKept); it is closed if the machine ends first. ErrFixed: it cannot be removed.
 func (m *Machine) UnplugNIC(i int) (<-chan error, error) { return m.takeOut(nicDevice(i)) }
 
 // UnplugGPU is UnplugNIC for GPU i of Config.GPUs.
@@ -106,12 +98,12 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 	return done, nil
 }
 
-// unplugged sends a removal's result to the goroutine that waits for it.
+// unplugged passes on a removal's result.
 func (m *Machine) unplugged(device string, err error) {
 	if event, waits := m.unplugs.waiting.Load(device); waits {
 		select {
 		case event.(chan error) <- err:
-		default: // a result was sent already
+		default: // sent already
 		}
 	}
 }

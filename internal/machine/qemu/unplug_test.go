@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unplugMachine makes a machine whose QEMU replies as answer says, and handles its events.
+// unplugMachine makes a machine with an emulated QMP.
 func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machine {
 	m := &Machine{name: "m", done: make(chan struct{}), qmp: peerQMP(t, answer)}
 	m.unplugs.init(&Config{Netdevs: []Netdev{{Hotplug: true}, {}}, GPUs: []GPU{{Hotplug: true}}})
@@ -28,7 +28,7 @@ func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machin
 
 func answered(n int) string { return fmt.Sprintf(`{"return": {}, "id": %d}`, n) }
 
-// A device counts as removed only when QEMU reports it, not when the guest has been asked.
+// A device is removed when QEMU reports it.
 func TestUnplug(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {
@@ -50,10 +50,10 @@ func TestUnplug(t *testing.T) {
 	testkit.ErrorIs(t, <-done, ErrKept)
 	_, err := m.UnplugNIC(1)
 	testkit.ErrorIs(t, err, ErrFixed)
-	m.unplugged("dev-net9", nil) // no removal is waiting
+	m.unplugged("dev-net9", nil) // nothing waits
 }
 
-// A second request is refused, QEMU's refusal is returned, and the end of a machine ends the wait.
+// Only one request at a time; the machine's end ends it.
 func TestUnplugThatDoesNotEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {

@@ -25,11 +25,11 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// plain is a device that ignores accesses to its BARs. It reports events on its channels.
+// plain is a device that ignores accesses to its BARs, and reports events.
 type plain struct {
 	config  *pci.Config
-	enabled chan struct{} // receives when the firmware, having assigned addresses to the BARs, enables them
-	resets  chan struct{} // receives when QEMU resets the device
+	enabled chan struct{} // the firmware has enabled the BARs
+	resets  chan struct{} // the device was reset
 }
 
 func (d *plain) Info() vfiouser.Info {
@@ -82,8 +82,7 @@ func (d *plain) Unmapping(uint64, uint64) {}
 func (d *plain) MemoryChanged()           {}
 func (d *plain) Disconnected()            {}
 
-// QEMU runs its firmware, but no guest, with vnic's vfio-user server: QEMU opens the device, shares memory, resets the
-// device, and still quits on request after the server has gone.
+// QEMU works with vnic's vfio-user server, and quits after the server has gone.
 //
 // Invariant: vfiouser: QEMU can exit after its server has ended.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
@@ -97,7 +96,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 }
 
 func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // reached only by a failing test
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for a failing test
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -159,7 +158,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 	do("qmp_capabilities")
 	await("addresses by the firmware", dev.enabled)
 
-	do("stop") // otherwise the firmware changes the memory map
+	do("stop") // the firmware changes the memory map
 	var ram uint64
 	for _, r := range space.Regions() {
 		if !r.NoAccess {
@@ -178,7 +177,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		await("reset", dev.resets)
 	}
 
-	do("stop") // otherwise QEMU may notify the server of a change, and fail because it is gone
+	do("stop") // QEMU may fail to notify the server
 	gone := errors.New("stopped by the test")
 	stopServer(gone)
 	testkit.ErrorIs(t, <-served, gone, "Serve")
@@ -189,7 +188,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		t.Errorf("still mapped: %+v", s)
 	}
 	do("quit")
-	for lines.Scan() { // reads to the end
+	for lines.Scan() { // to the end
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("QEMU: %v\n%s", err, &stderr)

@@ -7,16 +7,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// MaxFrames bounds the frames of a Merge: 64 KiB in segments of 256 bytes.
+// MaxFrames bounds the frames of a Merge.
 const MaxFrames = 256
 
-// maxIP is the length of the longest IP packet, header included, that Linux's GRO makes by default,
-// IPv4 or IPv6 (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest
-// possible IPv4 packet.
+// maxIP is the length of the longest IP packet that Linux's GRO makes by default (net/core/gro.c,
+// skb_gro_receive: below GRO_LEGACY_MAX_SIZE).
 const maxIP = 65535
 
-// Offsets in the IP and TCP headers, the headers' lengths, and the flag DF (RFC 791, 3.1; RFC 8200,
-// 3; RFC 9293, 3.1).
+// Offsets and lengths of headers, and DF (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1).
 const (
 	ipv4Len     = 20
 	ipv4Total   = 2
@@ -37,24 +35,23 @@ const (
 	tcpUrgent   = 18
 )
 
-// Possible reports whether a frame could be part of a Merge, as its first or a later frame,
-// according to its parsed headers. Begin and Continues may still refuse the frame.
+// Possible reports whether a frame could be part of a Merge, by its parsed headers. Begin and Continues may
+// still refuse it.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
-// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or it is
-// partial (the sender left it to the device) with the value that a segmenter would write. sum is
-// the sum of the payload (splitter.Sum); Vouched uses it only if NeedsSum returns true.
+// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or partial with the
+// value that a segmenter would write. sum is the payload's sum (splitter.Sum), if NeedsSum.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
 	switch m.Csum {
 	case splitter.CsumGood:
 		return true
-	case splitter.CsumPartial: // the checksum field must have the value that a segmenter would write
+	case splitter.CsumPartial: // as a segmenter would write it
 		return field == splitter.PseudoSum(h, hdr, uint32(h.HdrLen-h.L4Off)+payload)
 	case splitter.CsumNone:
 		return field != 0xffff && splitter.VerifyL4(h, hdr, payload, sum) == splitter.CsumGood
@@ -62,27 +59,25 @@ func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	return false
 }
 
-// NeedsSum reports whether Vouched needs the sum of a frame's payload.
+// NeedsSum reports whether Vouched needs the payload's sum.
 func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
 
-// Merge is a sequence of frames of one flow that a receiver gets as one GSO packet. The zero value
-// has no frame. It refers to the first frame's header and Meta, which must not change while the
-// caller uses the Merge, unless it has called Keep.
+// Merge is a sequence of frames of one flow that become one GSO packet. It refers to the first frame's header
+// and Meta, which must not change, unless Keep was called.
 type Merge struct {
 	hdr     []byte
 	meta    *splitter.Meta
 	mss     uint32
 	payload uint32
-	max     uint32 // most bytes of payload
+	max     uint32 // of payload
 	frames  uint32
 	fixedID bool
 	psh     bool
 	ended   bool
 }
 
-// Begin makes g the Merge of one frame, for which Possible is true. max is the length of the
-// longest GSO packet that the receiver takes, headers included. Begin returns false, and makes g
-// empty, if no Merge can begin with the frame: for example, it is longer than max, or has PSH.
+// Begin makes g the Merge of one frame for which Possible is true; false: none can begin with it, and g is
+// empty. max is the length of the longest GSO packet, headers included.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers
@@ -98,8 +93,7 @@ func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	return true
 }
 
-// headerGood reports whether a segmenter would write the same IPv4 header. It returns true for
-// IPv6, which needs no check.
+// headerGood reports whether a segmenter would write the same IPv4 header.
 func headerGood(hdr []byte, h *splitter.Headers) bool {
 	if h.IPv6 {
 		return true
@@ -109,26 +103,25 @@ func headerGood(hdr []byte, h *splitter.Headers) bool {
 		splitter.VerifyIPv4(h, hdr)
 }
 
-// Keep copies the first frame's header to dst and its Meta to m, and makes the Merge refer to these
-// copies: from then on the caller may reuse the frame's memory. dst has room for splitter.MaxHeader
-// bytes.
+// Keep copies the first frame's header to dst, which has room for splitter.MaxHeader bytes, and its Meta to
+// m: the frame's memory may then be reused.
 func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta
 	g.hdr, g.meta = dst, m
 }
 
-// First returns the first frame's header as it came, and its Meta.
+// First returns the first frame's header and Meta.
 func (g *Merge) First() (hdr []byte, m *splitter.Meta) { return g.hdr, g.meta }
 
-// MSS returns the payload length of each frame; only the last one may be shorter.
+// MSS returns the payload length of the frames, but for a shorter last one.
 func (g *Merge) MSS() uint32 { return g.mss }
 
-// Flow reports whether a frame belongs to the Merge's flow: then it must not overtake the Merge.
+// Flow reports whether a frame is of the Merge's flow.
 func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
 
-// Continues reports whether a frame, for which Possible is true, continues the Merge. The caller
-// checks the checksums of this frame and of the first one by Vouched.
+// Continues reports whether a frame for which Possible is true continues the Merge. The caller checks this
+// frame's and the first one's checksums (Vouched).
 func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 	h, first := &m.Headers, &g.meta.Headers
 	return !g.ended && g.frames < MaxFrames && h.Seq == first.Seq+g.payload && payload <= g.mss &&
@@ -136,8 +129,8 @@ func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
 }
 
-// sameHeader reports whether hdr and the first frame's header agree in all fields that must not
-// differ between segments. Both have the same length and the same parts.
+// sameHeader reports whether hdr and the first header agree where segments must. The two headers have the
+// same offsets and lengths.
 func (g *Merge) sameHeader(hdr []byte) bool {
 	h := &g.meta.Headers
 	a, b := g.hdr, hdr
@@ -159,8 +152,7 @@ func (g *Merge) sameHeader(hdr []byte) bool {
 		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
 }
 
-// follows reports whether the IPv4 identification in hdr is right for the next frame. The second
-// frame decides whether identifications rise by one or stay the same.
+// follows reports whether hdr has the next IPv4 identification. The second frame decides whether they rise.
 func (g *Merge) follows(hdr []byte) bool {
 	h := &g.meta.Headers
 	if h.IPv6 {
@@ -189,14 +181,14 @@ func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
 // Frames returns the number of frames.
 func (g *Merge) Frames() int { return int(g.frames) }
 
-// Payload returns the bytes of payload of all frames.
+// Payload returns the frames' bytes of payload.
 func (g *Merge) Payload() uint32 { return g.payload }
 
-// Ended reports whether the Merge is complete, so that no frame can continue it.
+// Ended reports whether no frame can continue the Merge.
 func (g *Merge) Ended() bool { return g.ended || g.payload == g.max || g.frames == MaxFrames }
 
-// Header writes the header of the GSO packet to dst, which has room for splitter.MaxHeader bytes,
-// and fills in m, the Meta of that packet. The checksum is partial, as in any GSO packet.
+// Header writes the GSO packet's header to dst, which has room for splitter.MaxHeader bytes, and its Meta to
+// m. The checksum is partial.
 func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta

@@ -14,18 +14,16 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var be = binary.BigEndian
 
-// frame is a TCP frame with a complete or a partial checksum.
 type frame struct {
 	hdr     []byte
 	payload []byte
 	meta    splitter.Meta
 }
 
-// spec describes a frame.
 type spec struct {
 	v6, partial bool
 	vlans, opts int
-	ext         int // bytes of IPv6 destination options, a multiple of 8
+	ext         int // bytes of destination options
 	seq         uint32
 	id          uint16
 	df          bool
@@ -33,7 +31,6 @@ type spec struct {
 	n           int
 }
 
-// frame makes the frame.
 func (s spec) frame(t testing.TB) *frame {
 	t.Helper()
 	b := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1}
@@ -78,13 +75,11 @@ func (s spec) frame(t testing.TB) *frame {
 	return f
 }
 
-// parse reads the headers.
 func (f *frame) parse(t testing.TB) {
 	t.Helper()
 	testkit.OK(t, splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &f.meta.Headers))
 }
 
-// sum sets the checksum, complete or partial.
 func (f *frame) sum(partial bool) {
 	h := &f.meta.Headers
 	f.meta.Csum, f.meta.CsumStart, f.meta.CsumOffset = splitter.CsumNone, 0, 0
@@ -99,7 +94,7 @@ func (f *frame) sum(partial bool) {
 
 func (f *frame) len() uint32 { return uint32(len(f.payload)) }
 
-// bytes returns the frame with its checksum complete.
+// bytes returns the frame with a complete checksum.
 func (f *frame) bytes() []byte {
 	hdr, m := bytes.Clone(f.hdr), f.meta
 	if m.Csum == splitter.CsumPartial {
@@ -112,13 +107,13 @@ func (f *frame) vouched() bool {
 	return Vouched(f.hdr, &f.meta, f.len(), splitter.Sum(f.payload, 0))
 }
 
-// unit is what a receiver gets: a frame, or several merged ones.
+// unit is a frame, or several merged ones.
 type unit struct {
 	Merge
 	frames []*frame
 }
 
-// cut returns the unit's frames, cut by the segmenter.
+// cut returns the unit's frames from the segmenter.
 func (u *unit) cut(t testing.TB) (out [][]byte) {
 	t.Helper()
 	if len(u.frames) == 1 {
@@ -150,7 +145,7 @@ func (u *unit) cut(t testing.TB) (out [][]byte) {
 	return out
 }
 
-// merge merges frames of one flow, as a NIC does that receives them in this order.
+// merge merges frames as a NIC that receives them in this order.
 func merge(frames []*frame, max uint32) (units []*unit) {
 	var open *unit
 	for _, f := range frames {
@@ -173,8 +168,7 @@ func merge(frames []*frame, max uint32) (units []*unit) {
 	return units
 }
 
-// sizes returns the number of frames of each unit, and checks that cutting the units gives the
-// frames again.
+// sizes returns the units' numbers of frames, and checks that cutting gives the frames.
 func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 	t.Helper()
 	var got, want [][]byte
@@ -193,8 +187,6 @@ func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 
 const anyLen = 1 << 20
 
-// Merge joins frames of a flow, and cutting the merged packet gives the same frames.
-//
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestFramesOfAFlowAreMerged(t *testing.T) {
 	for name, s := range map[string]spec{
@@ -226,22 +218,19 @@ func TestFramesOfAFlowAreMerged(t *testing.T) {
 	}
 }
 
-// Differences at which Linux's GRO ends a merge end one here, and so do differences by the stricter
-// rules of Merge.
-//
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestDifferencesEndAMerge(t *testing.T) {
 	const l3 = 14
 	type change func(f *frame)
 	ip := func(off int, v byte) change { return func(f *frame) { f.hdr[l3+off] ^= v } }
 	tcp := func(off int, v byte) change { return func(f *frame) { f.hdr[int(f.meta.Headers.L4Off)+off] ^= v } }
-	whole, joins := []int{3}, []int{1, 2}      // joins: the frame that differs begins a merge
-	alone, last := []int{1, 1, 1}, []int{2, 1} // the frame that differs stays alone; or ends the first merge
+	whole, joins := []int{3}, []int{1, 2}      // joins: the changed frame begins a merge
+	alone, last := []int{1, 1, 1}, []int{2, 1} // it stays alone, or ends the first merge
 	for name, c := range map[string]struct {
 		s      spec
-		change change // of the second of three frames
-		also   bool   // of the third as well
-		resum  bool   // checksums are corrected after the change
+		change change // of the second of three
+		also   bool   // of the third
+		resum  bool   // checksums are corrected
 		want   []int
 	}{
 		"none":                      {resum: true, want: whole},
@@ -310,7 +299,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 			}
 			units := merge(frames, anyLen)
 			var n []int
-			if name == "partial checksum" { // a segmenter would not write this checksum
+			if name == "partial checksum" { // a segmenter would write another one
 				for _, u := range units {
 					n = append(n, len(u.frames))
 				}
@@ -324,7 +313,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 	}
 }
 
-// ones makes a frame with the checksum 0xffff, where a segmenter would write 0.
+// ones makes the checksum 0xffff, where a segmenter would write 0.
 func ones(f *frame) {
 	h := &f.meta.Headers
 	f.payload[0], f.payload[1] = 0, 0
@@ -335,9 +324,6 @@ func ones(f *frame) {
 	be.PutUint16(field, 0xffff)
 }
 
-// Only the last frame may be shorter, an empty frame joins no merge, and a merged packet is no
-// longer than allowed.
-//
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestLengthsOfAMerge(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -378,8 +364,6 @@ func TestLengthsOfAMerge(t *testing.T) {
 	}
 }
 
-// Identifications rise by one, or stay; the second frame decides which.
-//
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestIdentifications(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -411,8 +395,6 @@ func TestIdentifications(t *testing.T) {
 	}
 }
 
-// A merge allocates nothing.
-//
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestMergeAllocatesNothing(t *testing.T) {
 	s := spec{n: 1000}
@@ -432,8 +414,7 @@ func TestMergeAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "allocations", n, 0)
 }
 
-// FuzzMerge makes frames of one flow from a program, 4 bytes a frame, and checks that cutting the
-// merged packets gives the same frames.
+// FuzzMerge makes frames of one flow, and checks that cutting merged packets gives them again.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(0))
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(3))
@@ -453,12 +434,12 @@ func FuzzMerge(f *testing.F) {
 			if !fixed {
 				s.id++
 			}
-			if op&1 != 0 && len(f.hdr) > 0 { // changes any byte of the header; checksums are not corrected
+			if op&1 != 0 && len(f.hdr) > 0 { // without correcting checksums
 				f.hdr[int(pos)%len(f.hdr)] ^= v
 				h := f.meta.Headers
 				if splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &h) != nil || h.Class != splitter.TCP ||
 					int(h.HdrLen) != len(f.hdr) || h.FrameLen != uint32(len(f.hdr)+len(f.payload)) {
-					continue // the wire refuses it, or it is not TCP
+					continue // refused, or not TCP
 				}
 				f.meta.Headers = h
 				if op&2 != 0 {
@@ -476,7 +457,7 @@ func FuzzMerge(f *testing.F) {
 				f.sum(s.partial)
 			}
 			if f.meta.Csum == splitter.CsumPartial && !f.meta.CsumAllowed(f.meta.Headers.FrameLen) {
-				continue // the wire refuses it
+				continue // refused
 			}
 			frames = append(frames, f)
 		}

@@ -7,15 +7,14 @@ import "encoding/binary"
 const (
 	extendedAt = 0x100
 	idACS      = 0x000d
-	controlACS = 6 // offset of the ACS Control Register in the capability; 16 bits
+	controlACS = 6 // offset in the capability; 16 bits
 
 	// P2P Request Redirect, P2P Completion Redirect, P2P Egress Control.
 	redirectACS = 1<<2 | 1<<3 | 1<<5
 )
 
-// acsRedirects looks for Access Control Services in a function's configuration space, and reports
-// whether they redirect requests. The loop also ends for a circular list: configuration space has
-// room for only so many capabilities.
+// acsRedirects reports whether Access Control Services in a function's configuration space redirect requests.
+// The loop is bounded, as the list may be circular.
 func acsRedirects(config []byte) bool {
 	pos := extendedAt
 	for range (4096 - extendedAt) / 8 {

@@ -9,14 +9,12 @@ import (
 	"strings"
 )
 
-// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c). On Arm its fields are
-// empty.
+// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c).
 type processor struct {
 	vendor, family string
 	flags          []string
 }
 
-// readProcessor reads /proc/cpuinfo up to the second processor.
 func readProcessor(proc string) (p processor, err error) {
 	f, err := os.Open(filepath.Join(proc, "cpuinfo"))
 	if err != nil {

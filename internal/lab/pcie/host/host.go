@@ -1,8 +1,8 @@
-// Package host reads the PCIe tree of the machine on which the program runs, from sysfs.
+// Package host reads the PCIe tree of this machine from sysfs.
 //
-// It decides about peer-to-peer support by the same data as Linux (drivers/pci/p2pdma.c): the CPU's
-// family, a list of devices that represent host bridges, and Access Control Services in
-// configuration space, which only root may read.
+// It decides about peer to peer by the same data as Linux (drivers/pci/p2pdma.c): the CPU's family, a list of
+// devices that represent host bridges, and Access Control Services in configuration space, which only root
+// may read.
 //
 // The package is not API (README, Stability).
 package host
@@ -26,21 +26,20 @@ type Machine struct {
 	NICs []Device
 	GPUs []Device // graphics and other accelerators
 
-	// ACSKnown reports whether the configuration space of all ports above the tree's nodes could be read.
-	// In the tree, a port whose configuration space could not be read does not redirect, whatever the
-	// hardware does.
+	// ACSKnown is false if a port's configuration space could not be read; that port does not redirect in the
+	// tree.
 	ACSKnown bool
-	// Hypervisor is the machine vendor named by firmware, or "a hypervisor", if this is a virtual
-	// machine: the tree is then the hypervisor's. "": the CPU reports no hypervisor.
+	// Hypervisor is the machine's vendor, or "a hypervisor", in a virtual machine; "": the CPU reports no
+	// hypervisor.
 	Hypervisor string
 }
 
 // Device is an endpoint.
 type Device struct {
-	Name      string // its location, as 0000:3b:00.0
+	Name      string // as 0000:3b:00.0
 	Vendor    uint16
 	Device    uint16
-	Interface string // the network interface; "" if the device has none
+	Interface string // "": none
 }
 
 // Read reads the tree of the machine with the given /proc and /sys.
@@ -65,8 +64,7 @@ func Read(proc, sys string) (*Machine, error) {
 	return m, err
 }
 
-// cpu returns the routing that the CPU's host bridges have even if they are not listed, and sets
-// Hypervisor.
+// cpu returns the routing of host bridges that are not listed, and sets Hypervisor.
 func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	if err := directory(proc); err != nil {
 		return 0, err
@@ -76,7 +74,7 @@ func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 		return 0, fmt.Errorf("CPUs: %w", err)
 	}
 	if slices.Contains(p.flags, "hypervisor") {
-		vendor, _ := readValue(filepath.Join(sys, "class/dmi/id/sys_vendor")) // not every machine has the file
+		vendor, _ := readValue(filepath.Join(sys, "class/dmi/id/sys_vendor")) // not all machines have it
 		m.Hypervisor = cmp.Or(vendor, "a hypervisor")
 	}
 	const zen = 0x17
@@ -86,7 +84,6 @@ func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	return pcie.NoRouting, nil
 }
 
-// directory returns an error if a file system's mount point is no directory.
 func directory(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,8 +95,7 @@ func directory(path string) error {
 	return nil
 }
 
-// Intel's devices in slot 0 of a root bus, each representing a host bridge that forwards requests
-// (pci_p2pdma_whitelist).
+// Intel's devices that represent host bridges which forward requests (pci_p2pdma_whitelist).
 const intel = 0x8086
 
 var listed = map[uint32]pcie.Routing{
@@ -128,22 +124,19 @@ const (
 
 func (d *device) bridge() bool { return d.class>>8 == classBridge }
 
-// wanted reports whether an endpoint is of a kind that moves bulk data.
+// wanted reports whether an endpoint moves bulk data.
 func (d *device) wanted() bool { return d.nic() || d.gpu() || d.class>>8 == classNVMe }
 
 func (d *device) nic() bool { return d.class>>16 == classNetwork }
 
-// gpu reports whether the device is a GPU; the memory device of a vnic guest (ivshmem-plain) counts
-// too.
+// gpu reports whether the device is a GPU, or a vnic guest's ivshmem-plain.
 func (d *device) gpu() bool {
 	return d.vendor == 0x1af4 && d.device == 0x1110 || d.class>>16 == classDisplay || d.class>>16 == classAccel ||
 		d.class>>8 == classCo
 }
 
-// nodes makes a tree from the endpoints that move bulk data and the bridges above them. Below a
-// host bridge are root ports, below a port is an endpoint or a switch's upstream port, and below
-// that are the switch's downstream ports. A port is no node, but a property of the node below it.
-// Functions of one device are treated as devices below separate ports.
+// nodes makes a tree from the endpoints that move bulk data and the bridges above them. A port is no node,
+// but a property of the node below it. Functions of one device count as devices below separate ports.
 func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 	var ends []*device
 	for _, d := range r.devices {
@@ -200,7 +193,6 @@ func (r *reader) above(d *device) *device {
 	return r.devices[d.up.String()]
 }
 
-// list adds an endpoint to the machine's NICs or GPUs.
 func (r *reader) list(d *device) {
 	e := Device{Name: d.name, Vendor: uint16(d.vendor), Device: uint16(d.device)}
 	switch {
@@ -218,8 +210,8 @@ func (r *reader) list(d *device) {
 
 func (r *reader) path(name string) string { return filepath.Join(r.sys, "bus/pci/devices", name) }
 
-// routing returns the listed routing for the host bridge of a root bus. The bridge's representative
-// is the first device on that bus, if it is in slot 0 or is a root port (pci_host_bridge_dev).
+// routing returns the listed routing for the host bridge of a root bus, by the first device on the bus
+// (pci_host_bridge_dev).
 func (r *reader) routing(root *device) pcie.Routing {
 	var first *device
 	for _, d := range r.devices {
@@ -234,7 +226,7 @@ func (r *reader) routing(root *device) pcie.Routing {
 	return pcie.NoRouting
 }
 
-// link returns the link's current speed, or the zero Link if sysfs does not know it.
+// link returns the link's current speed; zero: unknown.
 func (d *device) link() pcie.Link {
 	for gen := range 6 {
 		known := pcie.Link{Gen: gen + 1, Width: int(d.width)}
@@ -245,10 +237,9 @@ func (d *device) link() pcie.Link {
 	return pcie.Link{}
 }
 
-// redirects reports whether a port's Access Control Services send requests upstream
-// (pci_bridge_has_acs_redir).
+// redirects reports whether a port's Access Control Services redirect (pci_bridge_has_acs_redir).
 func (r *reader) redirects(name string) (bool, error) {
-	const readable = 64 // bytes of configuration space that every user may read
+	const readable = 64 // what every user may read
 	config, err := os.ReadFile(filepath.Join(r.path(name), "config"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return false, err

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fake is a machine's /proc and /sys with two sockets. Below the first are a GPU at a root port, and a
-// switch with a NIC, and with a GPU whose port redirects; below the second is a NIC.
+// fake is a machine's /proc and /sys with two sockets. Below the first are a GPU, and a switch with a NIC and
+// a GPU whose port redirects; below the second is a NIC.
 type fake struct {
 	proc, sys string
 }
@@ -42,7 +42,7 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// config makes a port's configuration space, with Access Control Services after another capability.
+// config makes configuration space with Access Control Services as the second capability.
 func config(control uint16) []byte {
 	b := make([]byte, 4096)
 	binary.LittleEndian.PutUint32(b[extendedAt:], 0x0001|1<<16|0x150<<20)
@@ -63,8 +63,8 @@ func (f *fake) cpu(t *testing.T, vendor string, family int, flags string) {
 	testkit.OK(t, os.WriteFile(f.proc+"/cpuinfo", []byte(text), 0o644))
 }
 
-// device adds a device at a place below /sys/devices, with configuration space. If space is nil, a port
-// gets one that does not redirect, and another device only the part that users other than root can read.
+// device adds a device below /sys/devices. With nil space, a port does not redirect, and another device has
+// the first 64 bytes.
 func (f *fake) device(t *testing.T, place string, class, id uint32, node int, space []byte) {
 	dir := filepath.Join(f.sys, "devices", place)
 	name := filepath.Base(place)
@@ -117,15 +117,14 @@ func TestTreeOfAMachine(t *testing.T) {
 	}
 }
 
-// The device that represents a host bridge may be a root port that is first on its bus, in any
-// slot.
+// A host bridge's representative may be a root port that is first on its bus.
 func TestHostBridgeMayBeItsFirstPort(t *testing.T) {
 	f := newFake(t)
 	f.device(t, "pci0000:17/0000:17:02.0", 0x060400, 0x2032, 0, config(0))
 	f.device(t, "pci0000:17/0000:17:02.0/0000:18:00.0", 0x020000, 0x1021, 0, nil)
 	f.device(t, "pci0000:17/0000:17:03.0", 0x060400, 0x2033, 0, config(0))
 	f.device(t, "pci0000:17/0000:17:03.0/0000:19:00.0", 0x030200, 0x2330, 0, nil)
-	f.device(t, "pci0000:99/0000:99:02.0", 0x088000, 0x2032, 0, nil) // neither in slot 0 nor a root port
+	f.device(t, "pci0000:99/0000:99:02.0", 0x088000, 0x2032, 0, nil) // no root port, not in slot 0
 	f.device(t, "pci0000:99/0000:99:03.0", 0x060400, 0x2033, 0, config(0))
 	f.device(t, "pci0000:99/0000:99:03.0/0000:9a:00.0", 0x030200, 0x2330, 0, nil)
 	m := testkit.Must(Read(f.proc, f.sys))(t)
@@ -133,7 +132,6 @@ func TestHostBridgeMayBeItsFirstPort(t *testing.T) {
 	testkit.Equal(t, "path to another", m.Tree.Path("0000:18:00.0", "0000:9a:00.0").Kind, pcie.NoPath)
 }
 
-// On Zen and newer every host bridge forwards, and a hypervisor is reported.
 func TestCPUDecides(t *testing.T) {
 	f := newFake(t)
 	f.cpu(t, "AuthenticAMD", 0x17, "hypervisor")
@@ -147,7 +145,6 @@ func TestCPUDecides(t *testing.T) {
 	testkit.Equal(t, "hypervisor", m.Hypervisor, "QEMU")
 }
 
-// A user other than root can read 64 bytes of configuration space, and ACS is reported as unknown.
 func TestACSIsRootsToKnow(t *testing.T) {
 	f := newFake(t)
 	f.write(t, "bus/pci/devices/0000:3c:01.0/config", string(make([]byte, 64)))
@@ -157,7 +154,7 @@ func TestACSIsRootsToKnow(t *testing.T) {
 	testkit.Equal(t, "path", m.Tree.Path("0000:3d:00.0", "0000:3e:00.0").Kind, pcie.Bus)
 }
 
-// The tree of the machine that runs the test can be read, if it has PCI.
+// This machine's tree can be read if it has PCI.
 func TestOwnTreeIsRead(t *testing.T) {
 	m, err := Read("/proc", "/sys")
 	if errors.Is(err, fs.ErrNotExist) {

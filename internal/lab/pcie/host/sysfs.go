@@ -14,31 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// location is the address of a function: 0000:3b:00.0 is segment:bus:device.function, in
-// hexadecimal.
+// location is the address of a function, segment:bus:device.function.
 type location struct{ segment, bus, device, function int }
 
 func (l location) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", l.segment, l.bus, l.device, l.function)
 }
 
-// device is a function as described by sysfs (Documentation/PCI/sysfs-pci.rst,
-// Documentation/ABI/testing/sysfs-bus-pci).
+// device is a function (Documentation/PCI/sysfs-pci.rst, Documentation/ABI/testing/sysfs-bus-pci).
 type device struct {
 	name string
 	loc  location
-	up   *location // the port above it; nil: a host bridge is above it
+	up   *location // the port above it; nil: none
 
 	class, vendor, device uint32
 
-	// Not every device has the three properties below; they are -1, 0 and 0 if sysfs does not show
-	// them.
+	// -1, 0 and 0 if sysfs does not show them.
 	numa  int
-	speed float64 // current speed of the link, in GT/s
-	width int64   // current width of the link, in lanes
+	speed float64 // GT/s
+	width int64   // lanes
 }
 
-// readDevices reads all PCI devices of a machine, keyed by name.
+// readDevices reads all PCI devices, keyed by name.
 func readDevices(sys string) (map[string]*device, error) {
 	dir := filepath.Join(sys, "bus/pci/devices")
 	list, err := os.ReadDir(dir)
@@ -56,8 +53,8 @@ func readDevices(sys string) (map[string]*device, error) {
 	return all, nil
 }
 
-// readDevice reads a device. path is a symbolic link to its place in the tree, such as
-// ../../../devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
+// readDevice reads a device; path is a symbolic link to its place, as
+// ../../../devices/pci0000:3a/0000:3b:00.0.
 func readDevice(path string) (*device, error) {
 	place, err := os.Readlink(path)
 	if err != nil {
@@ -105,7 +102,6 @@ func readDevice(path string) (*device, error) {
 	return d, nil
 }
 
-// parseLocation is the inverse of location.String.
 func parseLocation(s string) (l location, err error) {
 	_, err = fmt.Sscanf(s, "%x:%x:%x.%x", &l.segment, &l.bus, &l.device, &l.function)
 	if err == nil && (l.String() != s || l.segment > math.MaxInt32) {
@@ -114,7 +110,7 @@ func parseLocation(s string) (l location, err error) {
 	return l, err
 }
 
-// number parses a number. With base 0 the number's prefix, as 0x, is its base.
+// number returns a parser; base 0: by the number's prefix.
 func number[T int | int64 | uint32](v *T, base, bits int) func(string) error {
 	return func(s string) error {
 		n, err := strconv.ParseInt(s, base, bits)
@@ -123,7 +119,6 @@ func number[T int | int64 | uint32](v *T, base, bits int) func(string) error {
 	}
 }
 
-// parseSpeed parses a link's speed, such as "32.0 GT/s PCIe".
 func (d *device) parseSpeed(s string) (err error) {
 	speed, unit, _ := strings.Cut(s, " ")
 	if unit != "GT/s PCIe" {
@@ -133,8 +128,8 @@ func (d *device) parseSpeed(s string) (err error) {
 	return err
 }
 
-// readValue reads a file with one value, and trims the space around it. It makes only one read
-// call: broken drivers return EAGAIN, and os.ReadFile would retry for ever.
+// readValue reads a file with one value in one read call: drivers may return EAGAIN, for which os.ReadFile
+// would retry.
 func readValue(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

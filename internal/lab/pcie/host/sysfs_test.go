@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reference reads the devices with package procfs, independently of readDevices.
+// reference reads the devices with package procfs.
 func reference(sys string) (map[string]*device, error) {
 	s, err := sysfs.NewFS(sys)
 	if err != nil {
@@ -64,11 +64,10 @@ func compareDevices(t *testing.T, what, sys string) (failed bool) {
 	return err2 != nil
 }
 
-// readDevices reads the same devices as package procfs. Of the files that readDevices needs, the same
-// invalid ones are errors of both.
+// readDevices and procfs read the same devices, and refuse the same values.
 func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	f := newFake(t)
-	f.device(t, "pci10000:e0/10000:e0:06.0", 0x060400, 0x352a, 0, nil) // in a domain with five digits (VMD)
+	f.device(t, "pci10000:e0/10000:e0:06.0", 0x060400, 0x352a, 0, nil) // a domain with five digits (VMD)
 	f.device(t, "pci10000:e0/10000:e0:06.0/10000:e1:1f.7", 0x010802, 0x352a, -1, nil)
 	if compareDevices(t, "the whole tree", f.sys) {
 		t.Error("it cannot be read")
@@ -110,8 +109,7 @@ func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	}
 }
 
-// A device's place is the target of its link. A link to anything but the place of a PCI device is an
-// error, as in package procfs.
+// readDevices and procfs agree on places.
 func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	for _, c := range []struct {
 		place string
@@ -141,10 +139,10 @@ func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	testkit.Equal(t, "no link", compareDevices(t, "no link", f.sys), true)
 }
 
-// readProcessor reads from /proc/cpuinfo the same as package procfs, and fails for the same files.
+// readProcessor and procfs read the same.
 func TestProcessorIsThatOfProcfs(t *testing.T) {
 	const first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu hypervisor \n"
-	texts := map[string]bool{ // whether reading it fails
+	texts := map[string]bool{ // whether it fails
 		first: false,
 		first + "\nprocessor\t: 1\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu\n": false,
 		"\n \n" + first: false,
@@ -177,7 +175,6 @@ func TestProcessorIsThatOfProcfs(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(readProcessor(t.TempDir())), fs.ErrNotExist)
 }
 
-// A file in place of /proc or /sys is refused, and so is a missing directory.
 func TestMountPointIsADirectory(t *testing.T) {
 	f := newFake(t)
 	file := f.proc + "/cpuinfo"

@@ -16,14 +16,13 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// buildLimit bounds the time of a build.
 const buildLimit = 10 * time.Minute
 
-// notOurs are environment variables that would change make's behaviour.
+// notOurs are environment variables that would change a build.
 var notOurs = []string{"MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_OUTPUT", "KBUILD_EXTMOD", "KBUILD_EXTRA_SYMBOLS",
 	"ARCH", "CROSS_COMPILE", "M", "O", "MO", "W", "C", "V"}
 
-// build builds the module in work, and moves it to path.
+// build builds the module in work and moves it to path.
 func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path string) error {
 	module, bin := filepath.Join(work, "module"), filepath.Join(work, "bin")
 	for _, d := range []string{module, bin} {
@@ -48,8 +47,7 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	if err := os.WriteFile(cc, []byte(c.wrapper(ctx, work)), 0o755); err != nil {
 		return err
 	}
-	// No BTF, which would need pahole and the vmlinux. Warnings about attributes that the compiler
-	// does not know are disabled. The shell merges stdout and stderr in the order of writing.
+	// No BTF, which needs pahole and vmlinux. The shell keeps stdout and stderr in order.
 	const sh, joined = "sh", `exec "$@" 2>&1`
 	args := []string{"-c", joined, sh, "make", "-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", tree,
 		"CC=" + cc, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Wno-attributes -ffile-prefix-map=" + work + "/=",
@@ -80,7 +78,7 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	return os.Rename(made, path)
 }
 
-// warning matches a compiler warning about the module's own source.
+// warning matches a warning about the module's source.
 var warning = regexp.MustCompile(`(?m)^(\S*/)?[a-z]+\.[ch]:[0-9:]* warning`)
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }
@@ -93,9 +91,8 @@ func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string)
 	return o.missing(fmt.Errorf("%w by %s: %s", why, c.name, logOf(path)), "boot another kernel (--kernel)")
 }
 
-// wrapper returns a compiler wrapper script. Compilers before GCC 14 lack an option in the kernel's
-// configuration; the script replaces it by an older one with the same effect on functions that are
-// not cold.
+// wrapper returns a script for the compiler. If the compiler lacks -fmin-function-alignment (GCC 14), the
+// script replaces that option by an older one.
 func (c *compiler) wrapper(ctx context.Context, work string) string {
 	older := ""
 	if !c.works(ctx, work, "-fmin-function-alignment=16") {
@@ -109,8 +106,7 @@ done
 	return "#!/bin/sh\n" + older + "exec " + c.cc + ` "$@"` + "\n"
 }
 
-// configured returns a tree to build modules in: the user's, or a tree of links to the files in
-// Debian's packages below /usr/src, and to the programs that they have elsewhere.
+// configured returns a tree to build modules in: the user's, or links to the files of Debian's packages.
 func (h *headers) configured(work string) (string, error) {
 	if h.dir != "" {
 		return h.dir, nil

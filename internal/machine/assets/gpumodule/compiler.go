@@ -15,16 +15,16 @@ import (
 // compiler is a C compiler with make.
 type compiler struct {
 	cc   string       // shell words
-	bin  string       // a directory to put first in PATH; "": none
-	tree *assets.Tree // in the cache; nil: this machine's compiler
-	name string       // for messages
+	bin  string       // for PATH; "": none
+	tree *assets.Tree // nil: this machine's
+	name string
 }
 
-// programs are required for a build, in addition to a compiler.
+// programs are required for a build, besides a compiler.
 var programs = []string{"make", "ld", "strip"}
 
-// findCompiler returns this machine's compiler, $CC or gcc, or nil if it, make or another program
-// is missing or does not work. work is a directory for test output.
+// findCompiler returns this machine's compiler, $CC or gcc; nil if a program is missing or does not work.
+// work is for test output.
 func findCompiler(ctx context.Context, work string) *compiler {
 	cc := strings.Fields(os.Getenv("CC"))
 	if len(cc) == 0 {
@@ -46,11 +46,10 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	return c
 }
 
-// temporary returns variables that make compilers and make write temporary files into work, which
-// is removed even after a build was killed.
+// temporary makes compilers write temporary files into work.
 func temporary(work string) []string { return []string{"TMPDIR=" + work} }
 
-// works reports whether the compiler compiles with these options.
+// works reports whether the compiler accepts these options.
 func (c *compiler) works(ctx context.Context, work string, options ...string) bool {
 	script := "exec " + c.cc + ` "$@"`
 	args := append([]string{"-c", script, "cc"}, options...)
@@ -59,10 +58,10 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 	return err == nil
 }
 
-// compilerBundle is Debian's compiler, from the first of suites that has it; any version works.
+// compilerBundle is Debian's compiler, of any version.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
-		// Libraries of sanitizers, which no module uses.
+		// for sanitizers
 		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
 		Suites: suites(machineSuite("/etc/os-release")),
 		Build: func(ctx context.Context, root string) error {
@@ -72,7 +71,6 @@ func compilerBundle() assets.Bundle {
 		Needs: []string{assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
 }
 
-// debianCompiler fetches Debian's compiler.
 func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, error) {
 	tree, _, err := assets.FetchBundle(ctx, o.Options, compilerBundle())
 	if err != nil {
@@ -89,8 +87,8 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 	return c, nil
 }
 
-// finish makes the programs below these directories of a tree of packages runnable. Packages of
-// Debian 12 and older have files in /lib, which it moves below /usr.
+// finish makes the programs below these directories of a tree of packages runnable, and merges /lib of Debian
+// 12 and older into /usr.
 func finish(ctx context.Context, root string, dirs ...string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		old := filepath.Join(root, dir)

@@ -23,7 +23,6 @@ func put(t *testing.T, mode fs.FileMode, text string, path ...string) string {
 	return file
 }
 
-// bzImage makes a file with a kernel's banner.
 func bzImage(t *testing.T, banner string) string {
 	t.Helper()
 	b := make([]byte, 0x400+len(banner)+1)
@@ -35,8 +34,8 @@ func bzImage(t *testing.T, banner string) string {
 
 const release = "6.12.0-mine"
 
-// user makes options of a user with his own kernel, its headers, and a fake compiler. The compiler copies main.c to
-// vnicgpu.ko. It prints a warning if main.c contains "doubtful", and fails if main.c contains "wrong".
+// user makes options with a kernel, its headers, and a fake compiler that copies main.c, warns if it contains
+// "doubtful", and fails if it contains "wrong".
 func user(t *testing.T, source string) Options {
 	t.Helper()
 	if _, err := exec.LookPath("make"); err != nil {
@@ -68,7 +67,7 @@ cp "$last" "${last%/*}/vnicgpu.ko"
 			"vnicgpu.mod.c": {Data: []byte("left by a build in place")}}}
 }
 
-// isMissing checks that an error is one line with advice, for which the command's exit status is 3.
+// isMissing checks that an error is one line with advice.
 func isMissing(t *testing.T, err error, want error) *assets.Missing {
 	t.Helper()
 	var m *assets.Missing
@@ -124,7 +123,7 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	dir := filepath.Dir(path)
 	testkit.Equal(t, "files", len(testkit.Must(os.ReadDir(dir))(t)), 1)
 
-	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // nothing can be compiled any more
+	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // nothing can be compiled
 	offline := o
 	offline.Offline = true
 	testkit.Equal(t, "again", testkit.Must(Make(t.Context(), offline))(t), path)
@@ -157,8 +156,7 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	}
 }
 
-// Headers are found through a modules directory's link source if its link build leads nowhere, and must match
-// the kernel.
+// Headers are found by the modules directory's links, and must match the kernel.
 func TestHeadersAreFoundBesideModules(t *testing.T) {
 	o := user(t, "first")
 	tree := o.Headers
@@ -226,7 +224,6 @@ func TestNoHeaders(t *testing.T) {
 	isMissing(t, testkit.Err(Make(t.Context(), o)), ErrNoHeaders)
 }
 
-// Without a working compiler, and offline without one in the cache, the error says so.
 func TestNoCompiler(t *testing.T) {
 	o := user(t, "first")
 	o.Offline = true
@@ -236,7 +233,7 @@ func TestNoCompiler(t *testing.T) {
 	testkit.Equal(t, "doctor", Look(t.Context(), o, "", true).State, assets.Good)
 }
 
-// The error for a cache whose path make cannot handle names the variable that sets another path.
+// make cannot handle all paths.
 func TestCacheThatMakeCannotTake(t *testing.T) {
 	o := user(t, "first")
 	o.CacheDir += " of mine"
@@ -246,8 +243,7 @@ func TestCacheThatMakeCannotTake(t *testing.T) {
 	}
 }
 
-// For a compiler that lacks an option of newer kernels' configurations, the wrapper replaces that
-// option; all others are passed unchanged.
+// The wrapper replaces only the option that the compiler lacks.
 func TestOlderCompiler(t *testing.T) {
 	dir := t.TempDir()
 	cc := put(t, 0o755, `#!/bin/sh
@@ -260,7 +256,7 @@ printf '%s\n' "$@"
 	testkit.Equal(t, "arguments", string(out), "-falign-functions=16\n-DX=a b\n-c\n")
 }
 
-// Packages of Debian 12 have files in /lib: finish moves them below /usr, and makes /lib a link.
+// Packages of Debian 12 have files in /lib.
 func TestTreeWithoutAMergedUsr(t *testing.T) {
 	root := t.TempDir()
 	put(t, 0o644, "libc", root, "lib/x/libc.so.6")

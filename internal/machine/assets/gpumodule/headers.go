@@ -16,14 +16,14 @@ import (
 
 // headers are the kernel headers for a module.
 type headers struct {
-	dir     string // the user's configured tree; "": use bundle
+	dir     string // the user's tree; "": bundle
 	bundle  assets.Bundle
-	release string       // the kernel's release, for bundle
-	tree    *assets.Tree // of bundle, once fetched; Close accepts nil
+	release string
+	tree    *assets.Tree // of bundle, once fetched
 }
 
-// ownHeaders returns the headers that the user names, or the headers to which the modules directory of a kernel that
-// the user names links; nil: there are none.
+// ownHeaders returns the headers that the user names, or the headers to which the modules of the user's
+// kernel link; nil: none.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
@@ -46,14 +46,13 @@ func (o *Options) ownHeaders() (*headers, error) {
 	return nil, nil
 }
 
-// Files of a configured tree with the kernel's release and configuration.
+// Files of a configured tree.
 const (
 	releaseFile = "include/config/kernel.release"
 	configFile  = "include/config/auto.conf"
 )
 
-// checkHeaders returns an error if a directory does not have the kernel's headers, prepared for
-// building modules.
+// checkHeaders returns an error if a directory does not have the release's prepared headers.
 func checkHeaders(dir, release string) error {
 	b, err := os.ReadFile(filepath.Join(dir, releaseFile))
 	if err != nil {
@@ -70,8 +69,7 @@ func checkHeaders(dir, release string) error {
 	return nil
 }
 
-// each calls part for the files that identify the user's headers. Debian's headers need no such
-// files, because the kernel's build identifies them.
+// each calls part for the files that identify the user's headers.
 func (h *headers) each(part func(name string, content []byte)) error {
 	for _, name := range []string{releaseFile, configFile, "Module.symvers"} {
 		b, err := os.ReadFile(filepath.Join(h.dir, name))
@@ -83,12 +81,11 @@ func (h *headers) each(part func(name string, content []byte)) error {
 	return nil
 }
 
-// flavors matches releases of Debian's kernels; the common headers belong to the part in the group.
+// flavors matches releases of Debian's kernels; the group is the release in the common headers' name.
 var flavors = regexp.MustCompile(`^(\d+\.\d.*?)(?:-cloud)?-amd64$`)
 
-// packages returns the packages with the headers of one of Debian's kernels and with its Makefiles'
-// programs; base is the common part of their names. It returns false for a release that is not
-// Debian's.
+// packages returns the packages with a Debian kernel's headers; base is the common part of their names.
+// false: not Debian's.
 func packages(release string) (names []string, base string, ok bool) {
 	m := flavors.FindStringSubmatch(release)
 	if m == nil || strings.ContainsAny(release, "/ ") {
@@ -97,10 +94,10 @@ func packages(release string) (names []string, base string, ok bool) {
 	return []string{"linux-headers-" + release, "linux-headers-" + m[1] + "-common", "linux-kbuild-" + m[1]}, m[1], true
 }
 
-// libraries are the packages that linux-kbuild's programs need, with their names in all suites.
+// libraries are the packages of the libraries of linux-kbuild's programs, with their names in all suites.
 var libraries = []string{"libc6", "libelf1t64", "libelf1", "zlib1g", "libzstd1"}
 
-// debianVersion matches the package version in the banner of a Debian kernel.
+// debianVersion matches a package version in a kernel's banner.
 var debianVersion = regexp.MustCompile(` Debian (\S+) \(`)
 
 // debianHeaders returns Debian's headers of the kernel, not yet fetched.
@@ -124,8 +121,7 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites to search for a kernel's headers or a compiler, best first: from, if it is known, the
-// suites of vnic's kernels, this machine's backports, and sid, where packages appear first.
+// suites returns the suites to search, best first; from is the kernel's own, or "".
 func suites(from string) (list []string) {
 	for _, s := range slices.Concat([]string{from}, assets.Suites(),
 		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {
@@ -136,8 +132,7 @@ func suites(from string) (list []string) {
 	return list
 }
 
-// machineSuite returns this machine's release of Debian or a derivative (os-release(5)), or "" if
-// unknown.
+// machineSuite returns this machine's VERSION_CODENAME (os-release(5)); "": unknown.
 func machineSuite(file string) string {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {
@@ -148,7 +143,7 @@ func machineSuite(file string) string {
 	return ""
 }
 
-// fetched adds to an error of a fetch the error lacking and advice, unless the fetch was cancelled.
+// fetched adds the error lacking and advice to an error of a fetch, unless the fetch was cancelled.
 func (o *Options) fetched(err, lacking error, fix string) error {
 	var known *assets.Missing
 	switch {

@@ -10,9 +10,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Look reports whether the cache or the user has a module for the kernel, or whether vnic can build
-// one. It leaves no files, and uses no network. given is the path of the user's own module; "":
-// none. canFetch: this machine can fetch packages.
+// Look reports whether the module exists or can be built. It leaves no files, and uses no network. given is
+// the user's own module; "": none. canFetch: packages can be fetched.
 func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fact {
 	fact := func(s assets.State, value, fix string) assets.Fact {
 		return assets.NewFact("gpu driver", s, "vnicgpu.ko: "+value, fix)

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Errors of Make. They are wrapped in an *assets.Missing, which has the advice.
+// Errors of Make, wrapped in an *assets.Missing.
 var (
 	ErrNoHeaders  = errors.New("no headers of this kernel")
 	ErrNoCompiler = errors.New("no C compiler and make")
@@ -27,21 +27,20 @@ var (
 	ErrCachePath  = errors.New("the kernel's Makefiles take no directory with a space or one of :#$%")
 )
 
-// format is part of every module's hash: change it when the build changes.
+// format is part of modules' hashes: change it with the build.
 const format = "vnicgpu 1"
 
-// keep is how long a module must be unused before the build of another one removes it from the cache.
+// keep is how long an unused module stays in the cache.
 const keep = 60 * 24 * time.Hour
 
 // Options are the inputs of a build.
 type Options struct {
 	assets.Options
-	Kernel assets.Kernel                    // the guests' kernel
-	Source fs.FS                            // the module's source files
-	Note   func(format string, args ...any) // reports a download before a build; may be nil
+	Kernel assets.Kernel                    // of the guests
+	Source fs.FS                            // the module's source
+	Note   func(format string, args ...any) // before a download; may be nil
 }
 
-// missing returns an error with advice, in one line.
 func (o *Options) missing(err error, fix string) error {
 	if fix != "" {
 		fix += "; or "
@@ -50,7 +49,7 @@ func (o *Options) missing(err error, fix string) error {
 		Fix: fix + "name a module of your own by $VNIC_GPU_MODULE, or leave out --gpu-driver vnicgpu"}
 }
 
-// oneLine is an error whose text is joined to one line: errors of several suites have several.
+// oneLine is an error whose text is joined to one line.
 type oneLine struct{ error }
 
 func (e oneLine) Error() string {
@@ -58,8 +57,7 @@ func (e oneLine) Error() string {
 }
 func (e oneLine) Unwrap() error { return e.error }
 
-// Make finds the module in the cache, or builds it. Its errors come from package assets and from
-// this package.
+// Make finds the module in the cache, or builds it.
 func Make(ctx context.Context, o Options) (path string, err error) {
 	h, err := o.ownHeaders()
 	if err != nil {
@@ -74,17 +72,16 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // marks it as used; a cache that we may not write is not pruned either
+		_ = os.Chtimes(path, now, now) // marks its use
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", assets.CacheError(filepath.Dir(dir), err)
 	}
-	assets.Prune(dir, keep, "") // modules, logs, and leftovers of killed builds
+	assets.Prune(dir, keep, "")
 	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, path))
 }
 
-// make gathers the inputs of the build, and builds.
 func (o *Options) make(ctx context.Context, h *headers, path string) (err error) {
 	dir := filepath.Dir(path)
 	if strings.ContainsAny(dir, " \t:#$%") {
@@ -124,7 +121,7 @@ func (o *Options) make(ctx context.Context, h *headers, path string) (err error)
 	return o.build(ctx, h, c, work, path)
 }
 
-// megabytes estimates the size of the download.
+// megabytes estimates the download.
 func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	if h.dir == "" && !assets.HasBundle(o.Options, h.bundle) {
 		n += headersMB + listsMB
@@ -135,18 +132,16 @@ func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	return n
 }
 
-// Measured sizes in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, apt's
-// lists of one suite.
+// Measured in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, lists of a suite.
 const (
 	headersMB  = 16
 	compilerMB = 60
 	listsMB    = 11
 )
 
-// notInNames matches characters of a kernel's release that are replaced in file names.
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9.+_-]`)
 
-// path returns the path of the module, which need not exist.
+// path returns the module's path; the file need not exist.
 func (o *Options) path(h *headers) (string, error) {
 	cache, err := assets.CacheDir(o.Options)
 	if err != nil {
@@ -157,14 +152,14 @@ func (o *Options) path(h *headers) (string, error) {
 	return filepath.Join(cache, assets.GPUModules, name), err
 }
 
-// key returns the hash of the build's inputs, without the compiler and Debian's headers.
+// key returns the hash of the build's inputs.
 func (o *Options) key(h *headers) (string, error) {
 	sum := sha256.New()
 	part := func(name string, content []byte) {
 		_, _ = fmt.Fprintf(sum, "%s %d %x\n", name, len(content), sha256.Sum256(content))
 	}
 	part(format, nil)
-	// Without a banner in the image the version identifies the kernel.
+	// Without a banner the version identifies the kernel.
 	banner, _ := assets.KernelBanner(o.Kernel.Image)
 	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
 	sources, err := o.sources()
@@ -177,20 +172,19 @@ func (o *Options) key(h *headers) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)[:8]), err
 }
 
-// sourceName matches the names of the module's source files.
+// sourceName matches source files.
 var sourceName = regexp.MustCompile(`^(Kbuild|[a-z]+\.[ch])$`)
 
-// source is a source file of the module.
 type source struct {
 	name    string
 	content []byte
 }
 
-// sources returns the source files of the module, sorted by name.
+// sources returns the module's source files, sorted by name.
 func (o *Options) sources() (list []source, err error) {
 	entries, err := fs.ReadDir(o.Source, ".")
 	for _, e := range entries {
-		if !sourceName.MatchString(e.Name()) { // for example vnicgpu.mod.c of a build in the source directory
+		if !sourceName.MatchString(e.Name()) { // as vnicgpu.mod.c of a build there
 			continue
 		}
 		b, err := fs.ReadFile(o.Source, e.Name())

@@ -1,16 +1,15 @@
-// Package offline implements the file that `vnic cache export` writes and `vnic cache import`
-// reads: the program, and files of the cache for machines without a network.
+// Package offline implements the archive of `vnic cache export` and `vnic cache import`: the program, and
+// files of the cache.
 //
-// The file is a plain tar of three members, in this order:
+// It is a plain tar of three members, in this order:
 //
 //	manifest.json   the list of the other members' contents: Manifest
 //	vnic.gz         the program, packed by gzip: a minimal Debian has tar and gzip, but neither zstd nor xz
 //	files.tar.zst   the cache's files: a tar, packed by zstd, in the manifest's order
 //
-// All files are regular. Read trusts no input: it refuses names that are not local or not in
-// ascending order, and sizes that exceed a limit or differ from the manifest, and it checks each
-// file's SHA-256. It uses at most 100 MB of memory for any input, and writes nothing itself. SHA-256
-// detects damage but proves no origin: QEMU from the archive runs as the user who imports the archive.
+// All files are regular. Read trusts no input: it refuses names that are not local or not in ascending order,
+// and sizes over a limit, and checks SHA-256, which detects damage but proves no origin. It writes nothing
+// itself.
 //
 // The package is not API (README, Stability).
 package offline
@@ -23,13 +22,12 @@ import (
 	"regexp"
 )
 
-// Format is the format version that this package writes and reads.
+// Format is the version of the format.
 const Format = 1
 
-// Program is the name of the program in the archive.
+// Program is the program's name in the archive.
 const Program = "vnic.gz"
 
-// The other members.
 const (
 	manifestName = "manifest.json"
 	filesName    = "files.tar.zst"
@@ -44,27 +42,27 @@ const (
 	MaxTotal    = 1 << 30   // bytes of all files together
 )
 
-// Errors of Read. Each is wrapped with the place of the error in the archive.
+// Errors of Read.
 var (
 	ErrFormat  = errors.New("no archive of vnic cache export")
 	ErrVersion = errors.New("an archive of another version of the format")
 	ErrDamaged = errors.New("the archive is damaged or cut short")
 )
 
-// Manifest lists the contents of an archive.
+// Manifest lists an archive's contents.
 type Manifest struct {
 	Format  int      `json:"format"`
-	Vnic    string   `json:"vnic"` // version of the program
-	For     []string `json:"for"`  // the commands for which it was made
+	Vnic    string   `json:"vnic"` // of the program
+	For     []string `json:"for"`  // commands for which it was made
 	Program File     `json:"program"`
-	Files   []File   `json:"files"` // in ascending order of their paths
-	// Trees describe the directories of packages that contain the files. The importer checks them.
+	Files   []File   `json:"files"` // in ascending order of path
+	// Trees are for the importer.
 	Trees json.RawMessage `json:"trees"`
 }
 
 // File is one file.
 type File struct {
-	Path   string `json:"path"` // below the cache, with slashes; of the program: Program
+	Path   string `json:"path"` // below the cache; or Program
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`         // hexadecimal
 	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644
@@ -78,7 +76,7 @@ func (f *File) Mode() fs.FileMode {
 	return 0o644
 }
 
-// Total returns the size of all files.
+// Total returns the size of Files.
 func (m *Manifest) Total() (n int64) {
 	for i := range m.Files {
 		n += m.Files[i].Size
@@ -88,7 +86,6 @@ func (m *Manifest) Total() (n int64) {
 
 var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// check returns an error if a manifest breaks a limit.
 func (m *Manifest) check() error {
 	switch {
 	case m.Format != Format:

@@ -25,7 +25,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// some returns files for an archive.
 func some() fstest.MapFS {
 	noise := make([]byte, 20_000)
 	for i := range noise {
@@ -46,7 +45,6 @@ func written(t testing.TB, files fstest.MapFS) []byte {
 	return b
 }
 
-// read returns the files of an archive.
 func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, error) {
 	got := map[string]string{}
 	var manifest *offline.Manifest
@@ -89,7 +87,7 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 // refused, or has the same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
-	end := len(b) - 1024 // two empty blocks
+	end := len(b) - 1024
 	for n := 0; n < end-512; n += 1 + n/3 {
 		if _, _, err := read(t.Context(), b[:n]); !errors.Is(err, offline.ErrDamaged) && !errors.Is(err, offline.ErrFormat) {
 			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
@@ -151,7 +149,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// The control: a correct archive is accepted.
+	// the control
 	if _, _, err := read(t.Context(), craft(t, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, "")); err != nil {
 		t.Error(err)
 	}
@@ -172,8 +170,7 @@ type entry struct {
 	kind                   byte
 }
 
-// craft makes an archive without offline.Write, so that the archive may be malformed: edit changes the manifest, and
-// last, if not empty, is the name of one more member.
+// craft makes an archive without offline.Write: edit changes the manifest, last is one more member's name.
 func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last string) []byte {
 	t.Helper()
 	sum := func(s string) string { h := sha256.Sum256([]byte(s)); return hex.EncodeToString(h[:]) }
@@ -221,8 +218,7 @@ func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last strin
 	return outer.Bytes()
 }
 
-// FuzzImport reads arbitrary input: reading ends, and all returned names and sizes are allowed in a
-// manifest.
+// FuzzImport: Read ends, with allowed names and sizes.
 func FuzzImport(f *testing.F) {
 	f.Add(craft(f, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, ""))
 	f.Add(craft(f, []entry{{name: "a/x", kind: tar.TypeSymlink}}, nil, ""))

@@ -15,9 +15,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Read reads an archive to its end. It calls begin with the manifest before any file. It calls put for each file in
-// order, and put must read the whole file. An error of begin or put ends the reading, and Read returns it.
-// The files are verified only if Read returns without an error.
+// Read reads an archive to its end. It calls begin with the manifest, and then put for each file in order;
+// put must read the whole file. An error of begin or put ends the reading. The files are verified only if
+// Read returns no error.
 func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put func(File, io.Reader) error) error {
 	t := tar.NewReader(reader{ctx, r})
 	size, err := next(t, manifestName, MaxManifest)
@@ -27,7 +27,7 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 		}
 		return err
 	}
-	var b bytes.Buffer // it grows with the data present, not with the size claimed
+	var b bytes.Buffer // grows with the data present
 	if _, err := io.CopyN(&b, t, size); err != nil {
 		return damaged(manifestName, err)
 	}
@@ -60,7 +60,6 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 	return nil
 }
 
-// unpack reads files.tar.zst.
 func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window),
 		zstd.WithDecoderLowmem(true))
@@ -82,13 +81,13 @@ func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 	}
 	if n, err := io.CopyN(io.Discard, z, 1<<20); err == nil || n > 64<<10 {
 		return fmt.Errorf("%w: %s continues after its end", ErrFormat, filesName)
-	} else if !errors.Is(err, io.EOF) { // reads up to zstd's checksum
+	} else if !errors.Is(err, io.EOF) { // up to zstd's checksum
 		return damaged(filesName, err)
 	}
 	return nil
 }
 
-// next reads the header of a member, which must be a regular file with this name.
+// next reads the header of a regular file with this name.
 func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	h, err := t.Next()
 	switch {
@@ -104,7 +103,7 @@ func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	return h.Size, nil
 }
 
-// verify lets use read the next member, which must be file f of the manifest.
+// verify calls use with the content of the next member, which must be f.
 func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	size, err := next(t, f.Path, MaxFile)
 	switch {
@@ -127,7 +126,7 @@ func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	return nil
 }
 
-// source remembers read errors, to distinguish them from errors of the reader's user.
+// source keeps errors of r apart from errors of the function that reads from it.
 type source struct {
 	r   io.Reader
 	err error
@@ -141,8 +140,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged returns ErrDamaged for a read error. It returns an *fs.PathError, which is an error of the disk, and the
-// error of an ended context unchanged.
+// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError) and of contexts
+// unchanged.
 func damaged(name string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -17,15 +17,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is the size of zstd's window, which a reader must keep in memory.
+// window is zstd's window in bytes, which a reader keeps in memory.
 const window = 32 << 20
 
-// Source opens a file for Write by its path.
+// Source opens a file by its path in the archive.
 type Source func(path string) (fs.File, error)
 
-// Write makes an archive of the program and of files, and computes their sizes, hashes and modes.
-// The same input gives the same bytes. The result is in memory: about 60 MB for the commands
-// run and boot.
+// Write returns an archive of the program and of the files at paths. Equal inputs give equal archives.
 func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source) ([]byte, error) {
 	m.Format = Format
 	m.Program = File{Path: Program, Exec: true}
@@ -47,7 +45,7 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 		m.Files = append(m.Files, File{Path: p, Size: st.Size(), Exec: st.Mode()&0o111 != 0, SHA256: strings.Repeat("0", 64)})
 	}
 	var packed, files bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // a valid level
 	_, err := io.Copy(z, reader{ctx, program})
 	if err == nil {
 		err = z.Close()
@@ -81,11 +79,11 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 			return nil, err
 		}
 	}
-	err = t.Close() // it writes the archive's end
+	err = t.Close() // writes the end
 	return out.Bytes(), err
 }
 
-// pack writes files.tar.zst, and the files' hashes into the manifest.
+// pack writes files.tar.zst, and the hashes into the manifest.
 func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window),
 		zstd.WithEncoderConcurrency(1))
@@ -123,7 +121,6 @@ func header(name string, mode, size int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size}
 }
 
-// reader reads until its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

@@ -9,9 +9,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootPackages are the packages with the programs that the tests call (README.rst of drivers/net; lib/py), and with
-// the basic programs of a Debian system. The first package belongs to the kernel's generation: its version decides
-// which suite is the best.
+// rootPackages have the programs that the tests call (README.rst of drivers/net; lib/py), and a Debian
+// system's basic ones. The first package's version decides which suite is best.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
 	"iputils-ping", "procps", "jq", "tcpdump", "netcat-openbsd", "iperf3", "psmisc", "util-linux", "mount", "hostname",
 	"ndisc6", "nftables", "bpftool", "liburing2", "libbpf1", "libnuma1", "libcap2", "libelf1t64", "libmnl0", "zlib1g",
@@ -22,8 +21,7 @@ func rootBundle(kernel string) assets.Bundle {
 		Build: finishRoot, Mark: ".vnic-root-1", Needs: []string{assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
 }
 
-// finishRoot does what dpkg and maintainer scripts would have done to the root's files: links of a
-// merged /usr that the packages lack, and Python's compiled modules.
+// finishRoot merges /usr and compiles Python's modules, in place of maintainer scripts.
 func finishRoot(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
@@ -31,9 +29,8 @@ func finishRoot(ctx context.Context, root string) error {
 	return assets.CompilePython(ctx, root)
 }
 
-// rootFiles returns the files that maintainer scripts and an administrator would have made, as
-// mksquashfs's pseudo files (squashfs-tools, USAGE-MKSQUASHFS, "Pseudo file definitions"). Some
-// directories are only mount points.
+// rootFiles returns files and mount points as mksquashfs's pseudo files (squashfs-tools, USAGE-MKSQUASHFS,
+// "Pseudo file definitions").
 func rootFiles() string {
 	var b strings.Builder
 	dir := func(names ...string) {
@@ -48,7 +45,7 @@ func rootFiles() string {
 	dir("ks", "vnic", "proc", "sys", "dev", "run", "tmp", "root", "mnt", "usr/lib/modules", "var/lib", "var/tmp",
 		"etc/iproute2")
 	file("etc/passwd", "root:x:0:0:root:/root:/bin/bash", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin",
-		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump drops its privileges to this user
+		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump drops its privileges to it
 	file("etc/group", "root:x:0:", "nogroup:x:65534:", "tcpdump:x:100:")
 	file("etc/hosts", "127.0.0.1 localhost", "::1 localhost")
 	file("etc/nsswitch.conf", "passwd: files", "group: files", "hosts: files", "protocols: files", "services: files")
@@ -57,8 +54,7 @@ func rootFiles() string {
 	return b.String()
 }
 
-// toolsBundle is the bundle of the tools that build the tests of a kernel's series, and of the
-// tests' source.
+// toolsBundle has the tools that build the tests of a kernel's series, and their source.
 func toolsBundle(kernel string) assets.Bundle {
 	return assets.Bundle{Name: assets.BundleTools, Series: Series(kernel), Want: kernel,
 		Packages: []string{"linux-source-" + Series(kernel), "gcc", "libc6-dev", "make", "clang", "llvm", "lld", "rsync",
@@ -68,13 +64,13 @@ func toolsBundle(kernel string) assets.Bundle {
 			"usr/src/linux-source-" + Series(kernel) + ".tar.xz"}}
 }
 
-// finishTools makes the programs of a tree run with the tree's loader and libraries.
+// finishTools makes a tree's programs run with its own loader and libraries.
 func finishTools(_ context.Context, root string) error {
 	return assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin")
 }
 
-// shims returns wrapper scripts, by command name, that pass the tree's directories to the tools.
-// The tools cannot find these directories themselves, because the running program is the loader.
+// shims returns wrapper scripts by command name. They pass the tree's directories, which the tools do not
+// find: the running program is the loader.
 func shims(tools string) map[string]string {
 	clang, _ := filepath.Glob(filepath.Join(tools, "usr/lib/llvm-*/lib/clang/*"))
 	resources := strings.Join(clang, " ")

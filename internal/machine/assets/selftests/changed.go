@@ -15,8 +15,7 @@ import (
 // scripts are the suffixes of files that need no build.
 var scripts = []string{".py", ".sh"}
 
-// testsRoot returns the directory of the tests below a user's directory, which is the root of a
-// kernel's tree or of its tests.
+// testsRoot returns the directory of the tests in dir, a kernel's tree or its tests.
 func testsRoot(dir string) (string, error) {
 	for _, root := range []string{dir, filepath.Join(dir, selftestsDir)} {
 		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
@@ -27,8 +26,7 @@ func testsRoot(dir string) (string, error) {
 		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
 }
 
-// changed makes the image of a user's files that replace files of the tests. Their content is
-// hashed, because they are few and small: saving a file unchanged makes no new image.
+// changed makes the image of a user's files that replace the tests'. It hashes their content.
 func (m *maker) changed(ctx context.Context) (string, error) {
 	root, err := testsRoot(m.o.Tests)
 	if err != nil {

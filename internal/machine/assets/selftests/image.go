@@ -18,34 +18,34 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// format is part of every image's name: change it when the way of making one changes.
+// format is part of images' names: change it when the way of making them changes.
 const format = "vnic selftests 4"
 
 // Options are the inputs of the images.
 type Options struct {
 	assets.Options
-	Kernel  assets.Kernel // the guest's kernel
-	Source  string        // a user's tree, whose tests Make builds; "": the source package of the kernel's series
-	Tests   string        // directory of files that replace files of the tests; "": none
-	Patched bool          // also make the tests with the patches applied
+	Kernel  assets.Kernel
+	Source  string // a user's tree; "": the source package of the kernel's series
+	Tests   string // directory of files that replace the tests'; "": none
+	Patched bool   // also make the patched tests
 }
 
 // Images are files of the cache.
 type Images struct {
 	Root    string
 	Tests   string
-	Patched string   // the tests with the patches applied, if requested
-	Left    []string // the names of patches that do not apply to this kernel's tests and are missing in Patched
-	Changed string   // files that replace files of the tests, if there are any
+	Patched string   // on request
+	Left    []string // patches that do not apply, and are missing in Patched
+	Changed string   // "": none
 	Modules string
-	List    string   // the tests' own list of programs: lines COLLECTION:FILE
-	Source  string   // the tests' source, in words: "linux-source-7.2 7.2.12-1"
+	List    string   // the tests' list: lines COLLECTION:FILE
+	Source  string   // as "linux-source-7.2 7.2.12-1"
 	Notes   []string // messages for the user
 
 	trees []*assets.Tree
 }
 
-// Close releases the images' inputs: other processes may then remove them from the cache.
+// Close allows the removal of the images' inputs from the cache.
 func (im *Images) Close() error {
 	var errs []error
 	for _, t := range im.trees {
@@ -55,13 +55,12 @@ func (im *Images) Close() error {
 	return errors.Join(errs...)
 }
 
-// series is the major and minor of a kernel's version.
 var series = regexp.MustCompile(`^\d+\.\d+`)
 
 // Series returns the series of a kernel's version, "7.2" of "7.2.12+deb14-cloud-amd64", or "".
 func Series(version string) string { return series.FindString(version) }
 
-// Megabytes returns the approximate size of the downloads for a kernel's images; 0: none.
+// Megabytes estimates the downloads for a kernel's images.
 func Megabytes(o Options) (n int) {
 	if !assets.HasBundle(o.Options, rootBundle(o.Kernel.Version)) {
 		n += 57
@@ -72,7 +71,7 @@ func Megabytes(o Options) (n int) {
 	return n
 }
 
-// Make finds the images in the cache, or makes them. Without an error the caller closes them.
+// Make finds the images in the cache, or makes them. The caller closes them.
 func Make(ctx context.Context, o Options) (*Images, error) {
 	if Series(o.Kernel.Version) == "" {
 		return nil, &assets.Missing{What: "kernel " + o.Kernel.Version, Err: errors.New("its version names no series"),
@@ -90,7 +89,6 @@ func Make(ctx context.Context, o Options) (*Images, error) {
 	return m.im, nil
 }
 
-// maker is one call of Make.
 type maker struct {
 	o           *Options
 	im          *Images
@@ -108,14 +106,12 @@ func (m *maker) bundle(ctx context.Context, b assets.Bundle) (*assets.Tree, erro
 	return t, nil
 }
 
-// progress reports the image being built, and the number of finished steps.
 func (m *maker) progress(kind string, done int64) {
 	if m.o.Progress != nil {
 		m.o.Progress(assets.Progress{Step: "build", What: kinds[kind], Done: done})
 	}
 }
 
-// kinds are the names of the images for users.
 var kinds = map[string]string{"root": "the tests' file system", "modules": "an image of the kernel's modules",
 	"tests": "the kernel's tests", "patched": "the kernel's tests, patched"}
 
@@ -142,10 +138,9 @@ func (m *maker) make(ctx context.Context) (err error) {
 	return m.tests(ctx)
 }
 
-// listName is the name of the tests' list (tools/testing/selftests/Makefile, install).
+// listName is the tests' list (tools/testing/selftests/Makefile, install).
 const listName = "kselftest-list.txt"
 
-// path returns the path of an image of a kind with inputs parts.
 func (m *maker) path(kind string, parts []string) string {
 	h := sha256.New()
 	for _, p := range append([]string{format, kind}, parts...) {
@@ -154,8 +149,8 @@ func (m *maker) path(kind string, parts []string) string {
 	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
 }
 
-// image makes the image of a kind with inputs parts, unless the image exists. files makes the image's files, below work
-// if it has to write them, and returns their paths; pseudo defines additional files (rootFiles).
+// image makes the image of a kind with inputs parts, unless it exists. files returns the paths of its files,
+// which it may write below work; pseudo defines additional ones (rootFiles).
 func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
 	pseudo string) (path string, err error) {
 	path = m.path(kind, parts)
@@ -173,7 +168,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		return "", err
 	}
 	var options []string
-	if len(list) == 1 { // otherwise the image would have the contents of a single directory instead of the directory
+	if len(list) == 1 { // else the directory's contents
 		options = []string{"-keep-as-directory"}
 	}
 	if pseudo != "" {
@@ -190,15 +185,14 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	return path, os.Rename(made, path)
 }
 
-// modules makes the image of the kernel's modules. It runs depmod if the kernel's directory has no
-// list of dependencies: Debian's packages have none before they are installed.
+// modules makes the image of the kernel's modules, after depmod if they have no list of dependencies.
 func (m *maker) modules(ctx context.Context) (string, error) {
 	k := &m.o.Kernel
 	if k.Modules == "" {
 		return "", &assets.Missing{What: "kernel " + k.Version, Err: errors.New("its modules are not known"),
 			Fix: "give their directory by --modules"}
 	}
-	// The name of a tree of the cache identifies it, also after the cache was copied.
+	// The name of a tree in the cache identifies it.
 	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
 	if !ours {
 		var err error
@@ -238,12 +232,10 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 	}, "")
 }
 
-// notModules are other entries of a modules directory: links to a source tree, and the kernel
-// itself.
+// notModules are other entries of a modules directory.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// treeID returns a hash of the names, sizes and times in a directory, which changes when a file changes. It leaves out
-// the directories .git, build and source.
+// treeID returns a hash of the names, sizes and times in a directory, without .git, build and source.
 func treeID(dir string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -263,7 +255,6 @@ func treeID(dir string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// tests makes the images of the tests.
 func (m *maker) tests(ctx context.Context) error {
 	id := filepath.Base(m.tools.Dir)
 	m.im.Source = "linux-source-" + Series(m.o.Kernel.Version) + " " + m.tools.Version
@@ -299,7 +290,7 @@ func (m *maker) tests(ctx context.Context) error {
 			}
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
-				// Write the list before the image: if the image exists, Make considers everything done.
+				// before the image, whose existence means that all is done
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err == nil && left != nil {
@@ -338,11 +329,10 @@ func (m *maker) tests(ctx context.Context) error {
 	return nil
 }
 
-// leftName is the suffix of a file beside an image that lists the patches missing in it. Without
-// the file the image has all patches.
+// leftName is the suffix of a file that lists the patches missing in an image.
 const leftName = ".left"
 
-// keep saves the log of a failed build in the cache, and returns an error with its path.
+// keep saves the log of a failed build, and returns an error with its path.
 func (m *maker) keep(kind string, log []byte) error {
 	path := filepath.Join(m.cache, "selftests", kind+".log")
 	if err := os.WriteFile(path, log, 0o644); err != nil {

@@ -21,23 +21,22 @@ import (
 //go:embed patches
 var patchFiles embed.FS
 
-// patchSeries are patches in the order of application.
+// patchSeries are patches in order.
 type patchSeries []Patch
 
-// Patch is a change of the kernel's tests, in the form for its maintainers.
+// Patch is a change of the kernel's tests.
 type Patch struct {
 	Name string // of the file
 	Text []byte
-	// Rebased are versions of the same change for the tests of other kernels, to which Text does
-	// not apply, newest first.
+	// Rebased are versions of the change for other kernels, newest first.
 	Rebased [][]byte
 }
 
-// patches are the adaptations of the tests, as patches that can be sent to the maintainers.
+// patches are the adaptations of the tests.
 var patches = func() (list patchSeries) {
 	names, _ := fs.Glob(patchFiles, "patches/*.patch") // sorted
 	for _, n := range names {
-		b, _ := patchFiles.ReadFile(n) // embedded: reading cannot fail
+		b, _ := patchFiles.ReadFile(n) // embedded
 		p := Patch{Name: filepath.Base(n), Text: b}
 		copies, _ := fs.Glob(patchFiles, "patches/*/"+p.Name) // per kernel series
 		for _, o := range slices.Backward(copies) {
@@ -49,7 +48,6 @@ var patches = func() (list patchSeries) {
 	return list
 }()
 
-// id returns a hash of the series.
 func (s patchSeries) id() string {
 	h := sha256.New()
 	for _, p := range s {
@@ -60,12 +58,11 @@ func (s patchSeries) id() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// texts returns the versions of a patch, in the order in which they are tried.
+// texts returns a patch's versions, in the order of tries.
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
-// apply applies the patches to a tree, of each the first version that applies. It returns the names
-// of the patches that do not apply to this kernel's tests, and of the patches that depend on
-// one of these.
+// apply applies the first version of each patch that applies. It returns the names of patches that do not
+// apply, and of patches that depend on them.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
 		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })
@@ -82,16 +79,16 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []strin
 	return left, nil
 }
 
-// helper matches a line by which a patch adds a helper to the library that all programs import.
+// helper matches a line that adds a helper to the tests' library.
 var helper = regexp.MustCompile(`(?m)^\+ *from \.\w+ import (\w+)$`)
 
-// needs reports whether a patch uses a helper that another patch adds.
+// needs reports whether p uses a helper that other adds.
 func (p *Patch) needs(other *Patch) bool {
 	return slices.ContainsFunc(helper.FindAllSubmatch(other.Text, -1),
 		func(m [][]byte) bool { return bytes.Contains(p.Text, m[1]) })
 }
 
-// apply reports whether a patch applied. A patch that does not apply changes nothing.
+// apply reports whether a patch applied; otherwise nothing has changed.
 func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	path := filepath.Join(dir, p.Name)
 	patch := func(args ...string) error {
@@ -115,8 +112,8 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	return false, nil
 }
 
-// imports are modules and helper programs, with the programs that use them. The library that all programs
-// import, lib/py, is not listed: additions to it have no effect until a program calls them.
+// imports maps modules and helper programs to the programs that use them. The library that all programs
+// import is not in it.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},
@@ -124,8 +121,8 @@ var imports = map[string][]string{
 	"net/lib/gro.c":  {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
-// Changing returns the names of the patches that change a program, or a module listed in imports
-// that it uses. Names are relative to tools/testing/selftests.
+// Changing returns the names of the patches that change a program, or a module of imports that it uses. name
+// is relative to tools/testing/selftests.
 func Changing(name string) (names []string) {
 	files := []string{name}
 	for module, programs := range imports {
@@ -141,8 +138,7 @@ func Changing(name string) (names []string) {
 	return names
 }
 
-// changes reports whether a patch changes or adds a file, named relative to
-// tools/testing/selftests.
+// changes reports whether a patch changes a file.
 func (p *Patch) changes(name string) bool {
 	return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
 }

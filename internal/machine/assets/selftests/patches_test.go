@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The formats of git format-patch (git-format-patch(1)) and of unified diffs (diffutils, "Detailed
-// Unified").
+// Formats of git-format-patch(1) and of unified diffs (diffutils, "Detailed Unified").
 var (
 	patchName    = regexp.MustCompile(`^\d{4}-selftests-[\w-]+\.patch$`)
 	patchFrom    = regexp.MustCompile(`^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$`)
@@ -25,8 +24,7 @@ var (
 	signedOff    = regexp.MustCompile(`(?m)^(Signed-off-by|Co-developed-by):`)
 )
 
-// badPatch returns an error if a patch has a wrong format. Only making the image shows whether it
-// applies, because the kernel's files are not here.
+// badPatch returns an error if a patch has a wrong format.
 func badPatch(p Patch) error {
 	if !patchName.MatchString(p.Name) {
 		return errors.New("its name is not as git gives it")
@@ -58,7 +56,6 @@ func badPatch(p Patch) error {
 	return badDiff(diff)
 }
 
-// badDiff returns an error for a malformed diff.
 func badDiff(diff string) error {
 	var file string
 	var from, to int // remaining lines of the hunk
@@ -110,7 +107,7 @@ func badDiff(diff string) error {
 	return nil
 }
 
-// count parses the number of lines of a hunk's side; a missing number means 1.
+// count parses the number of lines in a hunk's head; none means 1.
 func count(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -151,9 +148,8 @@ func rebasedOf(s patchSeries) (n int) {
 	return n
 }
 
-// fakePatch makes a program that replaces patch(1), which not every machine has: it applies changes
-// of one line to files of its current directory. status is its exit status for a patch that does
-// not apply.
+// fakePatch replaces patch(1): it applies changes of one line. status is the exit status if they do not
+// apply.
 func fakePatch(t *testing.T, status int) (tools string) {
 	t.Helper()
 	tools = t.TempDir()
@@ -169,13 +165,11 @@ f=$(sed -n 's/^+++ b.//p' "$arg")
 	return tools
 }
 
-// oneLine makes a patch of a file of one line.
 func oneLine(file, was, now string) []byte {
 	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, now)
 }
 
-// If a patch has several versions, the one that applies is applied completely; if none does,
-// nothing changes, and the patch is listed.
+// The version of a patch that applies is applied.
 func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	tools := fakePatch(t, 1)
 	s := patchSeries{{Name: "0001-x.patch", Text: oneLine("f", "old", "new"),
@@ -194,7 +188,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 		}
 		testkit.Equal(t, "the file", string(testkit.Must(os.ReadFile(f))(t)), want)
 	}
-	// A patch that does not apply differs from a tool that fails.
+	// a failing tool
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "f"), "third\n", 0o644)
 	if left, err := s.apply(t.Context(), fakePatch(t, 2), dir); err == nil {
@@ -205,8 +199,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	}
 }
 
-// A patch that does not apply does not prevent others, except patches that use its additions to the
-// library.
+// Patches that use additions of a patch that does not apply are left, too.
 func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 	s := patchSeries{
 		{Name: "1", Text: oneLine("lib", "lib", "    from .helper import helper")},
@@ -227,7 +220,7 @@ func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 		testkit.Equal(t, name, strings.Join(left, " "), c.left)
 		testkit.Equal(t, name+", the last", string(testkit.Must(os.ReadFile(filepath.Join(dir, "c")))(t)), "changed\n")
 	}
-	// The dependencies in the current series.
+	// in the current series
 	needs := func(i, other int) bool { return patches[i-1].needs(&patches[other-1]) }
 	for _, c := range []struct {
 		patch, other int
@@ -295,10 +288,10 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 func TestProgramsWithPatchesAreKnown(t *testing.T) {
 	for name, want := range map[string]string{
 		"drivers/net/hw/ntuple.py":    "0002 0020",
-		"drivers/net/hw/nk_devmem.py": "0006 0014", // because of a module beside it
+		"drivers/net/hw/nk_devmem.py": "0006 0014", // by a module
 		"drivers/net/hw/gro_hw.py":    "0021",
 		"drivers/net/hw/csum.py":      "0022",
-		"drivers/net/hw/toeplitz.py":  "", // a change of only the library does not count
+		"drivers/net/hw/toeplitz.py":  "", // by the library only
 		"drivers/net/hw/ntuple":       "",
 		"hw/ntuple.py":                "",
 	} {

@@ -13,12 +13,11 @@ import (
 //go:embed preload/gpu-memory.c
 var preload string
 
-// Preload is the path, below the directory of the tests, of a library that allocates a program's
-// memfds from a GPU's memory: from NUMA node $GPU_NODE. devmemPrograms run with it if $GPU_NODE is set.
+// Preload is a library, below the tests' directory, that allocates a program's memfds from NUMA node
+// $GPU_NODE.
 const Preload = "vnic/gpu-memory.so"
 
-// PythonPath is the directory of sitecustomize.py, which the tests' Python imports first. The module raises the time
-// limits of the tests' library.
+// PythonPath is the directory of sitecustomize.py, which Python imports first.
 const PythonPath = "vnic"
 
 //go:embed preload/sitecustomize.py
@@ -27,15 +26,13 @@ var sitecustomize string
 // devmemPrograms are the programs whose memfds must be in a GPU's memory.
 var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
 
-// wrapper replaces a program: real hardware would allocate the memory through a device's driver; in
-// a vnic guest it is a node's memory.
+// wrapper replaces a program of devmemPrograms.
 const wrapper = `#!/bin/sh
 if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
 exec "$0.real" "$@"
 `
 
-// buildPreload builds the library, replaces the programs by wrappers that use it, and installs the
-// Python module.
+// buildPreload builds the library, and installs wrappers and the Python module.
 func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	out := filepath.Join(ks, Preload)
 	c := out + ".c"

@@ -28,14 +28,12 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// A program of a tree runs with the tree's own loader and libraries, wherever the tree is, also
-// through a link, and knows the name by which it was called. A library that is also a program is
-// not replaced.
+// Programs run with their tree's loader and libraries, wherever the tree is.
 func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
 	libs := filepath.Join(root, assets.Libraries)
 	testkit.OK(t, os.MkdirAll(libs, 0o755))
-	// This machine's files stand in for files of packages.
+	// in place of packages' files
 	out := testkit.Must(exec.Command("ldd", "/bin/sh").Output())(t)
 	for _, f := range strings.Fields(string(out)) {
 		if strings.HasPrefix(f, "/") {
@@ -53,7 +51,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	moved := filepath.Join(t.TempDir(), "moved")
 	testkit.OK(t, os.Rename(root, moved))
 	for _, name := range []string{"sh", "shell"} {
-		// Without further arguments a shell's $0 is the name by which it was called (POSIX, sh).
+		// $0 is the name by which the shell was called (POSIX, sh).
 		cmd := exec.Command(filepath.Join(moved, "usr/bin", name), "-c", `echo "$0"; exit 7`)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 		got, _ := cmd.CombinedOutput()
@@ -67,8 +65,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	if b := testkit.Must(os.ReadFile(filepath.Join(moved, "usr/bin/words")))(t); !strings.Contains(string(b), "echo words") {
 		t.Error("a script became another one")
 	}
-	// With an invalid library in the tree the program fails, which shows that it does not use the
-	// machine's library.
+	// With a bad library in the tree the program fails.
 	write(t, filepath.Join(moved, assets.Libraries, "libc.so.6"), "no library", 0o755)
 	if err := exec.Command(filepath.Join(moved, "usr/bin/sh"), "-c", "true").Run(); err == nil {
 		t.Error("it runs with other libraries")
@@ -88,7 +85,7 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "bin/x")); err != nil {
 		t.Error(err)
 	}
-	testkit.OK(t, assets.MergeUsr(root)) // a second call changes nothing
+	testkit.OK(t, assets.MergeUsr(root)) // the second time
 	old := t.TempDir()
 	write(t, filepath.Join(old, "bin/x"), "", 0o644)
 	if err := assets.MergeUsr(old); err == nil || !strings.Contains(err.Error(), "/bin") {
@@ -96,7 +93,6 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	}
 }
 
-// A tree's id changes when a file's time changes, and not by a file in build.
 func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a/b.ko"), "one", 0o644)
@@ -138,7 +134,6 @@ func TestWrongTreesAreNamed(t *testing.T) {
 	}
 }
 
-// Offline, with an empty cache, the error names what is missing.
 func TestOfflineSaysWhatIsMissing(t *testing.T) {
 	o := assets.Options{CacheDir: t.TempDir(), Offline: true}
 	_, err := Make(t.Context(), Options{Options: o, Kernel: assets.Kernel{Version: "7.2.12"}})
@@ -150,8 +145,7 @@ func TestOfflineSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A liburing older than the kernel gets the missing declarations, and a complete one is not
-// changed.
+// An old liburing gets the missing declarations.
 func TestLiburingThatIsTooOld(t *testing.T) {
 	for _, c := range []struct {
 		uring, kernel string

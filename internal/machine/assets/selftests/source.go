@@ -18,20 +18,18 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// targets are the collections of the kernel's tests that build builds: the tests of NICs, and their
-// library.
+// targets are the collections of tests to build.
 var targets = []string{"net/lib", "drivers/net", "drivers/net/hw"}
 
-// sourceParts are the parts of the kernel's source that the build needs, as tar patterns below the
-// first directory.
+// sourceParts are the needed parts of the kernel's source, as tar patterns.
 var sourceParts = []string{"Makefile", "MAINTAINERS", "Documentation/netlink", "arch/*/include", "include", "scripts",
 	"tools", "usr/include"}
 
-// ErrBuild is the error of a failed build of the tests.
+// ErrBuild is the error of a failed build.
 var ErrBuild = errors.New("the kernel's tests do not build")
 
-// source copies the needed parts of the kernel's source into dir: from the package in tools, or
-// from a user's tree, which it does not change.
+// source copies the needed parts of the kernel's source into dir: from the package in tools, or from a user's
+// tree.
 func source(ctx context.Context, tools, user, dir string) error {
 	if user != "" {
 		return copySource(ctx, user, dir)
@@ -43,9 +41,9 @@ func source(ctx context.Context, tools, user, dir string) error {
 	args := []string{"-x", "-I", filepath.Join(tools, "usr/bin/xz"), "-f", archives[0], "-C", dir, "--strip-components=1",
 		"--no-same-owner", "--wildcards"}
 	for _, p := range sourceParts {
-		args = append(args, "*/"+p) // the pattern also matches everything below a directory
+		args = append(args, "*/"+p) // with everything below it
 	}
-	// Some series lack a part, so tar's error does not matter; the check below does.
+	// Some series lack a part, so tar's error does not matter.
 	_, err := proc.Command{Dir: dir}.Run(ctx, "tar", args...)
 	if _, serr := os.Stat(filepath.Join(dir, selftestsDir)); serr != nil {
 		return errors.Join(fmt.Errorf("unpack %s: %w", archives[0], serr), err)
@@ -67,7 +65,6 @@ func CheckSource(dir string) error {
 	return nil
 }
 
-// copySource copies the needed parts of a user's tree.
 func copySource(ctx context.Context, user, dir string) error {
 	for _, p := range sourceParts {
 		matches, _ := filepath.Glob(filepath.Join(user, p))
@@ -88,15 +85,14 @@ func copySource(ctx context.Context, user, dir string) error {
 	return nil
 }
 
-// build builds the tests in a source tree, and installs them to ks.
+// build builds the tests in dir, and installs them to ks.
 func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progress func(done int64)) error {
 	bin := filepath.Join(dir, ".vnic-bin")
 	if err := os.MkdirAll(filepath.Join(bin, "python"), 0o755); err != nil {
 		return err
 	}
-	// The generator of netlink code looks for MAINTAINERS in parent directories, without end. It also
-	// checks specifications against their schemas if there is a module for it; this stub makes that
-	// check do nothing.
+	// The generator of netlink code looks for MAINTAINERS in parent directories without end, and checks schemas
+	// with the module that this stub replaces.
 	files := map[string]string{"MAINTAINERS": "", ".vnic-bin/python/jsonschema.py": "def validate(*a, **k): pass\n"}
 	for name, text := range shims(tools) {
 		files[".vnic-bin/"+name] = "#!/bin/sh\n" + text + "\n"
@@ -113,15 +109,15 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 	if zcrx, err := knowsZeroCopy(tools, include); err != nil {
 		return err
 	} else if zcrx {
-		// The Makefile detects zero-copy receive with a program that does not link with a linker that defaults
-		// to --as-needed (hw/Makefile has -luring before the source).
+		// The Makefile detects zero-copy receive by a program that does not link with --as-needed (hw/Makefile has
+		// -luring before the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
 	done := int64(0)
 	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
 		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "C_INCLUDE_PATH=" + include, "MAKEFLAGS=", "CFLAGS=",
 		"LDFLAGS=", "PYTHONPATH="},
-		Stdout: func(line string) { // make prints a line for each step
+		Stdout: func(line string) { // a line for each step
 			fmt.Fprintln(log, line)
 			done++
 			progress(done)
@@ -143,9 +139,8 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 //go:embed include/liburing.h
 var liburing []byte
 
-// knowsZeroCopy reports whether the tests can be built with zero-copy receive, because liburing's
-// headers have it or at least the kernel's do. In the latter case it puts the missing declarations
-// into directory include, which the compiler searches first.
+// knowsZeroCopy reports whether the tests can be built with zero-copy receive. If only the kernel's headers
+// have it, it puts the missing declarations into include.
 func knowsZeroCopy(tools, include string) (bool, error) {
 	has := func(header, word string) bool {
 		text, err := os.ReadFile(filepath.Join(tools, "usr/include", header))
@@ -163,8 +158,7 @@ func knowsZeroCopy(tools, include string) (bool, error) {
 	return true, os.WriteFile(filepath.Join(include, "liburing.h"), liburing, 0o644)
 }
 
-// precious makes all installed files readable, and scripts executable. Some scripts are not
-// executable in the kernel's tree, because the tests' runner starts an interpreter with them.
+// precious makes installed files readable, and scripts executable.
 func precious(ks string) error {
 	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {

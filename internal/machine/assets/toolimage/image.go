@@ -15,48 +15,46 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// The files of a tree in the cache; build removes the packages' files.
+// Files of a tree in the cache.
 const (
-	imageFile    = "tools-1.squashfs" // change its number when build makes other images
+	imageFile    = "tools-1.squashfs" // change its number with build
 	programsFile = "programs"
 )
 
-// squash is the package with the program that makes the image. Fetch fetches it together with the other packages,
-// because the program runs with the libraries of their tree.
+// squash is the package of mksquashfs, which runs with the tree's libraries.
 const squash = "squashfs-tools"
 
-// squashPrograms are the programs of squash, which Image.Programs leaves out, unless the user names the package.
+// squashPrograms are omitted unless the user names squash.
 var squashPrograms = []string{"mksquashfs", "unsquashfs", "sqfstar", "sqfscat"}
 
-// forScripts are packages that others need only for their maintainer scripts.
+// forScripts are packages that others need only for maintainer scripts.
 var forScripts = []string{"adduser", "base-passwd", "cdebconf", "debconf", "init-system-helpers", "libpam-modules",
 	"libpam-modules-bin", "libsemanage-common", "libsemanage2", "libsepol2", "login.defs", "passwd", "systemd"}
 
-// newest is a version above all real ones, so that the nearest version is the newest.
+// newest is above all versions.
 const newest = "99999.99999.99999"
 
-// generation matches the major and minor number of a kernel's version.
 var generation = regexp.MustCompile(`^\d+\.\d+`)
 
 // Program is a program of an image.
 type Program = guesttools.Program
 
-// Image is an image in the cache, which holds its tree until Close.
+// Image is an image in the cache, held until Close.
 type Image struct {
 	Path     string
-	Programs []Program // sorted by name, each name once
+	Programs []Program // sorted; each name once
 	Packages []assets.Package
-	Notes    []string // messages for the user
+	Notes    []string // for the user
 
 	tree *assets.Tree
 }
 
-// Has reports whether an image has a program with this name; a nil image has none.
+// Has reports whether an image, which may be nil, has a program of this name.
 func (im *Image) Has(name string) bool {
 	return im != nil && slices.ContainsFunc(im.Programs, func(p Program) bool { return p.Name == name })
 }
 
-// Close allows other processes to remove the image.
+// Close allows the image's removal.
 func (im *Image) Close() error {
 	if im == nil {
 		return nil
@@ -77,10 +75,9 @@ func (s Set) bundle(kernel string) assets.Bundle {
 		Needs: []string{imageFile, programsFile}}
 }
 
-// Fetch finds the image of a non-empty set in the cache, or fetches the packages and makes it.
-// kernel is the version of the guests' kernel, to which ethtool's version should be near, or "".
-// Before a download Fetch calls downloading, unless that is nil, with the size. Without an error the caller
-// closes the image. If the archive lacks a package, the error is assets.ErrNoPackage.
+// Fetch finds the image of a non-empty set in the cache, or makes it. kernel is the version to which
+// ethtool's should be near; "": any. Before a download it calls downloading, which may be nil. The caller
+// closes the image. assets.ErrNoPackage: the archive lacks a package.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
 	b.Downloading = downloading
@@ -95,7 +92,7 @@ func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, download
 	return im, nil
 }
 
-// build makes the image of a tree of packages, and replaces the tree by it.
+// build replaces a tree of packages by its image.
 func build(ctx context.Context, root string, packages []string) error {
 	if err := finish(ctx, root); err != nil {
 		return err
@@ -128,11 +125,10 @@ func build(ctx context.Context, root string, packages []string) error {
 	return os.WriteFile(filepath.Join(root, programsFile), []byte(text.String()), 0o644)
 }
 
-// programDirs are the directories of programs. Of programs with the same name the one in the first directory counts.
+// programDirs are the directories of programs; of programs with the same name the first directory's counts.
 var programDirs = []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/games"}
 
-// programs lists the programs of a tree, without links that lead out of it, such as to
-// /etc/alternatives.
+// programs lists a tree's programs, without links out of it.
 func programs(root string) (list []Program, err error) {
 	in, err := os.OpenRoot(root)
 	if err != nil {
@@ -174,8 +170,7 @@ func readPrograms(file string) (list []Program, err error) {
 	return list, nil
 }
 
-// alternatives are links that update-alternatives(1) would make, with their possible targets, best
-// first.
+// alternatives are links as of update-alternatives(1), with their targets, best first.
 var alternatives = []struct {
 	link    string
 	targets []string
@@ -189,8 +184,7 @@ var alternatives = []struct {
 	{"usr/bin/telnet", []string{"telnet.netkit", "inetutils-telnet"}},
 }
 
-// finish does what maintainer scripts would have done: it makes links, and compiles Python's
-// modules.
+// finish makes links and compiles Python's modules, as maintainer scripts do.
 func finish(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Words of --tools that are not package names.
+// Words of --tools.
 const (
 	None     = "none"
 	Net      = "net"
@@ -15,31 +15,29 @@ const (
 	NCDevmem = "ncdevmem"
 )
 
-// Bounds of the value of --tools.
+// Bounds of --tools.
 const (
 	MaxNames = 32
 	MaxName  = 64
 )
 
-// groups are the packages for a word. The first one of net belongs to the kernel's generation.
+// groups are the packages for a word.
 var groups = map[string][]string{
-	// u-root's ping does not accept -c1.
+	// u-root's ping has no -c1.
 	Net:    {"ethtool", "tcpdump", "iperf3", "iputils-ping"},
 	Python: {"python3-minimal"},
-	// ncdevmem is no package, but built from the kernel's source. These packages have its
-	// libraries.
+	// Libraries of ncdevmem, which is no package.
 	NCDevmem: {"libc6", "libmnl0"},
 }
 
-// packageName matches names by Debian Policy, 5.6.7, except names that end with a dot or with -, which
-// apt-get takes for an operator.
+// packageName matches names by Debian Policy, 5.6.7, but for a final dot or -, an operator of apt-get.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
 
-// Set is the parsed value of --tools.
+// Set is a parsed value of --tools.
 type Set struct {
-	Words    []string // as given, without repetitions; empty: none
-	Packages []string // the packages for the words
-	NCDevmem bool     // ncdevmem is among the words
+	Words    []string // as given, each once; empty: none
+	Packages []string // for Words
+	NCDevmem bool     // of Words
 }
 
 // Parse parses the value of --tools.

@@ -1,6 +1,5 @@
-// Command fetch fetches QEMU and the guests' kernel into vnic's cache, for guests with either NIC
-// model, as vnic does before it boots a guest. `make demo` runs it while Go compiles vnic: fetch is
-// small and is compiled first.
+// Command fetch fetches QEMU and the guests' kernel into vnic's cache. `make demo` runs it while Go compiles
+// vnic.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command guest is the program of the guests that the tests of package qemu boot. Besides the operations of
-// every guest's agent it has one that makes the guest fail, and one that examines the memory of a NUMA node.
+// Command guest is the program of the guests of package qemu's tests. Besides an agent's operations it has
+// one that makes the guest fail, and one that examines a NUMA node's memory.
 package main
 
 import (
@@ -32,7 +32,7 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 		return nil, err
 	}
 	switch how {
-	case "panic": // crashes the agent
+	case "panic": // of the agent
 		go panic("asked to crash")
 	case "kernel":
 		return nil, os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)
@@ -44,19 +44,19 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 	select {}
 }
 
-// node has the arguments and the results of opNode.
+// node has opNode's arguments and results.
 type node struct {
-	Base, GPU uint64 // the node's memory in the guest's physical address space
+	Base, GPU uint64 // physical addresses of the node's memory
 	Window    uint64
 
 	Extents  []kernelnic.Extent
-	Policies map[string]int // number of mappings in all processes, by policy
-	Node1    []string       // mappings other than the window with pages of node 1
-	Free     string         // of node 1, before the window was taken
+	Policies map[string]int // mappings of all processes, by policy
+	Node1    []string       // other mappings with pages of node 1
+	Free     string         // of node 1, before the window
 }
 
-// opNode takes a kernelnic.Window, which is memory of node 1, marks its pages, checks them through a dma-buf, and finds
-// which other memory is on the node.
+// opNode makes a kernelnic.Window on node 1, marks its pages, checks them through a dma-buf, and finds other
+// memory on the node.
 func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	var n node
 	if err := json.Unmarshal(args, &n); err != nil {
@@ -86,7 +86,7 @@ func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	return n, w.Close()
 }
 
-// throughDMABuf compares the window, except its first page, with a dma-buf of it.
+// throughDMABuf compares the window, but for its first page, with a dma-buf of it.
 func throughDMABuf(w *kernelnic.Window) (err error) {
 	const skip = 4096
 	fd, err := w.DMABuf(skip, w.Size()-skip)
@@ -107,8 +107,7 @@ func throughDMABuf(w *kernelnic.Window) (err error) {
 	return nil
 }
 
-// look finds the NUMA nodes of the memory of all processes (Linux
-// Documentation/admin-guide/mm/numa_memory_policy.rst).
+// look finds the nodes of all processes' memory (Linux Documentation/admin-guide/mm/numa_memory_policy.rst).
 func (n *node) look() error {
 	n.Policies = map[string]int{}
 	files, err := filepath.Glob("/proc/[0-9]*/numa_maps")
@@ -127,7 +126,7 @@ func (n *node) look() error {
 				continue
 			}
 			n.Policies[words[1]]++
-			// /init was unpacked before any task could be bound to a node
+			// /init was unpacked before a task could be bound
 			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") {
 				n.Node1 = append(n.Node1, f+": "+strings.TrimSpace(line))
 			}
