@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagesIOVA is the address of the first of a guest's many one-page regions.
 const pagesIOVA = 1 << 32
 
 // shatter gives the guest n adjacent regions of one page each.
@@ -46,7 +45,6 @@ func (r *raw) linkTable(iova uint64, n int, d desc) {
 	}
 }
 
-// largeConfig is a ring of the largest size.
 var largeConfig = Config{
 	Size: MaxSize, Desc: ringIOVA, Avail: ringIOVA + 0x80000, Used: ringIOVA + 0xa0000, Indirect: true,
 }
@@ -86,13 +84,10 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	}
 }
 
-// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. The
-// device refuses a chain as soon as it exceeds a limit, and keeps no long list of it. The lists of
-// an accepted chain have room for at most twice MaxSegments, and are freed when shorter chains
-// follow.
+// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit.
 //
-// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
-// freed when a short chain follows.
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is freed when a
+// short chain follows.
 func TestChainCostIsBounded(t *testing.T) {
 	const (
 		tableIOVA = bufIOVA
@@ -105,8 +100,8 @@ func TestChainCostIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		make   func(r *raw)
-		segs   int    // segments of a good chain
-		want   string // in the error of a bad chain
+		segs   int // segments of a good chain
+		want   string
 		target error
 	}{
 		{"most descriptors", func(r *raw) { r.link(0, MaxDescriptors, buf) }, MaxDescriptors, "", nil},
@@ -200,8 +195,7 @@ func TestChainCostIsBounded(t *testing.T) {
 	}
 }
 
-// TestReturningUnusedReadsNoDescriptor returns a ring of 32768 chains in batches. The descriptors
-// of each chain refer to unmapped memory: ReturnUnused does not read them.
+// TestReturningUnusedReadsNoDescriptor returns chains whose descriptors refer to unmapped memory.
 //
 // Invariant: virtq: Returning an unused chain costs the same for every chain.
 func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
@@ -236,7 +230,7 @@ func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
 	g.echo(t)
 }
 
-// TestReturningUnusedChecksTheRing: a broken ring stops the queue, as it does in Peek.
+// TestReturningUnusedChecksTheRing: a broken ring stops the queue.
 func TestReturningUnusedChecksTheRing(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -269,7 +263,6 @@ func TestReturningUnusedChecksTheRing(t *testing.T) {
 	}
 }
 
-// TestTrimLetsGoOfLongLists: after Trim a Chain keeps no more room than packets need.
 func TestTrimLetsGoOfLongLists(t *testing.T) {
 	for _, n := range []int{1, dma.KeepSegments, dma.KeepSegments + 1, MaxSegments} {
 		c := Chain{Out: make([]dma.Segment, n), In: make([]dma.Segment, n)}
@@ -284,7 +277,6 @@ func TestTrimLetsGoOfLongLists(t *testing.T) {
 	}
 }
 
-// TestDriverMakesNoChainThatDevicesRefuse uses a ring that is longer than a chain may be.
 func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g := newGuest(t)
 	dr, dev := g.ends(t, 2*MaxDescriptors, false, true)
@@ -308,7 +300,7 @@ func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g.echo(t)
 }
 
-// BenchmarkLongestChain measures the worst case that the package doc states.
+// BenchmarkLongestChain measures the most expensive chains.
 func BenchmarkLongestChain(b *testing.B) {
 	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments per descriptor
 		b.Run(fmt.Sprintf("%d segments", per*MaxDescriptors), func(b *testing.B) {
@@ -331,7 +323,6 @@ func BenchmarkLongestChain(b *testing.B) {
 	}
 }
 
-// BenchmarkReturnUnused measures the cost of a chain that is returned unused, 256 at a time.
 func BenchmarkReturnUnused(b *testing.B) {
 	r := newRaw(newGuest(b), Config{Size: 256, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000})
 	for i := range 256 {
