@@ -11,25 +11,23 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a
-// machine that is not slow. It is long because the backend drains a queue before it answers
-// GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a machine that is
+// not slow. The backend drains a queue before it answers GET_VRING_BASE.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
-// Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any
-// goroutine may call its methods; requests go one after another. After an error the connection is
-// closed, except after ErrRefused, and after an error that comes before anything is sent (such as
-// for bad arguments).
+// Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any goroutine may call
+// its methods; requests go one after another. An error closes the connection, unless it is ErrRefused or comes
+// before anything is sent.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
 	msg      message
 	timeout  time.Duration
-	broken   error // the error after which the Frontend sends no more requests
+	broken   error // the error that closed the connection
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int
-	table    []MemRegion // of the last SET_MEM_TABLE that succeeded, with duplicated descriptors
+	table    []MemRegion // of the last SET_MEM_TABLE, with duplicated descriptors
 }
 
 // NewFrontend returns a Frontend on sock, which it owns.
@@ -37,8 +35,7 @@ func NewFrontend(sock *net.UnixConn) *Frontend {
 	return &Frontend{conn: newConn(sock), timeout: limits.Frontend.Here()}
 }
 
-// SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait too,
-// so a context can: context.AfterFunc(ctx, func() { f.Close() }).
+// SetTimeout sets how long each request waits for its answer; 0 is for ever.
 func (f *Frontend) SetTimeout(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +69,8 @@ func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	return f.features, f.protocol
 }
 
-// command sends a request that has no reply of its own. If REPLY_ACK was negotiated, it waits for
-// that acknowledgement.
+// command sends a request that has no reply of its own. If REPLY_ACK was negotiated, it waits for the
+// acknowledgement.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +97,6 @@ func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
 	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
 }
 
-// queryU64 sends a request without payload whose reply is a number.
 func (f *Frontend) queryU64(r Request) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,14 +120,14 @@ func (f *Frontend) exchange(h Header, body []byte, fds []int, size uint32) ([]by
 	return f.msg.body, nil
 }
 
-// checkReply checks r, the header of the answer to the message with header h.
+// checkReply checks r, the header of the answer to h.
 func checkReply(h, r *Header, size uint32) error {
 	switch {
 	case r.Flags&FlagVersion != Version || r.Flags&FlagReply == 0:
 		return fmt.Errorf("flags %v: %w", r.Flags, ErrBadMessage)
 	case r.Request != h.Request:
 		return fmt.Errorf("to %v: %w", r.Request, ErrBadMessage)
-	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // GET_CONFIG: a payload of length 0 reports an error
+	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // GET_CONFIG: an empty payload is an error
 		return fmt.Errorf("payload of %d bytes, not %d: %w", r.Size, size, ErrBadMessage)
 	}
 	return nil
@@ -149,8 +145,7 @@ func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
 	return nil
 }
 
-// receiveLocked receives into f.msg. It closes descriptors that come with the answer, as no answer
-// needs any.
+// receiveLocked receives into f.msg, without descriptors.
 func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
@@ -189,9 +184,9 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
 }
 
-// Negotiate negotiates features (of the device and its rings) and protocol features, and takes
-// ownership, in QEMU's order. If protocol is not 0, it also asks for bit 30 (FeatureProtocol). It
-// returns the features among those asked for that the backend offers.
+// Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. If
+// protocol is not 0, it also asks for bit 30 (FeatureProtocol). It returns those features asked for that the
+// backend offers.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -238,8 +233,8 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs
-// for a network device; at most MaxVrings. After a Negotiate without MQ the result is 1.
+// Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs for a
+// network device; at most MaxVrings. After a Negotiate without MQ the result is 1.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -251,8 +246,7 @@ func (f *Frontend) SetMTU(mtu uint16) error {
 	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
 }
 
-// SetStatus sets the virtio device status. With status 0 a Backend of this package stops the
-// queues, and also resets the device if RESET_DEVICE was not negotiated.
+// SetStatus sets the virtio device status.
 func (f *Frontend) SetStatus(s uint8) error {
 	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
 }

@@ -30,7 +30,7 @@ type recorder struct {
 	status  uint8
 	config  [24]byte
 	base    uint32       // result of StopQueue
-	first   map[int]byte // first byte of the descriptor table at StartQueue, read through the Space
+	first   map[int]byte // first byte of the descriptor table at StartQueue
 }
 
 const (
@@ -204,7 +204,6 @@ func (d *recorder) answerBase(base uint32) {
 	d.base = base
 }
 
-// SendRARP implements Announcer.
 func (d *recorder) SendRARP(mac [6]byte) error { return d.Note("SendRARP", " %x", mac) }
 
 // host is a Backend with its device and memory.
@@ -221,8 +220,8 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, back: NewBackend(d, d.Space, d.Log())}
 }
 
-// serving returns a host, a guest, and a new connection. At the end of the test the host must serve
-// another connection, and nothing may leak.
+// serving returns a host, a guest, and a new connection. At the end of the test the host must serve another
+// one.
 func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -246,14 +245,12 @@ func (h *host) connect() *link {
 	return &link{f, peertest.Serve(h.t, func(ctx context.Context) error { return h.back.Serve(ctx, b) }, f.Close), a}
 }
 
-// negotiate negotiates all features, and the given protocol features.
 func (l *link) negotiate(t testing.TB, protocol ProtocolFeatures) {
 	t.Helper()
 	_, _, err := l.Negotiate(testFeatures, uint64(protocol))
 	must(t, err)
 }
 
-// wantBase stops a ring and checks its base.
 func (l *link) wantBase(t testing.TB, ring int, base uint32) {
 	t.Helper()
 	got, err := l.GetVringBase(ring)
@@ -301,13 +298,11 @@ func (g *guest) vring(i int) VringSetup {
 		Call: eventfd(g.t)}
 }
 
-// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	testkit.OK(t, err)
 }
 
-// start negotiates all features and starts n queues.
 func (g *guest) start(l *link, n int) {
 	g.t.Helper()
 	l.negotiate(g.t, allProtocol)
@@ -318,8 +313,7 @@ func (g *guest) start(l *link, n int) {
 	}
 }
 
-// servesAnother checks that a host serves a new connection, reads its memory, and starts and stops
-// its rings.
+// servesAnother checks that a host serves a new connection.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	g := newGuest(h.t)

@@ -5,7 +5,6 @@ import "fmt"
 // Request is the type of a message from the frontend (vhost-user.rst, "Front-end message types").
 type Request uint32
 
-// The requests, by their ids in "Front-end message types".
 const (
 	GetFeatures         Request = 1  // VHOST_USER_GET_FEATURES
 	SetFeatures         Request = 2  // VHOST_USER_SET_FEATURES

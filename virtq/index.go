@@ -30,9 +30,9 @@ import (
 // thus a full barrier; it also drains the non-temporal stores of a large memmove.
 //
 // arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR does not pass an
-// earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). The 16-bit STRH of an event is followed by an STLR to a
-// private word (fence): STRH is before STLR, STLR before LDAR. (Without LSE a read-modify-write is a loop around LDAXR
-// and STLXR, into which the later load may move.)
+// earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). The 16-bit STRH of an event is followed by an
+// STLR to a private word (fence): STRH is before STLR, STLR before LDAR. (Without LSE a read-modify-write is a loop
+// around LDAXR and STLXR, into which the later load may move.)
 //
 // A driver in a guest that QEMU emulates needs more. With one virtual processor TCG translates a locked instruction to
 // a plain load and store (CF_PARALLEL is not set), and STLR before LDAR orders nothing. TCG keeps explicit barriers for
@@ -40,7 +40,8 @@ import (
 // driver executes one: barrier, in fence_$GOARCH.s.
 //
 // A build with -race needs the barrier too. There atomic.StoreUint32 calls ThreadSanitizer, whose store to memory
-// outside the Go heap (a ring's) is a plain release store (tsan_interface_atomic.cpp, __tsan_go_atomic32_store: mo_release).
+// outside the Go heap (a ring's) is a plain release store
+// (tsan_interface_atomic.cpp, __tsan_go_atomic32_store: mo_release).
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {
