@@ -9,7 +9,7 @@ const (
 	expressType = 0x02 // capabilities register: version 2, device/port type 0 (endpoint)
 
 	devCap      = 0x04
-	devCapRBER  = 1 << 15 // role-based error reporting, which every device has since 1.1
+	devCapRBER  = 1 << 15 // role-based error reporting
 	devCtl      = 0x08
 	devCtlReset = 0x2810 // relaxed ordering, no snoop, read requests of 512 bytes
 	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no
@@ -43,8 +43,7 @@ func (l Link) check() error {
 	return nil
 }
 
-// addExpress adds the capability at off. There are no extended capabilities: the space above 256 is
-// zero. On a root bus QEMU shows the endpoint as an integrated one, and hides the link.
+// addExpress adds the capability at off. There are no extended capabilities.
 func (c *Config) addExpress(off, link int, l Link) {
 	c.capability(off, link, capExpress)
 	d, m := c.data[off:off+expressLen], c.mask[off:off+expressLen]
