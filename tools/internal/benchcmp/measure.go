@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often benchcmp runs a benchmark binary that fails before that is an error: a benchmark
-// can fail by chance.
+// attempts is how often benchcmp runs a benchmark binary that fails: it may fail by chance.
 const attempts = 3
 
 // A comparison has the commits to compare and the options of the measurement.
@@ -28,7 +27,7 @@ type comparison struct {
 	pairs     int
 	benchtime string
 	core      int
-	packages  []string // names of packages in the base
+	packages  []string // names in the base
 	rules     *heirs.Rules
 	temp      string
 	errs      io.Writer
@@ -41,11 +40,10 @@ const (
 	sideNew  = "new"
 )
 
-// binary is the compiled tests of a package.
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of both commits. For each package of the base it writes the output of each
-// side, with the base's names of benchmarks, to a file PACKAGE.SIDE.
+// measure runs the benchmarks of both commits. For each package of the base it writes each side's output, with
+// the base's names of benchmarks, to a file PACKAGE.SIDE.
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {
@@ -141,10 +139,9 @@ func (c *comparison) build(ctx context.Context, tree, side string, packages []st
 	return all, nil
 }
 
-// sample is a line that a benchmark has printed.
 type sample struct{ pkg, name, rest string }
 
-// run runs all benchmarks of a binary once, or again if that fails, up to attempts times.
+// run runs the benchmarks of a binary once, or again if that fails, up to attempts times.
 func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -161,7 +158,7 @@ func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	}
 }
 
-// samplesOf returns the results in the output of a binary, and skips the log lines of benchmarks.
+// samplesOf returns the results in the output of a binary.
 func samplesOf(pkg, out string) []sample {
 	var all []sample
 	for line := range strings.Lines(out) {
@@ -174,7 +171,6 @@ func samplesOf(pkg, out string) []sample {
 	return all
 }
 
-// benchmark returns the inventory entry of the sample's benchmark.
 func (s sample) benchmark() entry.Entry {
 	e := entry.Entry{Kind: entry.Bench, Package: s.pkg, Name: s.name}
 	if strings.Contains(s.name, "/") {
@@ -183,14 +179,14 @@ func (s sample) benchmark() entry.Entry {
 	return e
 }
 
-// write writes the samples of each package of the base; samples of the new side get the base's
-// names. A benchmark of the base without an heir is an error.
+// write writes the samples of each package of the base, with the base's names. A benchmark of the base without
+// an heir is an error.
 func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	there := map[entry.Entry]bool{}
 	for _, s := range samples[sideNew] {
 		there[s.benchmark()] = true
 	}
-	heirOf := map[entry.Entry][]entry.Entry{} // heirs of each entry of the base
+	heirOf := map[entry.Entry][]entry.Entry{}
 	var wrong []error
 	done := map[entry.Entry]bool{}
 	for _, s := range samples[sideBase] {
@@ -243,7 +239,6 @@ func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 
 func flat(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
 
-// output runs a command and returns what it printed.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

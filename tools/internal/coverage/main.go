@@ -59,8 +59,7 @@ func run(args []string, out, errs io.Writer) error {
 	return errors.New(usage)
 }
 
-// covered has the number of a package's statements that tests reached, and the number of all its
-// statements.
+// covered has numbers of a package's statements.
 type covered struct{ reached, all int }
 
 func (c covered) percent() float64 {
@@ -70,8 +69,8 @@ func (c covered) percent() float64 {
 	return 100 * float64(c.reached) / float64(c.all)
 }
 
-// measure measures product packages of a checkout, all if none is named. It repeats each measurement (times), and
-// prints the lowest result.
+// measure measures product packages of a checkout, all if none is named, and prints the lowest of several
+// results.
 func measure(dir string, packages []string, times int, timeout string, out, errs io.Writer) error {
 	files, err := tree.Files(dir)
 	if err != nil {
@@ -121,8 +120,8 @@ func measure(dir string, packages []string, times int, timeout string, out, errs
 	return nil
 }
 
-// readProfile adds up a profile written by go test (cmd/cover), whose lines are:
-// file:line.column,line.column statements count.
+// readProfile adds up a profile of go test (cmd/cover), whose lines are: file:line.column,line.column
+// statements count.
 func readProfile(file string) (covered, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {

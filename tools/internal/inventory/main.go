@@ -37,7 +37,7 @@ func run(args []string, out, errs io.Writer) error {
 	return wrongUse(nil)
 }
 
-// wrongUse returns an error with the usage and err, which may be nil, but flag.ErrHelp unchanged.
+// wrongUse returns an error with the usage and err, which may be nil.
 func wrongUse(err error) error {
 	if err == nil {
 		return errors.New(usage)

@@ -1,6 +1,5 @@
-// Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT] [ARGUMENT...].
-// It uses the interpreter of mvdan.cc/sh, as u-root's gosh does. gosh can edit lines, but gives scripts no arguments,
-// and does not end when a person types exit.
+// Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT]
+// [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh.
 package main
 
 import (
@@ -28,7 +27,7 @@ func main() {
 	}
 }
 
-// run runs a command, a script or standard input, as the arguments say. Its error may be an exit status.
+// run runs a command, a script or standard input. Its error may be an exit status.
 func run(args []string) error {
 	var params []string
 	command, commanded := "", false
