@@ -16,12 +16,11 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// kept is the number of descriptors that a connection may leave open, because closing them could
-// wait (dma.Space.Discard), plus the descriptors of one message.
+// kept is the number of descriptors that a connection may leave open (dma.Space.Discard), plus those of one
+// message.
 const kept = 64 + 16
 
-// onFiles lists the rows that need their own mounts. After each row the attacker's port refuses all
-// connections.
+// onFiles has the rows that need their own mounts. After each row the attacker's port refuses all connections.
 var onFiles = []row{
 	{descriptor, messages, "files whose file system, in user space, is silent", "refused, then the port serves nobody",
 		func(w *world) {
@@ -62,7 +61,7 @@ func TestBadFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	if os.Getenv(programEnv) == "" { // it is set in the process that fusetest.Run starts
+	if os.Getenv(programEnv) == "" { // set in the process that fusetest.Run starts
 		t.Setenv(programEnv, machinetest.Program(t, "vnic.dev/vnic/cmd/vnic"))
 	}
 	fusetest.Run(t, func(t *testing.T) {
@@ -81,7 +80,6 @@ func (w *world) silentFiles() (fds []int) {
 	return fds
 }
 
-// servesNobody checks that vnic hangs up on every connection to the attacker's port.
 func (w *world) servesNobody() {
 	w.t.Helper()
 	for range 50 {

@@ -1,6 +1,5 @@
 package badinput
 
-// Reasons of several entries of noRow.
 const (
 	noDescriptors = "rings and frames carry no descriptors"
 	ownRing       = "a ring is its port's: what two do they do apart"

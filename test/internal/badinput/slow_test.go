@@ -18,12 +18,12 @@ import (
 type receiver struct {
 	mac    net.HardwareAddr
 	ip     [4]byte
-	say    func(frame []byte)   // sends a frame
-	post   func(n uint64)       // posts n buffers
-	used   func() (all uint64)  // buffers that came back
-	space  uint64               // maximum number of posted buffers
-	posted uint64               // buffers posted so far; only the posting goroutine uses it
-	rate   atomic.Pointer[rate] // the rate at which it posts buffers
+	say    func(frame []byte)  // sends a frame
+	post   func(n uint64)      // posts n buffers
+	used   func() (all uint64) // buffers that came back
+	space  uint64              // maximum number of posted buffers
+	posted uint64              // only the posting goroutine uses it
+	rate   atomic.Pointer[rate]
 }
 
 // rate returns how many of free buffers a receiver posts now.
@@ -31,7 +31,6 @@ type rate func(now time.Time, free uint64) (buffers uint64)
 
 func quick(_ time.Time, free uint64) uint64 { return free }
 
-// perSecond returns a rate of n buffers a second.
 func perSecond(n int) rate {
 	start, given := time.Now(), 0
 	return func(now time.Time, free uint64) uint64 {
@@ -87,7 +86,6 @@ func (r *receiver) set(to rate) *receiver {
 	return r
 }
 
-// slowReceiver connects a receiver to a port.
 func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	t.Helper()
 	var all uint64 // buffers that came back
@@ -140,7 +138,7 @@ func announce(say func(frame []byte), port int) {
 	say((&world{}).arp(&attacker{mac: macOf(port)}, uint32(port)))
 }
 
-// alternate sends the frames in turn until the time d is over.
+// alternate sends the frames in turn for the time d.
 func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for _, f := range frames {
@@ -154,20 +152,18 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv names the variable that enables the measurements of slow receivers.
+// slowEnv is the variable that enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// pairs is the number of pairs of measurements. Each measurement lasts measure, and follows traffic of the length
-// before that is not counted.
+// A measurement lasts measure, and follows traffic for before that is not counted.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly
-// another receiver posts its buffers. The share is what the first gets when the other also keeps up;
-// a ratio compares two successive measurements.
+// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly another
+// receiver posts its buffers.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes minutes: test/23-slow.sh")
@@ -252,7 +248,7 @@ func keepsShare(t *testing.T, model string, buffers int) {
 	}
 }
 
-// interval returns the median of 15 values, and the ends of its 95 % interval: the 4th and the 12th value.
+// interval returns the median of 15 values, and the ends of its 95 % interval.
 func interval(xs []float64) (low, median, high float64) {
 	slices.Sort(xs)
 	return xs[3], xs[7], xs[11]

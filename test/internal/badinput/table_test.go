@@ -21,7 +21,6 @@ type (
 	layer string
 )
 
-// The classes of bad inputs.
 const (
 	costly     class = "costs much"
 	changed    class = "bytes change after they were judged"
@@ -34,7 +33,6 @@ const (
 
 var classes = []class{costly, changed, slow, disguised, descriptor, repeated, together}
 
-// The layers that a frontend, or a guest, reaches.
 const (
 	messages  layer = "vhost-user"
 	txRing    layer = "transmit ring"
@@ -50,8 +48,8 @@ const (
 
 var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
 
-// model returns the device model to which a layer belongs. Frames and the layers behind them are
-// the same code for both models.
+// model returns the device model to which a layer belongs. Layers behind frames are the same code for both
+// models.
 func (l layer) model() string {
 	switch l {
 	case vfio, registers, gveTx, gveRx:
@@ -63,7 +61,7 @@ func (l layer) model() string {
 // bound is what a row may cost, all repetitions together.
 type bound struct {
 	memory int // bytes that the row leaves allocated
-	peak   int // the most bytes above the memory before the row, at any time
+	peak   int // the most bytes above the memory before the row
 	cpu    time.Duration
 	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
@@ -73,13 +71,11 @@ type bound struct {
 
 const mib = 1 << 20
 
-// few is the bound of most rows.
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
-// quiet is the bound of rows that write few log lines, because repeated lines are not logged.
+// quiet is for rows whose repeated lines are not logged.
 var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
 
-// row is a bad input.
 type row struct {
 	class  class
 	layer  layer
@@ -92,7 +88,7 @@ type row struct {
 // reps is how often most rows repeat their input.
 const reps = 1000
 
-// table has all rows except onFiles, which need file systems of their own.
+// table has the rows except onFiles, which need file systems of their own.
 var table = slices.Concat(virtioTable, guestTable, gveTable)
 
 // virtioTable has the rows of vhost-user, its rings and frames, and of broadcasts to the gateway.
@@ -227,7 +223,6 @@ var virtioTable = []row{
 	}, few},
 }
 
-// heads returns the first n chains' heads, one after another.
 func heads(n uint16) (hs []uint16) {
 	for i := range n {
 		hs = append(hs, i)
@@ -235,8 +230,8 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains shares 401 regions, of them 400 adjacent pages, and makes a ring of the largest size with
-// 64 chains of n descriptors; each descriptor crosses from one page's region to the next.
+// longChains shares 400 adjacent pages as regions, and makes a ring of the largest size with 64 chains of n
+// descriptors, each of which crosses from one page's region to the next.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -272,11 +267,11 @@ func (w *world) slowly() {
 		a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
 		a.offer(r, i)
 		w.flood(a, reps/buffers)
-		time.Sleep(100 * time.Millisecond) // 10 buffers a second
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// tooLittle makes n chains of the maximum length with 20 bytes each: all other buffers are empty.
+// tooLittle makes n chains of the maximum length with 20 bytes each: the other buffers are empty.
 func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
 	for i := range uint64(virtq.MaxDescriptors) {
@@ -292,16 +287,15 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	return heads(n)
 }
 
-// await waits until n chains have come back, or the device has disabled kicks because it has seen a chain.
+// await waits until n chains have come back, or the device has seen a chain.
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
-		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // the device has disabled kicks: it has seen the chain
+		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // the device has disabled kicks
 	})
 }
 
-// introduce starts an attacker's transmit ring and sends a frame, so that the switch learns its
-// address.
+// introduce starts an attacker's transmit ring and sends a frame: the switch learns its address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -313,8 +307,7 @@ func frameTo(to, from net.HardwareAddr) []byte {
 	return append(b, make([]byte, 100)...)
 }
 
-// flood makes an innocent guest send frames to an attacker, in addition to its frames to the other
-// innocent guest.
+// flood makes an innocent guest send frames to an attacker.
 func (w *world) flood(a *attacker, n int) { w.floodMAC(a.mac, n) }
 
 func (w *world) floodMAC(to net.HardwareAddr, n int) {
@@ -328,13 +321,11 @@ func (w *world) floodMAC(to net.HardwareAddr, n int) {
 	})
 }
 
-// controlFrames returns the number of control frames that the innocent guests' drivers got. They request nothing
-// meanwhile.
+// controlFrames returns the number of control frames that the innocent guests' drivers got.
 func (w *world) controlFrames() uint64 {
 	return w.a.control() + w.b.control()
 }
 
-// noControl fails the test if an innocent guest got a control frame from another guest.
 func (w *world) noControl() {
 	w.t.Helper()
 	if n := w.controlFrames() - w.control; n > 0 {
@@ -342,8 +333,8 @@ func (w *world) noControl() {
 	}
 }
 
-// forged returns a frame and its virtio_net_hdr: the partial checksum, when completed, would give it the
-// source and the EtherType of a control frame.
+// forged returns a frame whose partial checksum, when completed, would give it the source and the EtherType of
+// a control frame.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)
@@ -361,7 +352,6 @@ func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	return b, hdr
 }
 
-// arp returns an ARP request for the gateway's address.
 func (w *world) arp(a *attacker, n uint32) []byte {
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, a.mac...)
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)

@@ -79,8 +79,7 @@ func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	t.Log(g.run(t, "private-long"))
 
-	// The host finds the pages' bytes where the driver reports them; before, that memory had other
-	// bytes.
+	// The bytes are where the driver reports them; before, that memory had other bytes.
 	const size = 1 << 20
 	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
 	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)
