@@ -29,7 +29,7 @@ const serveLab = `guests:
   b: {memory: 384M, nics: [{name: n, model: virtio}], gpus: [{name: g, memory: 128M}]}
 `
 
-// served is what `vnic serve --json` prints, as far as it is used here.
+// served has the fields of `vnic serve --json` that are used here.
 type served struct {
 	KernelArgs string `json:"kernel_args"`
 	Ports      []struct{ Name, Addr4 string }
@@ -39,9 +39,8 @@ type served struct {
 	}
 }
 
-// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints. They send from GPU
-// to GPU, in both directions. Then SIGTERM must end vnic with status 0 while both run, and remove
-// its sockets.
+// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints. They send from GPU to GPU; then
+// SIGTERM must end vnic with status 0, and remove its sockets.
 func serveCommand(t *testing.T, vnic string) {
 	dir := t.TempDir()
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})
@@ -76,7 +75,7 @@ func serveCommand(t *testing.T, vnic string) {
 	}
 }
 
-// bootServed boots guests on the NICs of a `vnic serve`. They end with the test.
+// bootServed boots guests on the NICs of a `vnic serve`.
 func bootServed(ctx context.Context, t *testing.T, dir string, im *machine.Images, rep *served) []stranger.End {
 	t.Helper()
 	machinetest.Count(len(rep.Guests))

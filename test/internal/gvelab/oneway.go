@@ -18,14 +18,13 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// Connections that send from device memory and receive nothing, with one send in progress at a time. If packets of a
-// send wait in the kernel, no other packet of the connection makes the kernel send them.
+// Connections that send from device memory and receive nothing, with one send in progress at a time: if its
+// packets wait in the kernel, no other packet of the connection makes the kernel send them.
 const (
 	oneWays    = 4
 	oneWaySize = 16 << 10 // bytes of a send
 )
 
-// oneWay is a connection that only sends.
 type oneWay struct {
 	conn devmem.Conn
 	far  net.Conn
@@ -41,7 +40,7 @@ type oneWayDevice struct {
 	waited atomic.Int64 // times that the device found packets left waiting in a queueing discipline
 }
 
-// waiting describes the packets that wait in the interface's queueing disciplines, and the packets that passed them.
+// waiting describes the packets in the interface's queueing disciplines.
 func waiting() string {
 	link, err := netlink.LinkByName(underTestName)
 	if err != nil {
@@ -74,7 +73,6 @@ func (d *oneWayDevice) Handle(_ context.Context, r slog.Record) error {
 func (d *oneWayDevice) WithAttrs([]slog.Attr) slog.Handler { return d }
 func (d *oneWayDevice) WithGroup(string) slog.Handler      { return d }
 
-// newOneWayDevice brings the interfaces up and opens the connections.
 func (g *guest) newOneWayDevice(ctx context.Context) (_ *oneWayDevice, err error) {
 	if g.gpu, err = kernel.NewUDMABuf(kernel.UDMABufOptions{Size: rxSize + txSize, Node: 1}); err != nil {
 		return nil, err
@@ -135,7 +133,7 @@ func (d *oneWayDevice) close() error {
 	return errors.Join(append(errs, d.dev.Close())...)
 }
 
-// send sends the memory at off in a binding again and again, until the connection ends.
+// send sends the memory at off in a binding until the connection ends.
 func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	t := time.NewTicker(pace)
 	defer t.Stop()
@@ -174,7 +172,7 @@ func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	return err
 }
 
-// oneWay binds and unbinds a queue while the connections send, at least Times times, and until packets have waited.
+// oneWay binds and unbinds a queue while the connections send, at least a.Times times, and until packets have waited.
 func (g *guest) oneWay(ctx context.Context, a *Args) (_ any, err error) {
 	d, err := g.newOneWayDevice(ctx)
 	if err != nil {

@@ -67,7 +67,6 @@ func value(command uint32, vs ...uint32) func() error {
 	}
 }
 
-// numbers returns a function that sends a command of the family "ethtool" with 32-bit attributes.
 func numbers(command uint8, attrs map[uint16]uint32) func() error {
 	return func() error { return set(command, attrs) }
 }
@@ -102,8 +101,8 @@ func split(to uint8) func() error {
 	}
 }
 
-// flowTypes lists the flow types of ethtool -N that the driver supports, and the offset of ports,
-// or of an SPI, in the fields that a rule matches.
+// flowTypes has the flow types of ethtool -N that the driver supports, and the offset of ports, or of an SPI,
+// in a rule's fields.
 var flowTypes = []struct {
 	name     string
 	kind     uint32
@@ -179,7 +178,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// stamps receives datagrams from the peer, and checks that each has a time from the NIC, later than the previous one's.
+// stamps receives datagrams, and checks that each has a time from the NIC, later than the previous one's.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {
@@ -225,7 +224,7 @@ func (g *guest) stamps() error {
 	return nil
 }
 
-// stamp returns the hardware's time from the control messages of a datagram: the last of three
+// stamp returns the hardware's time from a datagram's control messages: the last of three
 // (Documentation/networking/timestamping.rst, 2.1).
 func stamp(oob []byte) (time.Duration, error) {
 	ms, err := unix.ParseSocketControlMessage(oob)
@@ -241,7 +240,7 @@ func stamp(oob []byte) (time.Duration, error) {
 	return 0, errors.New("there is no timestamp")
 }
 
-// setters changes each setting under traffic, checks that traffic goes on, and sets it back.
+// setters changes each setting under traffic, and sets it back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
@@ -312,7 +311,6 @@ func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// reset does what ethtool --reset all does, under traffic.
 func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil {
 		return nil, err
@@ -324,7 +322,6 @@ func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	return g.traffic(ctx, &Args{})
 }
 
-// stats returns the counters of ethtool -S.
 func (g *guest) stats(context.Context, *Args) (any, error) {
 	const room = 4096 // names, and values: the driver has some 200
 	names := make([]byte, 12+room*stringLen)

@@ -41,7 +41,7 @@ const (
 	queueTypeRX       = 0
 )
 
-// set sets attributes of the interface under test, as ethtool does.
+// set sets attributes of the interface under test.
 func set(command uint8, attrs map[uint16]uint32) error {
 	err := guestops.Set(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, underTestName)
@@ -55,8 +55,7 @@ func set(command uint8, attrs map[uint16]uint32) error {
 	return nil
 }
 
-// reconfigure makes the driver recreate its queues with other numbers and sizes, and then with the
-// old ones.
+// reconfigure makes the driver recreate its queues with other numbers and sizes, and then with the old ones.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
@@ -94,7 +93,7 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// bindZero tries to bind queue 0, which the driver refuses. devmem/kernel would refuse it without asking the kernel.
+// bindZero tries to bind queue 0. devmem/kernel would refuse it without asking the kernel.
 func (g *guest) bindZero(context.Context, *Args) (any, error) {
 	fd, _, err := g.gpu.Export(0, 0, rxSize)
 	if err != nil {

@@ -1,17 +1,17 @@
-// Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels
-// find with the descriptions. The guests' program is in the folder guest.
+// Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels find with the
+// descriptions.
 package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is the size of the pages of GPU memory at whose beginning the test writes the GPU's number.
+// PageSize is the size of the pages of GPU memory that begin with the GPU's number.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.
 type Seen struct {
 	Nodes []pcie.Node
 	NICs  map[string]string // endpoints, by MAC
-	GPUs  map[uint64]string // endpoints, by the number that is at the beginning of most pages of their memory
+	GPUs  map[uint64]string // endpoints, by the number at the beginning of most pages of their memory
 	Ports map[string]Port   // the port above each endpoint, by endpoint
 	NUMA  []int             // numbers of NUMA nodes
 }

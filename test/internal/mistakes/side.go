@@ -1,8 +1,8 @@
-// Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b, and a
-// program that makes none. The errors of sides a are compared with docs/mistakes.md: by this package's test with both
-// sides in its process, on vnic's stack, and by 43-eleven.sh in guests of both models, with the program in guest.
+// Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b,
+// and a program that makes none. The errors of sides a are compared with docs/mistakes.md.
 //
-// Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the peer.
+// Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the
+// peer.
 package mistakes
 
 import (
@@ -29,24 +29,23 @@ type Side struct {
 
 	// Connect waits until the peer listens on port, and dials it.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
-	// Second opens the same device from a second program, and returns the error of that.
+	// Second opens the same device as a second program would.
 	Second func() error
 	// Crash ends the program as a fatal signal does.
 	Crash func()
-	// Stall is the stall limit of connections, which Connect and Listen need not set.
+	// Stall is the stall limit of connections.
 	Stall time.Duration
 }
 
 const (
-	poolSize = 1 << 20 // size of the receive pool, which begins at 0
+	poolSize = 1 << 20 // of the receive pool, which begins at 0
 	txOff    = poolSize
 	txSize   = 1 << 20
 )
 
-// data returns the byte of a stream at an offset. The period of the stream is no power of two.
+// data returns the byte of a stream at an offset.
 func data(off int) byte { return byte(off % 251) }
 
-// bind binds the pool to the side's queue.
 func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	buf, err := s.Register(s.GPU, 0, poolSize)
 	if err != nil {
@@ -85,7 +84,6 @@ func (s *Side) accept(port uint16) (devmem.Conn, error) {
 	return c, err
 }
 
-// source binds memory to send from, with data in it.
 func (s *Side) source() (devmem.Buffer, devmem.Binding, error) {
 	buf, err := s.Register(s.GPU, txOff, txSize)
 	if err != nil {
@@ -102,7 +100,6 @@ func (s *Side) source() (devmem.Buffer, devmem.Binding, error) {
 	return buf, tx, err
 }
 
-// connect binds memory to send from, and dials the peer.
 func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem.Conn, error) {
 	_, tx, err := s.source()
 	if err != nil {
@@ -201,11 +198,10 @@ func drain(c devmem.Conn) (n int, err error) {
 	}
 }
 
-// finishTime is how long a connection waits for the end of a peer: one that has closed its device sends nothing again,
-// and its end may be lost.
+// finishTime is how long a connection waits for the end of a peer, which may be lost.
 const finishTime = 10 * time.Second
 
-// finish closes a connection when the peer has closed it too, the peer has gone, or finishTime has passed.
+// finish closes a connection when the peer has ended it, or after finishTime.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))
@@ -213,7 +209,7 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the peer's window is full. The peer does not read, so some bytes are then unacknowledged.
+// fill sends until the window of a peer that does not read is full.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {

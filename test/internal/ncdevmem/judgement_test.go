@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// judge writes a line for each condition, as the other acceptance programs do.
 type judge struct {
 	out    io.Writer
 	what   string
@@ -59,7 +58,7 @@ type reception struct {
 	wrong   []string        // lines with complaints
 }
 
-// parseReception parses ncdevmem's standard error. It skips unknown lines, except complaints.
+// parseReception skips unknown lines, except complaints.
 func parseReception(text string) (r reception) {
 	r.dmabufs = map[string]bool{}
 	for line := range strings.SplitSeq(text, "\n") {
@@ -142,7 +141,6 @@ func complaint(line string) bool {
 	return false
 }
 
-// logTrouble returns the lines of a kernel log that are complaints.
 func logTrouble(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		if guestops.Splat.MatchString(line) {

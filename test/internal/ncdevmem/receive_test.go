@@ -11,26 +11,23 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// caseLimit is how long one transfer may take on a busy machine.
 const caseLimit = 90 * time.Second
 
-// receiving is a run of ncdevmem as receiver.
 type receiving struct {
 	name          string
 	v6            bool
 	port          uint16
 	size          uint64
-	queue, queues int    // first queue and number of queues to bind: -t and -q
+	queue, queues int    // -t and -q
 	client        bool   // -c: the flow rule is for the connection, not for the port
 	onGPU         bool   // its buffer is the GPU's memory
 	validate      bool   // -v 7; otherwise it prints the received bytes
-	seed          uint64 // seed of the bytes that the peer sends without validate
+	seed          uint64 // of the bytes that the peer sends without validate
 }
 
-// Programs in the guest print to these files. The test fetches the files when the programs have ended. The
-// reason: ncdevmem restarts the interface at its start and its end. If an ordinary connection sends
-// meanwhile, the driver may leave a packet in its queue until another packet is sent by the same
-// queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a
+// The test fetches these files only when the programs have ended: ncdevmem restarts the interface. If an
+// ordinary connection sends meanwhile, the driver may leave a packet in its queue until another packet is sent
+// by the same queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a
 // packet that is still in a queue (TCPSpuriousRtxHostQueues).
 const (
 	stdoutFile = "/tmp/out"

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// sending is a run of ncdevmem, or of a plain program, as sender.
 type sending struct {
 	name  string
 	v6    bool
@@ -36,13 +35,12 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	return c + " </data 2>" + stderrFile
 }
 
-// sender is the result of a run of a sender.
 type sender struct {
 	ran
 	got, same uint64 // bytes that the peer received, and how many of them are right
 }
 
-// attempts is how often ncdevmem sends at most if the machine is too busy for ncdevmem's time limit.
+// attempts is how often ncdevmem may send if the machine is too busy for its time limit.
 const attempts = 5
 
 // patience is how long ncdevmem waits for a completion (ncdevmem.c, waittime_ms).
@@ -63,7 +61,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		// A completion counts as late, not lost, if the threads that it needs waited for a CPU as long as ncdevmem
-		// waits for a completion.
+		// waits for it.
 		busy := l.waits().together(before)
 		if x.res.Status == 0 || i == attempts || !strings.Contains(x.text, "did not receive tx completion") {
 			break
@@ -93,7 +91,6 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 	return nil
 }
 
-// sendOnce runs the sender. x has the sender's standard error, also after an error, if it could be fetched.
 func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)

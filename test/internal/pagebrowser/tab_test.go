@@ -19,17 +19,16 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// tab is a tab of a browser.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu       sync.Mutex
-	requests []string // requests with a scheme other than data
+	requests []string // with a scheme other than data
 	wrong    []string // exceptions, and errors that scripts wrote to the console
 }
 
-// open opens an address in a window of width by height pixels. Exceptions and console errors of scripts fail the test.
+// open opens an address. Exceptions and console errors of scripts fail the test.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -85,14 +84,13 @@ func (b *tab) do(a ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// text returns the text of all elements that a selector finds.
+// text returns the text of the elements that a selector finds.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return evaluate[string](b,
 		fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent).join("\n")`, selector))
 }
 
-// number returns the value of an expression.
 func (b *tab) number(expression string) float64 {
 	b.t.Helper()
 	return evaluate[float64](b, fmt.Sprintf("Number(%s)", expression))
@@ -137,13 +135,13 @@ func (b *tab) waits(selector string, words ...string) {
 	}
 }
 
-// selects clicks the first row of a flow that goes to a port's address.
+// selects clicks the first row of a flow that goes to an address.
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
 	b.do(chromedp.WaitVisible(chromedp.CSS(row)))
 	for try := 0; try < 5 && !strings.Contains(b.text("#way h3"), to); try++ {
-		// While the page grows, the row may move away from the pointer: then selects clicks again.
+		// While the page grows, the row may move away from the pointer.
 		b.do(chromedp.Click(chromedp.CSS(row)))
 		for wait := 0; wait < 40 && !strings.Contains(b.text("#way h3"), to); wait++ {
 			b.do(chromedp.Sleep(50 * time.Millisecond))
@@ -175,13 +173,11 @@ func (b *tab) shoots(name string, width int64) {
 	}
 }
 
-// dark makes the browser prefer dark colours.
 func dark() chromedp.Action[chromedp.Void] {
 	return call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: "dark"}, {Name: "prefers-reduced-motion", Value: "reduce"}}})
 }
 
-// offline cuts the browser off from networks.
 func offline() chromedp.Action[chromedp.Void] {
 	return call(network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{
 		MatchedNetworkConditions: []*network.Conditions{{Offline: true}}})

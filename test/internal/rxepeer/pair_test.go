@@ -23,7 +23,6 @@ const (
 	poison = 0x5a
 )
 
-// side is a guest with its regions.
 type side struct {
 	*Peer
 	mrs [2]MR
@@ -34,7 +33,7 @@ type pair struct {
 	*testing.T
 	lab   *lab.Lab
 	sides [2]*side
-	seed  uint64 // seed of the next pattern
+	seed  uint64 // of the next pattern
 }
 
 func newPair(t *testing.T) *pair {
@@ -53,7 +52,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// connect connects queue pair q of one guest with q of the other. The packet numbers of both wrap soon.
+// connect connects queue pair q of one guest with q of the other. Both packet numbers wrap soon.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End
@@ -75,9 +74,8 @@ type moved struct {
 	flip int64  // index of a byte of the source that differs from the pattern; -1: none
 }
 
-// move moves n bytes from one side to the other, by an operation that the reader or the writer
-// posts, and returns the differences at the destination. It checks everything else: completions,
-// immediate values, and the bytes around.
+// move moves n bytes from one side to the other, and returns the differences at the destination. It checks
+// completions, immediate values, and the bytes around.
 func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
@@ -120,7 +118,6 @@ func (x *pair) move(m moved) Wrong {
 	return testkit.Must(b.Check(target, to, m.n, seed, 0))(x)
 }
 
-// completion waits for a completion.
 func (x *pair) completion(s *side, q int) Completion {
 	x.Helper()
 	c, ok, err := s.Poll(q, 30*time.Second)
@@ -161,7 +158,7 @@ func TestTwoGuests(t *testing.T) {
 	x.loss()
 }
 
-// pattern checks that the program's pattern equals that of GPUs' memory, at any offset.
+// pattern checks that the program's pattern equals that of GPUs' memory.
 func (x *pair) pattern() {
 	a := x.sides[0]
 	for i := range uint64(9) {
@@ -222,7 +219,6 @@ func (x *pair) refusals() {
 	testkit.Equal(x, "an innocent queue pair: what is wrong", x.move(m), Wrong{0, -1})
 }
 
-// loss tests with both links losing packets, and checks that packets were lost.
 func (x *pair) loss() {
 	before := [2]map[string]uint64{}
 	for i, s := range x.sides {

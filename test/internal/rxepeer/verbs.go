@@ -14,7 +14,7 @@ const (
 )
 
 // Addr returns an address of a family from the GIDs of the guest's RDMA device. It returns no link-local IPv6
-// address. It waits up to five seconds for an address.
+// address, and waits up to five seconds for an address.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -30,8 +30,9 @@ type End struct {
 	Addr     netip.Addr // its GID
 }
 
-// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests of either
-// kind. A queue pair that already has the number is destroyed. The number of the first packet sent is psn.
+// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests
+// of either kind. A queue pair that already has the number is destroyed. psn is the number of the first packet
+// that it sends.
 func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
 	if err != nil {
@@ -71,8 +72,7 @@ func (o *Path) complete(mtu int) {
 	}
 }
 
-// Connect connects queue pair q with another end. The kernel resolves the other end's address by ARP or neighbour
-// discovery, so the other end must answer these.
+// Connect connects queue pair q with another end. The other end must answer ARP or neighbour discovery.
 func (p *Peer) Connect(q int, to End, o Path) error {
 	o.complete(p.PortMTU)
 	return p.do("connect", q, to.QPN, to.PSN, gid(to.Addr), o.MTU, o.Timeout, o.Retry, o.RNRRetry, o.RNRTimer)
@@ -84,7 +84,7 @@ type State struct {
 	RQPSN, SQPSN uint32
 }
 
-// State asks the kernel for the state of a queue pair.
+// State returns the state of a queue pair.
 func (p *Peer) State(q int) (State, error) {
 	a, err := p.ask(0, "state", 3, "state", q)
 	if err != nil {
@@ -100,8 +100,8 @@ func (p *Peer) Fail(q int) error { return p.do("fail", q) }
 // Drop destroys a queue pair.
 func (p *Peer) Drop(q int) error { return p.do("drop", q) }
 
-// Access is what a memory region may be used for, in letters: l local writes (as of READ and RECV), w remote writes,
-// r remote reads, a remote atomics. A region can always be read locally.
+// Access is what a memory region may be used for, in letters: l local writes, w remote writes, r remote reads,
+// a remote atomics.
 type Access string
 
 // All is every access but atomics.
@@ -113,8 +113,8 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m of size bytes, at most 4 GiB, which are zero. A region that already has the number is
-// destroyed.
+// MR makes memory region m of size bytes, at most 4 GiB, which are zero. A region that already has the number
+// is destroyed.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -127,10 +127,11 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	return r, a.err
 }
 
-// Dereg deregisters a memory region; its memory stays, for Check.
+// Dereg deregisters a memory region, whose memory stays.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes n bytes of a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off on.
+// Fill writes n bytes of a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off
+// on.
 func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
@@ -147,12 +148,12 @@ type Wrong struct {
 	First int64 // index of the first wrong byte, counted from off; -1: none
 }
 
-// Check compares bytes of a region with the pattern that Fill writes.
+// Check compares bytes of a region with the pattern of Fill.
 func (p *Peer) Check(m int, off, n, seed, from uint64) (Wrong, error) {
 	return p.wrong("check", m, off, n, seed, from)
 }
 
-// Same compares bytes of a region with the byte that Poison writes.
+// Same compares bytes of a region with a byte.
 func (p *Peer) Same(m int, off, n uint64, b byte) (Wrong, error) {
 	return p.wrong("same", m, off, n, b)
 }
@@ -193,8 +194,7 @@ const (
 	SendImm  Op = "send_imm"
 )
 
-// Immediate reports whether the other end gets an immediate value, and so a completion of a receive
-// request.
+// Immediate reports whether the other end gets an immediate value.
 func (o Op) Immediate() bool { return o == WriteImm || o == SendImm }
 
 // Receives reports whether the other end needs a receive request.
@@ -211,7 +211,7 @@ type Request struct {
 	Imm      uint32
 }
 
-// Post posts a request, whose end Poll reports by a completion.
+// Post posts a request, whose completion Poll returns.
 func (p *Peer) Post(q int, r Request) error {
 	return p.do("post", q, r.ID, r.Op, r.M, r.Off, r.Len, r.VA, r.RKey, r.Imm)
 }
@@ -219,7 +219,6 @@ func (p *Peer) Post(q int, r Request) error {
 // Status is the status of a completion (enum ibv_wc_status).
 type Status int
 
-// Some statuses.
 const (
 	Success            Status = 0
 	LocalLength        Status = 1
@@ -242,16 +241,16 @@ const (
 type Completion struct {
 	ID     uint64
 	Status Status
-	Text   string // text of Status
-	// Only successful completions have the following fields.
+	Text   string
+	// The following fields are for successful completions.
 	Recv   bool   // it completes a receive request
 	Len    uint32 // bytes received, for receive requests
 	HasImm bool
 	Imm    uint32
 }
 
-// Poll returns a completion of queue pair q. It waits for one for the time wait, whole milliseconds and at
-// most a minute; ok is false if there was none.
+// Poll returns a completion of queue pair q. It waits up to wait, whole milliseconds and at most a minute; ok
+// is false if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -273,7 +272,7 @@ type Event struct {
 	Text string
 }
 
-// Async returns an event. It waits for one as Poll does.
+// Async returns an event, and waits as Poll does.
 func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	a, err := p.ask(wait, event, 3, "async", wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -283,8 +282,7 @@ func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	return e, a.err == nil, a.err
 }
 
-// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c): sent_pkts, rcvd_pkts,
-// completer_retry_err, retry_rnr_exceeded_err and so on.
+// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c), by name.
 func (p *Peer) Counters() (map[string]uint64, error) {
 	a, err := p.ask(0, "counters", 1, "counters")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The QEMU of another user, who is in the group with which vnic serve shares its sockets, starts with the printed
-// arguments through vnic gpu-fd, and maps the GPU's memory. Without gpu-fd it gets an error.
+// The QEMU of another user, in the group with which vnic serve shares its sockets, starts with the printed
+// arguments and maps the GPU's memory.
 func TestServeGroupsQEMU(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: nothing was tried")
@@ -95,8 +95,8 @@ type groupsQEMU struct {
 	output  output
 }
 
-// startOfGroup starts a program as nobody in the group, in a directory with all its files. The program enters the
-// directory by an open descriptor, so the user needs no rights on the folders above it.
+// startOfGroup starts a program as nobody in the group. It enters its directory by an open descriptor, so the
+// user needs no rights on the folders above it.
 func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
 	b.Helper()
 	q := &groupsQEMU{}

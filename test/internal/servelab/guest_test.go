@@ -17,11 +17,10 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// image is an image from which guests boot.
 type image struct {
 	*bench
 	*machine.Images
-	initrd string // name of the file
+	initrd string
 }
 
 // prepare makes the image of a guest with vnic's programs, or of a stock guest with these files.
@@ -50,7 +49,6 @@ type guest struct {
 	addr string
 }
 
-// pair has the guests of both ports.
 type pair [2]*guest
 
 func (p *pair) kill() {
@@ -75,7 +73,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i and the arguments of a minimal machine.
+// boot starts QEMU with the arguments for port i and those of a minimal machine.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

@@ -15,7 +15,6 @@ const (
 	gotFile   = "/got"
 )
 
-// serveHTTP serves the files that curl and iPXE fetch.
 func serveHTTP(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.HandleFunc(stuffPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stuff(whole)) })

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// output is the output of a program until now.
 type output struct {
 	mu   sync.Mutex
 	text []byte
@@ -46,8 +45,8 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output. It returns an error if the program or ctx ends before, or
-// after patience.
+// until waits until found accepts the program's output. It returns an error if the program or ctx ends before,
+// or after patience.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {
@@ -73,10 +72,8 @@ func (s *output) until(ctx context.Context, program *proc.Child, what string, fo
 	}
 }
 
-// says waits until the program has written want.
 func (s *output) says(ctx context.Context, program *proc.Child, want string) error {
 	return s.until(ctx, program, want, func(text string) bool { return strings.Contains(text, want) })
 }
 
-// kill is stranger.Kill.
 func kill(program *proc.Child) { stranger.Kill(program) }

@@ -1,7 +1,6 @@
-// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs
-// with the printed arguments. It also tests guests that `vnic serve --lab` describes. Its files
-// that are not tests belong to the program guest, process 1 of guests that have no other program of
-// vnic.
+// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the
+// printed arguments. Files that are not tests belong to the program guest, process 1 of guests that have no
+// other program of vnic.
 package servelab
 
 import (
@@ -20,8 +19,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's program is process 1. Its operations use eth0 (in xdp.go: the interface in args) by the kernel's
-// driver.
+// The guest's operations use eth0 (in xdp.go: the interface in args) by the kernel's driver.
 
 // stockModules are the kernel's driver, and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
@@ -32,7 +30,7 @@ const (
 	guestPort = 7000
 )
 
-// args are the arguments of all operations.
+// args are the arguments of the operations.
 type args struct {
 	Interface string `json:"interface,omitempty"` // for the operations of xdp.go
 	Addr      string `json:"addr,omitempty"`
@@ -148,7 +146,6 @@ func datagram(a *args) error {
 	return err
 }
 
-// resolve resolves a name to an IPv6 address.
 func resolve(ctx context.Context, a *args) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -159,14 +156,13 @@ func resolve(ctx context.Context, a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel generates after a router advertisement, until the kernel has
-// found that no other host uses the address.
+// addr6 waits for the address that the kernel generates after a router advertisement.
 func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and waits until the kernel has generated one. Then it
-// checks that the kernel chooses this address as the source of a socket to a.Addr.
+// private turns privacy addresses on (RFC 8981), and checks that the kernel chooses one as the source of a
+// socket to a.Addr.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
@@ -193,13 +189,13 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address, with or without the flag temporary, that no other host uses.
+// globalAddr waits for a global IPv6 address, with or without the flag temporary, without a duplicate.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
 	}
-	// The kernel offers no file to wait for, so poll.
+	// The kernel offers no file to wait for.
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := netlink.AddrList(link, unix.AF_INET6)
 		if err != nil {
@@ -215,8 +211,8 @@ func globalAddr(temporary int) (*args, error) {
 	return nil, errors.New("no global IPv6 address")
 }
 
-// addMACVLAN makes an interface with its own MAC on top of eth0. addBridge makes a bridge with its own MAC, and
-// makes eth0 a port of the bridge.
+// addMACVLAN makes an interface with its own MAC on top of eth0. addBridge makes a bridge with its own MAC and
+// the port eth0.
 func addMACVLAN(a *args) error {
 	return addLink(a, "macvlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
 		attrs.ParentIndex = eth.Index
@@ -240,7 +236,7 @@ func addBridge(a *args) error {
 	})
 }
 
-// addLink adds a link with a MAC and an address. what makes the link from eth0's and the link's attributes.
+// addLink adds a link with a MAC and an address; what makes it from eth0's and the link's attributes.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

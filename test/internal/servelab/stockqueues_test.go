@@ -7,11 +7,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// counts has counters of the first NIC's queues: packets received and sent, by vnic's counters, and
-// interrupts of receive queues, by the guest's. It also has all ports' dropped packets.
+// counts has packets and interrupts of the first NIC's queues, and the dropped packets of the ports.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
-	drops        map[string]uint64 // dropped packets by port and reason
+	drops        map[string]uint64 // by port and reason
 }
 
 func (c counts) minus(b counts) counts {
@@ -61,8 +60,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	return c
 }
 
-// queues sends many flows with 4, 2 and 1 queue pairs (ethtool -L): they use at least two of the driver's queue pairs,
-// or its only one, and no other.
+// queues sends many flows with different numbers of queue pairs (ethtool -L).
 func (l *stockLab) queues(ctx context.Context) {
 	for _, n := range []int{pairs, 2, 1, pairs} {
 		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
@@ -71,8 +69,8 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// spread runs the streams of l.streams, and checks that they use at least two of the first n queue pairs of guest 0, or
-// the only one, and no others, and that no packet is dropped.
+// spread checks that streams use at least two of the first n queue pairs of guest 0, or the only one, and no
+// others, and that no packet is dropped.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)
