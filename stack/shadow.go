@@ -70,7 +70,7 @@ func (s *shadow) startsBehind(p []byte) bool {
 	return s.lo > uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }
 
-// close releases the address space, of which netstack must have no view.
+// close releases the address space. Netstack must have no view of it.
 func (s *shadow) close() error {
 	s.base.Release()
 	return unix.Munmap(s.mem)

@@ -42,8 +42,8 @@ func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
 const testISS = 0xffffff00 // numbers wrap soon
 
-// newTxRig makes a transmit queue with one flow, of which una bytes are acknowledged and total bytes written:
-// those from deviceFrom on are in the GPU, each 100 of them at a separate offset.
+// newTxRig makes a transmit queue with one flow: una bytes are acknowledged, total bytes are written, and bytes
+// from deviceFrom on are in the GPU, each 100 of them at a separate offset.
 func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}

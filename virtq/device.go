@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Chain is one descriptor chain, translated. Out has the segments that the device reads, In those that it
-// writes, each in order. The next Peek or Load into the same Chain reuses or frees the slices.
+// Chain is one descriptor chain, translated. Out has the segments that the device reads, In the segments
+// that it writes. The next Peek or Load into the same Chain reuses or frees the slices.
 type Chain struct {
 	Head    uint16
 	Out, In []dma.Segment
@@ -277,7 +277,7 @@ func (q *Device) PutBack(head uint16) (ok bool) {
 	return true
 }
 
-// Commit stages the return of a peeked chain, of which the device wrote written bytes.
+// Commit stages the return of a peeked chain; written is how many bytes the device wrote to it.
 func (q *Device) Commit(head uint16, written uint32) {
 	if !q.holds(head) {
 		q.misused("commit of head %d, which is not held", int(head))

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// kept is the number of descriptors that a connection may leave open (dma.Space.Discard), plus those of one
-// message.
+// kept is the number of descriptors that a connection may leave open (dma.Space.Discard), plus the
+// descriptors of one message.
 const kept = 64 + 16
 
 // onFiles has the rows that need their own mounts. After each row the attacker's port refuses all connections.

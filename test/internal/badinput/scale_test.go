@@ -243,8 +243,8 @@ func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	return b
 }
 
-// arm is one size of a measurement: the queues that send, after set has put frames into them, and those that
-// receive.
+// arm is one size of a measurement: the queues that send, after set has put frames into them, and the
+// queues that receive.
 type arm struct {
 	size    int
 	set     func()

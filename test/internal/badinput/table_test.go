@@ -231,7 +231,7 @@ func heads(n uint16) (hs []uint16) {
 }
 
 // longChains shares 400 adjacent pages as regions, and makes a ring of the largest size with 64 chains of n
-// descriptors, each of which crosses from one page's region to the next.
+// descriptors. Each descriptor crosses from one page's region to the next.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768

@@ -29,7 +29,7 @@ const commandLimit = 8 * time.Minute
 // command is a command of vnic with guests, and conditions for its report.
 type command struct {
 	name   string
-	args   string // "URL" and "DIGEST" stand for those of a file that the test serves
+	args   string // "URL" and "DIGEST" stand for a served file's
 	guests int    // that the command boots
 	holds  []string
 }

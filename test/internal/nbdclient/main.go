@@ -188,7 +188,7 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts the bytes that differ from the pattern, and in refused blocks those that have changed.
+// pattern counts the bytes that differ from the pattern, and in refused blocks the bytes that have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for off := 0; off < len(want); off += 8 {

@@ -26,7 +26,7 @@ type bench struct {
 
 	private string // kind of memory that the test adds to a guest without sharing it
 
-	qemuArgs   []string // after those that vnic serve prints
+	qemuArgs   []string // after the arguments that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
 }
 

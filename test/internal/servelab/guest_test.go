@@ -73,7 +73,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i and those of a minimal machine.
+// boot starts QEMU with the arguments for port i, as a minimal machine.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

@@ -9,8 +9,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// QEMUs started with the arguments that `vnic serve --json` prints send from GPU to GPU; those of "stock" and
-// "legacy" use the kernel's virtio_net.
+// QEMUs started with the arguments that `vnic serve --json` prints send from GPU to GPU, or, in "stock" and
+// "legacy", use the kernel's virtio_net.
 //
 // Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
 //

@@ -1,6 +1,6 @@
-// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An entry that still exists
-// under its name is its own heir, unless a rule for this one entry names another. For the others there is a mapping, one
-// rule a line; lines that begin with # are comments:
+// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An entry that still
+// exists under its name is its own heir, unless a rule for this one entry names another. For the others there is a
+// mapping, one rule a line; lines that begin with # are comments:
 //
 //	package nic/gve -> nic/model/gve                            all of a package, the names unchanged
 //	package qemu -> qemu qemu/assets                            or in one of several

@@ -83,8 +83,8 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" before an estimate. A class ("speed" or "hand") keeps a script out of the
-// parts of make test-all.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A class ("speed" or "hand") keeps a script out
+// of the parts of make test-all.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (

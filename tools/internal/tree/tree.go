@@ -135,8 +135,8 @@ func LanguageOf(dir, name string) Language {
 	return Data
 }
 
-// Packages lists the directories with Go files of the checkout's main module, sorted, without those of tools
-// and testdata.
+// Packages lists the directories with Go files of the checkout's main module, sorted, without tools and
+// testdata.
 func Packages(files []string) []string {
 	var dirs []string
 	for _, name := range files {
