@@ -14,8 +14,8 @@ import (
 // writeSize is netstack's largest segment without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits for space in the send buffer: for n bytes, the longest payload of a packet, or half of the buffer.
-// It returns how many bytes to write, at least 1. The caller holds wmu.
+// room waits for space in the send buffer, and returns how many bytes to write, at least 1. The caller holds
+// wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -37,7 +37,7 @@ func (c *Conn) room(op string, n int) (int, error) {
 	}
 }
 
-// longest returns the longest payload of a packet, of whole segments: netstack would send the rest separately.
+// longest returns the longest payload of a packet, of whole segments.
 func (f *flow) longest() int {
 	if f.mss > 0 && f.mss < writeSize {
 		return writeSize - writeSize%f.mss
@@ -45,7 +45,6 @@ func (f *flow) longest() int {
 	return writeSize
 }
 
-// put writes payload to netstack, and returns how many bytes netstack took.
 func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -139,14 +138,14 @@ func (f *flow) wrote(n int) {
 	f.mu.Unlock()
 }
 
-// openSend records the start of a call of SendDevmem. It takes over the caller's reference to b.
+// openSend takes over the caller's reference to b.
 func (f *flow) openSend(b *txBinding) {
 	f.mu.Lock()
 	f.sends.push(send{binding: b, open: true})
 	f.mu.Unlock()
 }
 
-// addPart records that the next n bytes of the stream are in a GPU's memory, from off on.
+// addPart records where in a GPU's memory the next n bytes of the stream are.
 func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Lock()
 	f.parts.push(part{
@@ -171,7 +170,7 @@ func (f *flow) cutPart(n int) {
 	}
 }
 
-// closeSend ends a call of SendDevmem. A call that queued nothing gets no number.
+// A call of SendDevmem that queued nothing gets no number.
 func (f *flow) closeSend(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

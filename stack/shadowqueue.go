@@ -11,9 +11,8 @@ import (
 // maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// shadowQueue is one receive queue's part of a binding: its shadow, and for each of the shadow's slots the
-// pieces of memory with the payload. A slot is released when netstack can deliver no byte of it any more,
-// though netstack may still have views of it. The taker of a slot owns its pieces until then.
+// shadowQueue is one receive queue's part of a binding: its shadow, and for each slot of it the pieces of
+// memory with the payload, which the taker of the slot owns until it releases the slot.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding
@@ -32,8 +31,8 @@ func makeShadowQueue(queue int, b *rxBinding, sh *shadow, n int) *shadowQueue {
 	return l
 }
 
-// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the slot is the junk
-// slot, and the caller still owns the ranges.
+// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the caller still owns the
+// ranges.
 func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {
@@ -53,7 +52,7 @@ func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// discard returns the ranges of a frame that is not delivered to the pool.
+// discard returns the ranges of a frame to the pool, undelivered.
 func (l *shadowQueue) discard(ranges []driver.Range) {
 	var rs [gpumem.FramePages]gpumem.Range
 	l.binding.pool.Discard(places(rs[:0], ranges))

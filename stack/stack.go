@@ -3,20 +3,17 @@
 //
 // Received payload in device memory enters netstack as views of a shadow: address space that is reserved but
 // not accessible (mmap PROT_NONE). Netstack handles such views by their addresses, from which the stack finds
-// the pages. A read of the payload faults: the shadow is the proof that the stack processes only headers. Bytes
-// at other addresses are linear: they were in a header buffer. For transmit, netstack gets placeholders of the
-// same length, and the link layer finds the payload in device memory by the sequence number.
+// the pages. A read of the payload faults. Bytes at other addresses are linear: they were in a header buffer.
+// For transmit, netstack gets placeholders of the same length, and the link layer finds the payload in device
+// memory by the sequence number.
 //
-// The stack holds the pages of a received frame until the application has read past the end of the frame and
-// has returned the tokens for it, or closes the connection. The application owns sent memory again when the
-// peer has acknowledged it, or the connection has ended, and no descriptor of the device points to it.
-//
-// If a pool has few pages left, the stack drops data out of order.
+// The stack holds the pages of a received frame until the application has read past its end and has returned
+// its tokens, or closes the connection. The application owns sent memory again when the peer has acknowledged
+// it, or the connection has ended, and no descriptor of the device points to it.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a
 // pool's. The stack holds none while it calls the NIC, except the first two, for Transmit and Refill. configMu
-// is separate: commands to the NIC and changes of bindings hold it, and take shadow queues' and pools' locks
-// below it. No goroutine takes it under another lock.
+// is separate: commands to the NIC and changes of bindings hold it. No goroutine takes it under another lock.
 //
 // Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open, urgent data
 // (its bytes stay in the stream).
@@ -52,19 +49,20 @@ type Options struct {
 	Gateways  []netip.Addr   // default routes, at most one for each family
 
 	MTU        int // 0: the NIC's
-	SendBuffer int // unacknowledged bytes of a connection; 0: 1 MiB, which netstack raises up to 4 MiB
+	SendBuffer int // bytes; 0: 1 MiB, which netstack raises up to 4 MiB
 	// RecvBuffer limits the unread bytes of a connection. 0: 1 MiB, which netstack raises up to 8 MiB.
 	RecvBuffer int
-	// NoGSO sends frames of at most the MTU's size. With RACK netstack makes the segments, else the link layer.
+	// NoGSO sends frames of at most the MTU's size.
 	NoGSO bool
-	// RACK enables loss recovery by time with tail loss probes (RFC 8985). Without it, recovery uses only SACK
-	// (RFC 6675). gVisor's RACK needs the workaround of repeat.go. It hardly recovers data sent to a gVisor peer
-	// that has already closed its own direction, because such a peer sends no SACK (tcp/connect.go: sendRaw).
+	// RACK enables loss recovery by time with tail loss probes (RFC 8985). gVisor's RACK needs the workaround of
+	// repeat.go. On a link that loses segments, close a connection only when all data has arrived: a gVisor peer
+	// that has closed its own direction sends no SACK (tcp/connect.go: sendRaw).
 	RACK bool
-	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: a second, 200 ms with RACK.
+	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: limits.MinRTO, or with RACK
+	// limits.MinRTORACK.
 	MinRTO time.Duration
-	// WideWindow allows a connection's receive window to be larger than the pool for its payload, as on Linux: the
-	// NIC may then lack pages for frames.
+	// WideWindow allows a receive window that is larger than the pool for its payload, as on Linux: the NIC may
+	// then lack pages.
 	WideWindow bool
 	Log        *slog.Logger
 }
@@ -95,7 +93,7 @@ type Stack struct {
 	conns     devmembase.Set[*Conn]
 	listeners devmembase.Set[*Listener]
 
-	configMu sync.Mutex // protects the fields below except txBinds; held during commands to the NIC
+	configMu sync.Mutex // protects the fields below except txBinds
 	nextID   uint32
 	buffers  map[*Buffer]struct{}
 	rules    map[devmem.FlowID]control.FlowRule // with the NIC's ids
@@ -166,7 +164,7 @@ func (s *Stack) configure(o Options) error {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
 	s.maxRecv = recv.Max
-	// An emulated guest on a busy host may be silent for long without loss.
+	// An emulated guest may be silent for long without loss.
 	rto := limits.MinRTO.Here()
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
@@ -196,7 +194,7 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends the connections and the waits for connections: the NIC has failed with err.
+// fail ends the connections after the NIC has failed with err.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)

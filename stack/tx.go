@@ -15,8 +15,7 @@ const (
 	maxBacklog = 4096 // packets that wait for room on a ring
 )
 
-// txQueue turns netstack's packets into frames. When it builds a frame, also for a retransmission, it looks up
-// in the flow where the payload is.
+// txQueue turns netstack's packets into frames.
 //
 // A goroutine takes mu after netstack's locks and before a flow's.
 type txQueue struct {
@@ -53,7 +52,6 @@ type backlogged struct {
 	skip int
 }
 
-// write sends a packet, or puts it on the backlog, or drops it.
 func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +83,7 @@ func (q *txQueue) completed(cookies []uint64) {
 	q.flush()
 }
 
-// putCookie frees the cookie of a frame that the device no longer reads, if the cookie is in use.
+// putCookie frees a cookie, if it is in use.
 func (q *txQueue) putCookie(cookie uint64) {
 	fl := q.flights[cookie-1]
 	if fl.flow == nil {
@@ -109,7 +107,6 @@ func (q *txQueue) flush() {
 	}
 }
 
-// close drops the backlog and frees all cookies. The NIC is closed.
 func (q *txQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,7 +163,6 @@ func (q *txQueue) count(frames []driver.TxFrame) {
 	}
 }
 
-// takeBack frees the cookies of frames that are not put on the ring.
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
 		if len(frames[i].Device) > 0 {
@@ -192,7 +188,7 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 	return &q.frames[i], &q.out[i]
 }
 
-// build makes the frames of a packet in out. It returns false if the packet must be dropped.
+// build makes the frames of a packet in out, or returns false if the packet must be dropped.
 func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	q.out = q.out[:0]
 	h := &q.header
@@ -229,8 +225,8 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	}
 	base := f.txOffset(tcp.SequenceNumber())
 	if base+int64(total) <= int64(f.una) {
-		// A late retransmission, whose memory the application may own again, or a probe of netstack. An empty segment
-		// below the window instead makes the peer acknowledge, like a keep-alive (RFC 9293, 3.8.4).
+		// A late retransmission, whose memory may have changed, or a probe of netstack: an empty segment below the
+		// window makes the peer acknowledge, like a keep-alive (RFC 9293, 3.8.4).
 		tcp.SetSequenceNumber(f.iss + uint32(f.una))
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, total, 0)
@@ -241,8 +237,8 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	return q.payload(f, pkt, base, max(skip, int(int64(f.una)-base)))
 }
 
-// payload makes the frames for a packet's payload from byte pos on. base is the place in the stream of the
-// payload's first byte. It returns false if the packet must be dropped. The caller holds the flow's lock.
+// payload makes the frames for a packet's payload from byte pos on; the packet begins at base in the stream. It
+// returns false if the packet must be dropped. The caller holds the flow's lock.
 func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int) bool {
 	h, total := &q.header, pkt.Data().Size()
 	mss, most := pkt.GSOOptions.MSS, total
@@ -314,10 +310,9 @@ func (f *flow) sent(tcp header.TCP, n int) {
 
 // narrow reduces the window that an outgoing segment advertises by one unit of the window scale.
 //
-// Netstack never shrinks its window, but the header rounds it down, so the right edge that a peer sees may move
-// left by up to a unit. Netstack drops data up to the old edge if the rounding closes the window (tcp/rcv.go:
-// acceptable). With a unit less, the edge that a segment advertises is never beyond the rounded edge of a later
-// segment.
+// The header rounds netstack's window down, so the right edge that a peer sees may move left by up to a unit.
+// Netstack drops data up to the old edge if the rounding closes the window (tcp/rcv.go: acceptable). With a
+// unit less, the edge that a segment advertises is never beyond the rounded edge of a later segment.
 //
 // narrow must not close a window that netstack treats as open: two units must be less than the smallest MSS
 // (RFC 9293, 3.7.1).
@@ -329,8 +324,7 @@ func (f *flow) narrow(tcp header.TCP) {
 	}
 }
 
-// shift returns the scale of the windows that we advertise. Both ends have to offer a scale (RFC 7323, 2.2);
-// the flow did not exist yet when the peer's SYN came.
+// shift returns the scale of the windows that we advertise. Both ends have to offer a scale (RFC 7323, 2.2).
 func (f *flow) shift() uint8 {
 	if f.scale[0] > 0 && (f.scale[1] >= 0 || f.answered) {
 		return uint8(f.scale[0])
@@ -339,8 +333,7 @@ func (f *flow) shift() uint8 {
 }
 
 // place returns where up to n bytes of the stream from off on are: the first linear bytes in netstack, the next
-// ones in the ranges of device memory, as many as fit into one frame. lo and hi are the first and the last send
-// of these ranges.
+// ones in the ranges of device memory. lo and hi are the first and the last send of these ranges.
 func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
 	i, j := 0, f.parts.len() // search the first part that ends after off
 	for i < j {

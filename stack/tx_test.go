@@ -42,8 +42,8 @@ func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
 const testISS = 0xffffff00 // numbers wrap soon
 
-// newTxRig makes a transmit queue with one flow: una bytes are acknowledged, total bytes are written, and bytes
-// from deviceFrom on are in the GPU, each 100 of them at a separate offset.
+// newTxRig makes a transmit queue with one flow. Bytes from deviceFrom on are in the GPU, each 100 at a
+// separate offset.
 func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}
@@ -69,7 +69,6 @@ func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow)
 	return q, n, f
 }
 
-// testPacket returns a packet with n bytes of the stream from pos on.
 func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	payload := make([]byte, n)
 	for i := range payload {
@@ -106,7 +105,7 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	return p
 }
 
-// checkFrames checks that frames carry bytes [from, to) of the stream, each from the right memory.
+// checkFrames checks that frames carry bytes [from, to) of the stream.
 func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int) {
 	t.Helper()
 	pos := from

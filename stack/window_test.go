@@ -70,7 +70,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	}
 }
 
-// window returns how much a connection's peer lets it send when all is acknowledged.
+// window returns the peer's window, when all is acknowledged.
 func window(t *testing.T, c devmem.Conn) (wnd int) {
 	t.Helper()
 	testkit.Eventually(t, "all is acknowledged", func() bool {

@@ -16,7 +16,7 @@ import (
 // conn receives and sends whole messages, for one goroutine.
 type conn struct {
 	sock      scm.Socket
-	broken    bool // the stream ended within a message, or a message was not sent
+	broken    bool // the stream ended within a message
 	graceUsed bool // rest has already waited drainTimeout longer
 	head      [HeaderLen]byte
 	out       []byte // the reply: a header, then the handler's payload
@@ -25,7 +25,7 @@ type conn struct {
 // MaxFDs is how many descriptors one message may carry (max_msg_fds).
 const MaxFDs = scm.MaxFDs
 
-// message is a received message. body is valid until the next receive into it; receive's caller closes fds.
+// message is a received message; body is valid until the next receive into it.
 type message struct {
 	Header
 	body []byte
@@ -36,8 +36,7 @@ type message struct {
 // receive reads a message. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in
 // the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops those that come with
-// later bytes. (No read crosses the end of a message: each message gets its own descriptors.)
+// Descriptors come with the first byte of a message (gve.md, section 2).
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
@@ -61,8 +60,8 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with the following bytes. After Serve was interrupted, it waits drainTimeout longer for them,
-// but only once in a connection.
+// rest fills b with the following bytes. After Serve was interrupted, it waits drainTimeout longer, once in a
+// connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
@@ -104,8 +103,7 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads what has arrived: closing a socket with unread bytes would reset the connection. The socket is
-// shut down for reading, so discard does not block.
+// discard reads what has arrived: closing a socket with unread bytes would reset the connection.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return

@@ -26,32 +26,31 @@ type Info struct {
 	IRQs    []IRQ    // by VFIO IRQ index; at most NumIRQs
 }
 
-// Region is a piece of a device that the client reads and writes; size 0: absent.
+// Region is a piece of a device for the client; size 0: absent.
 type Region struct {
 	Size        uint64
 	Read, Write bool // what the client may do
 }
 
-// IRQ is one kind of interrupt, signalled through eventfds. QEMU warns of "error recovery" unless IRQErr has
-// one vector.
+// IRQ is one kind of interrupt. QEMU warns of "error recovery" unless IRQErr has one vector.
 type IRQ struct {
 	Count int // vectors; 0: absent
 }
 
 // Device is served by a Server. Serve's goroutine calls its methods, one at a time; on that goroutine a fault
 // in mapped memory is a panic, which dma.Recover can turn into an error. No method may keep a slice that it
-// gets as argument. If a method returns an error, the reply has the errno that the error wraps, or EINVAL or
-// EFAULT for errors of package dma, or else EIO.
+// gets as argument. An error's reply has the errno that it wraps, or EINVAL or EFAULT for errors of package
+// dma, or else EIO.
 type Device interface {
-	// Info is called once for each connection, before the other methods.
+	// Info is called once for each connection, first.
 	Info() Info
-	// ReadRegion fills b from offset off of a region, which allows that.
+	// ReadRegion fills b from offset off of a region.
 	ReadRegion(region int, off uint64, b []byte) error
-	// WriteRegion writes b at offset off of a region, which allows that.
+	// WriteRegion writes b at offset off of a region.
 	WriteRegion(region int, off uint64, b []byte) error
 
-	// SetIRQ replaces a vector's eventfd, which is non-blocking. The device owns fd from the call on, even if
-	// SetIRQ returns an error; -1 removes the vector's eventfd.
+	// SetIRQ replaces a vector's eventfd by a non-blocking one, or, if fd is -1, removes it. The device owns fd,
+	// even if SetIRQ fails.
 	SetIRQ(index, vector int, fd int) error
 	// DisableIRQs removes and closes all eventfds of an IRQ index.
 	DisableIRQs(index int) error
@@ -60,13 +59,12 @@ type Device interface {
 	Reset() error
 
 	// Unmapping is called before [iova, iova+size) is removed from the space. When it returns, the device holds no
-	// Segment and no Pin in that range, and has stopped the rings in it. Unmapping must leave the space that it
-	// enters (dma.Space.Enter): afterwards the Server waits until all goroutines have left it.
+	// Segment and no Pin in that range, has stopped the rings in it, and has left the space: afterwards the Server
+	// waits until all goroutines have left it.
 	Unmapping(iova, size uint64)
 	// MemoryChanged is called after a message of the client has changed the space.
 	MemoryChanged()
 
-	// Disconnected is called once, when the connection has ended: the device stops all DMA and closes its
-	// eventfds.
+	// Disconnected is called at the end of a connection: the device stops all DMA and closes its eventfds.
 	Disconnected()
 }

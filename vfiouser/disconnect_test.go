@@ -18,10 +18,10 @@ import (
 // lost is the log's text when a guest loses its device.
 const lost = "the guest has lost a device"
 
-// drainPatiently makes the end of Serve wait long enough for a loaded machine.
+// drainPatiently waits long enough for a loaded machine.
 func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
 
-// blockRead makes the device close inRead in its next read, and block until the test closes goOn.
+// blockRead makes the device's next read close inRead, and block until goOn is closed.
 func (h *host) blockRead() (inRead, goOn chan struct{}) {
 	inRead, goOn = make(chan struct{}), make(chan struct{})
 	h.OnCall(func(method string) {
@@ -116,7 +116,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	}
 }
 
-// A message of very many writes does not delay a server that is to end.
+// A message of many writes does not delay a server that is to end.
 func TestCancelInManyWrites(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -139,7 +139,7 @@ func TestCancelInManyWrites(t *testing.T) {
 	}
 }
 
-// If the client hangs up and then the context is cancelled, no loss of a device is logged.
+// If the client hangs up first, no loss of a device is logged.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	h, l := serving(t)
 	inRead, goOn := h.blockRead()
@@ -154,7 +154,7 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	}
 }
 
-// A connection is closed and not reset under traffic: QEMU does not survive a reset.
+// QEMU does not survive a reset of its connection.
 //
 // Invariant: vfiouser: A server that ends answers every received request that wants a reply, as long as the
 // client reads, logs what the guest will see, and resets no connection.

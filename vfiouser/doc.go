@@ -1,20 +1,18 @@
 // Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a PCI device
 // in this process for a virtual machine in another.
 //
-// A Server serves one Device over a connection. It puts the ranges that the client maps for DMA into a
-// dma.Space: a range with a descriptor is memory, a range without one is a reserved address that cannot be
-// used. The client gets the reply to a request to unmap a range only after the device was called
-// (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has left it.
+// A Server puts the ranges that the client maps for DMA into a dma.Space: a range with a descriptor is memory,
+// a range without one is a reserved address. The client gets the reply to a request to unmap a range only after
+// the device was called (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has
+// left it.
 //
-// The client is hostile: each message is checked against the rules in rules.go before a handler sees it. A
-// breach of the protocol (ErrBadMessage) ends the connection; another message that is wrong or not served gets
-// an error reply, if it wants a reply. Descriptors that no handler keeps are closed, or discarded
-// (dma.Space.Discard).
+// The client is hostile. A breach of the protocol (ErrBadMessage) ends the connection; another message that is
+// wrong or not served gets an error reply, if it wants a reply. Descriptors that no handler keeps are closed,
+// or discarded (dma.Space.Discard).
 //
-// A range consists of whole pages of 4 KiB, and there are at most 65,535 ranges (dma.MaxRegions). With n ranges
-// mapped, a message that maps or unmaps one takes O(log n) time. 65,535 ranges take less than 64 MiB while they
-// are mapped. A message that maps or unmaps one range makes at most 16 KiB of garbage; unmapping all 65,535
-// ranges at once makes at most 32 MiB.
+// A range consists of whole pages of 4 KiB, and there are at most 65,535 ranges (dma.MaxRegions). 65,535 ranges
+// take less than 64 MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of
+// garbage; unmapping all 65,535 ranges at once makes at most 32 MiB.
 //
 // Memory that the client has mapped privately is accepted and not used (dma.ErrNotShared), like memory without
 // a descriptor: QEMU exits if the server refuses to map memory.

@@ -15,7 +15,7 @@ import (
 )
 
 // adder is a device with one register: a driver writes the address of two 32-bit numbers to it; the device adds
-// them, writes the sum behind them, and interrupts.
+// them.
 type adder struct {
 	space  *dma.Space
 	copier *dma.Copier

@@ -40,7 +40,7 @@ const (
 	guestSize = 1 << 20
 )
 
-// recorder is a Device that records its calls, and reports calls that a Server must not make.
+// recorder is a Device that records its calls, and reports wrong ones.
 type recorder struct {
 	*peertest.Rig
 	config *pci.Config
@@ -120,7 +120,7 @@ func (d *recorder) SetIRQ(index, vector, fd int) error {
 	return err
 }
 
-// drop closes the eventfd of a vector; the caller holds mu.
+// drop closes a vector's eventfd. The caller holds mu.
 func (d *recorder) drop(index, vector int) {
 	k := [2]int{index, vector}
 	if fd, ok := d.fds[k]; ok {
@@ -199,7 +199,7 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, server: vfiouser.NewServer(d, d.Space, d.Log())}
 }
 
-// serving returns a host and a connection to it. At the end of the test the host must serve another one.
+// serving returns a host and a connection to it.
 func serving(t testing.TB) (*host, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -240,14 +240,13 @@ func (h *host) wantByte(iova uint64, want byte) {
 	testkit.Equal(h.t, fmt.Sprintf("byte at %#x", iova), got, want)
 }
 
-// wantNoByte fails the test unless the device gets the error want when it reads the byte at iova.
+// wantNoByte fails the test unless reading the byte at iova gives the error want.
 func (h *host) wantNoByte(iova uint64, want error) {
 	h.t.Helper()
 	_, err := h.ByteAt(iova)
 	peertest.WantError(h.t, fmt.Sprintf("byte at %#x", iova), err, want)
 }
 
-// wantNotLost fails the test if the log has the text lost.
 func (h *host) wantNotLost() {
 	h.t.Helper()
 	if s := h.Logs.String(); strings.Contains(s, lost) {

@@ -79,7 +79,6 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check returns an error for a header with a bad Size, or that is no command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

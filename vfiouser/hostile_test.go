@@ -17,9 +17,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// attack is what a hostile client does on a connection with memory and an interrupt: it sends a header, with
-// descriptors (see files), or calls do. ends is the error with which Serve must end; nil: the connection must
-// go on.
+// attack is what a hostile client does on a connection with memory and an interrupt. ends is the error with
+// which Serve must end; nil: the connection must go on.
 type attack struct {
 	name  string
 	sends vfiouser.Header
@@ -39,7 +38,7 @@ func (l *link) write(t *testing.T, b ...byte) {
 	must(t, err)
 }
 
-// files opens descriptors of the kinds, until the end of the test.
+// files opens descriptors of the kinds.
 func files(t *testing.T, kinds string) []int {
 	t.Helper()
 	var fds []int
@@ -150,7 +149,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests that must be answered with an errno, without an end of the connection.
+// refusals are requests that must be answered with an errno.
 var refusals = []struct {
 	name  string
 	errno unix.Errno
@@ -256,7 +255,7 @@ var refusals = []struct {
 	{"reset with a payload", unix.EINVAL, vfiouser.CmdReset, zeros(1), "", ""},
 }
 
-// attackIOVA is the address of the 8192 bytes of memory of an attacked connection.
+// attackIOVA is the address of an attacked connection's memory.
 const attackIOVA = 0x1000_0000
 
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.

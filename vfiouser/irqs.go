@@ -29,8 +29,7 @@ func (s *session) getIRQInfo(m *message) error {
 	return nil
 }
 
-// setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again whenever the guest
-// unmasks the vector.
+// QEMU sends a vector's eventfd again whenever the guest unmasks the vector.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)
@@ -57,8 +56,7 @@ func (s *session) setIRQs(m *message) error {
 	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
-// setEvents sets the eventfd of each vector of i, or removes them: "If no file descriptors are provided, this
-// de-assigns the specified previously configured interrupts".
+// "If no file descriptors are provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
 		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
@@ -80,7 +78,7 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 	return nil
 }
 
-// disableIRQs succeeds also without vectors: QEMU disables any index that it may have enabled.
+// QEMU disables any index that it may have enabled, also without vectors.
 func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil

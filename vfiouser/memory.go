@@ -13,12 +13,11 @@ import (
 // shareHint tells the client's user how to share guest memory.
 const shareHint = "if this is the guest's RAM, it must be shared: " + peer.ShareFlags
 
-// pageSize is the granularity of ranges (default of pgsizes in VERSION). QEMU rounds what it maps to pages
-// (hw/vfio/listener.c, vfio_get_section_iova_range).
+// pageSize is the granularity of ranges. QEMU rounds what it maps to pages (hw/vfio/listener.c,
+// vfio_get_section_iova_range).
 const pageSize = 4096
 
-// dmaMap adds a range to the space. A range without a descriptor gets no access: QEMU exits if a server refuses
-// to map its ROMs.
+// A range without a descriptor gets no access: QEMU exits if a server refuses to map its ROMs.
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
@@ -37,15 +36,14 @@ func (s *session) dmaMap(m *message) error {
 	}
 	err := s.space.Add(to)
 	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
-		// This is probably the file of a ROM, which the client has not opened for writing.
+		// Probably the file of a ROM, not open for writing.
 		to.NoAccess = true
 		err = s.space.Add(to)
 	}
 	if err != nil {
 		return err
 	}
-	// A range of one page gets no warning: QEMU maps such a page for a guest's stolen time (hw/arm/virt.c,
-	// VIRT_PVTIME).
+	// QEMU maps one page for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
 	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
 		s.warnedUnshared = true // warn once: there may be many such ranges
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
@@ -55,13 +53,12 @@ func (s *session) dmaMap(m *message) error {
 	return nil
 }
 
-// dmaUnmap removes ranges from the space. Before the reply the device was called, and every goroutine that was
-// inside the space (dma.Space.Enter) has left it.
+// Before the reply of dmaUnmap every goroutine that was inside the space (dma.Space.Enter) has left it.
 //
-// "The address and size of the DMA region being unmapped must match exactly a previous mapping". But when a
-// device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by powers of two, whatever
-// is mapped (measured). So the rule is Linux's (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain
-// any number of mappings, also none, but must not cut one.
+// "The address and size of the DMA region being unmapped must match exactly a previous mapping". But QEMU 11.1
+// also unmaps the whole address space by powers of two, whatever is mapped (measured). So the rule is Linux's
+// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, but must not cut
+// one.
 func (s *session) dmaUnmap(m *message) error {
 	d := peer.Decode[dmaUnmap](m.body)
 	switch {
@@ -85,7 +82,6 @@ func (s *session) dmaUnmap(m *message) error {
 	return nil
 }
 
-// unmapAll removes all ranges from the space, and returns their number.
 func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	if d.IOVA != 0 || d.Size != 0 { // as in Linux
 		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.IOVA, d.Size, unix.EINVAL)
@@ -95,7 +91,6 @@ func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	return len(all), s.space.Replace(nil)
 }
 
-// unmap removes the ranges inside d from the space, and returns their number.
 func (s *session) unmap(d *dmaUnmap) (n int, err error) {
 	inside, err := s.space.RegionsIn(d.IOVA, d.Size)
 	if err != nil || len(inside) == 0 {

@@ -131,7 +131,7 @@ func (l *link) unmap(all bool, iova, size uint64) error {
 	return l.Unmap(iova, size)
 }
 
-// unmapWaits starts to unmap while a worker is inside the space, and returns when waiting returns true.
+// unmapWaits starts to unmap while a worker is inside the space, and waits for waiting.
 func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
 	t.Helper()
 	unmapped = make(chan error, 1)
@@ -147,8 +147,6 @@ func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting fun
 	return unmapped
 }
 
-// An unmap waits for workers inside the space.
-//
 // Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
 // mapping.
 func TestUnmapWaitsForWorkers(t *testing.T) {
@@ -183,8 +181,6 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 	}
 }
 
-// Truncated memory ends the client's own connection.
-//
 // Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	h, l := serving(t)
@@ -203,8 +199,6 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	l.Close()
 }
 
-// A client makes and removes the largest number of maps.
-//
 // Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one makes at most 16 KiB of
 // garbage.
 func TestMostMaps(t *testing.T) {
@@ -296,8 +290,6 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Workers access memory while the client maps and unmaps it.
-//
 // Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
 // mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
@@ -342,7 +334,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// An unmap of several mappings waits once for the workers, or not at all if none is inside the space.
+// An unmap waits at most once for the workers inside the space.
 func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -371,8 +363,6 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	}
 }
 
-// Memory that the client has mapped privately is logged once for each file.
-//
 // Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
 func TestMapOfPrivateMemory(t *testing.T) {
 	h, l := serving(t)

@@ -2,8 +2,7 @@ package vfiouser
 
 import "fmt"
 
-// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size, its
-// default).
+// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size).
 const MaxTransfer = 1 << 20
 
 // maxPayload is the payload of the longest message, a REGION_WRITE.
@@ -21,7 +20,7 @@ const (
 	accessLen     = 16
 	multiHeadLen  = 8
 	multiLen      = accessLen + multiData
-	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI; count of them are valid
+	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI
 )
 
 const (
@@ -37,8 +36,7 @@ type dmaMap struct {
 	Size   uint64 // 24
 }
 
-// Flags of DMA_UNMAP, from struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The vfio-user document has no
-// flags here.
+// Flags of DMA_UNMAP: struct vfio_iommu_type1_dma_unmap (linux/vfio.h).
 const (
 	unmapDirty = 1 << 0 // VFIO_DMA_UNMAP_FLAG_GET_DIRTY_BITMAP
 	unmapAll   = 1 << 1 // VFIO_DMA_UNMAP_FLAG_ALL
@@ -110,8 +108,7 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access is a part of a region: the head of REGION_READ, REGION_WRITE, their replies, and of each entry of
-// REGION_WRITE_MULTI.
+// access is a part of a region.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8

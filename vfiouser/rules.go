@@ -11,7 +11,7 @@ type span struct{ min, max uint32 }
 
 func exactly(n uint32) span { return span{n, n} }
 
-// rule describes the form of a command, and its handler or why the server refuses it.
+// rule describes the form of a command, and its handler.
 type rule struct {
 	name     string // without VFIO_USER_
 	body     span   // bytes of payload

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// session is one connection of a client to the Server. Only the goroutine of Serve uses it.
+// session is one connection, used only by the goroutine of Serve.
 type session struct {
 	conn
 	dev   Device
@@ -47,7 +47,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 // qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout).
 const qemuTimeout = limits.QEMUReply
 
-// serveOne receives, handles and answers one message. An error ends the connection.
+// serveOne receives, handles and answers one message.
 func (s *session) serveOne() error {
 	m := &s.msg
 	defer m.fds.Close()
@@ -139,15 +139,15 @@ func (s *session) end() {
 // drainTimeout limits each wait for a client at the end of Serve.
 var drainTimeout = limits.Drain
 
-// drain answers the requests that the client has already sent, with an error: QEMU would wait for an answer for
-// qemuTimeout with its lock held. Also, closing a socket with unread data resets the connection, which QEMU
-// 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
+// drain answers requests that the client has already sent with an error: QEMU would wait for qemuTimeout with
+// its lock held. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
+// survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
 	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.broken { // the loop ends: after CloseRead the socket receives no more bytes
+	for !s.broken { // ends: after CloseRead no more bytes arrive
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

@@ -51,8 +51,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 	return gotMajor, gotMinor, data, true, nil
 }
 
-// answer returns the proposed capabilities that this end supports: "The capability list must be a subset of
-// those proposed". QEMU reserves as much space for the reply as the request takes.
+// answer returns the capabilities that this end supports: "The capability list must be a subset of those
+// proposed".
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {
@@ -70,8 +70,7 @@ func (c *capabilities) answer() capabilities {
 	}
 }
 
-// pages returns the proposed page sizes that DMA_MAP accepts. If there is none, the answer omits pgsizes, which
-// means 4 KiB.
+// pages returns the proposed page sizes that DMA_MAP accepts; no pgsizes means 4 KiB.
 func pages(proposed *uint64) *uint64 {
 	if proposed == nil || *proposed&^(pageSize-1) == 0 {
 		return nil
@@ -80,8 +79,7 @@ func pages(proposed *uint64) *uint64 {
 	return &n
 }
 
-// version negotiates. ErrBadMessage ends the connection: "or closes the connection if it cannot support the
-// advertised version".
+// ErrBadMessage: "or closes the connection if it cannot support the advertised version".
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)

@@ -32,9 +32,9 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 }
 
 // Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends (its cause), or
-// there is an error, such as a fault of the frontend's memory (a *dma.FaultError) or a breach of the protocol
-// (ErrBadMessage, ErrUnsupported). Before it returns, it stops the queues, calls Disconnected, and empties the
-// space. While another Serve of the same Backend runs, it only closes sock and returns ErrBusy.
+// there is an error, such as a *dma.FaultError, ErrBadMessage or ErrUnsupported. Before it returns, it stops
+// the queues, calls Disconnected, and empties the space. While another Serve of the same Backend runs, it only
+// closes sock and returns ErrBusy.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -46,7 +46,7 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	s := newSession(b, sock)
 	b.log.Info("vhost-user frontend connected")
 	err, cause := peer.Serve(ctx, b.space, func() {
-		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write, and later ones
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write
 	}, s.serveOne)
 	s.end()
 	if cause != nil {
@@ -61,9 +61,9 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted returns the offer that the frontend of the last ended connection did not accept, or "": that
-// frontend asked for the features and hung up before a SET_FEATURES succeeded. QEMU does so at each connection
-// if the guest uses a feature that the device no longer offers (net/vhost-user.c, vhost_user_start).
+// Unaccepted returns the offer of the last ended connection, if its frontend asked for the features and hung up
+// before a SET_FEATURES succeeded, or "". QEMU does so if the guest uses a feature that the device no longer
+// offers (net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -71,7 +71,7 @@ func (b *Backend) Unaccepted() string {
 	return ""
 }
 
-// serveOne receives, handles and answers one message. An error ends the connection.
+// serveOne receives, handles and answers one message.
 func (s *session) serveOne() error {
 	m := &s.msg
 	m.Header = Header{}
@@ -83,7 +83,7 @@ func (s *session) serveOne() error {
 	})
 	if err != nil {
 		if errors.Is(err, ErrUnsupported) && s.ackDue(m) {
-			s.fail(m) // the frontend waits, so it gets a failure before the connection closes
+			s.fail(m) // the frontend waits
 		}
 		return err
 	}
@@ -134,8 +134,7 @@ func (s *session) ack(m *message, result uint64) error {
 // fail answers a message with a failure.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// refused logs a failure that does not end the connection. Of failures with ErrMemory it logs only the first
-// until the regions change, and counts the others.
+// Of failures with ErrMemory refused logs only the first until the regions change, and counts the others.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// BaseDevice has the Device methods that many types implement alike, for embedding. The embedding type adds
-// MaxQueues, StartQueue, SetCall, EnableQueue and StopQueue. The zero value is ready.
+// BaseDevice has Device methods for embedding, without MaxQueues, StartQueue, SetCall, EnableQueue and
+// StopQueue. The zero value is ready.
 type BaseDevice struct {
 	status uint8
 }
@@ -15,7 +15,7 @@ type BaseDevice struct {
 // Features offers only VIRTIO_F_VERSION_1.
 func (*BaseDevice) Features() uint64 { return FeatureVersion1 }
 
-// ProtocolFeatures offers what a Backend supports except the configuration space, the MTU and RARP.
+// ProtocolFeatures offers SupportedProtocol except the configuration space, the MTU and RARP.
 func (*BaseDevice) ProtocolFeatures() uint64 {
 	return uint64(SupportedProtocol &^ (ProtocolConfig | ProtocolMTU | ProtocolRARP))
 }

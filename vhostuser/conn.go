@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// conn sends and receives whole messages. At most one goroutine receives and one sends at a time.
+// conn sends and receives whole messages: at most one goroutine receives and one sends at a time.
 type conn struct {
 	sock scm.Socket
 }
@@ -22,7 +22,7 @@ func newConn(sock *net.UnixConn) conn {
 	return conn{sock: scm.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
 }
 
-// message is a received message. body is valid until the next receive into it; receive's caller closes fds.
+// message is a received message; body is valid until the next receive into it.
 type message struct {
 	Header
 	body []byte
@@ -30,12 +30,10 @@ type message struct {
 	buf  [maxPayload]byte
 }
 
-// receive reads a header, passes it to check, and if check accepts it reads the payload. It returns io.EOF if
-// the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors
-// even after an error.
+// receive reads a message, whose header check must accept. It returns io.EOF if the peer closed between two
+// messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors must come with the first byte of a message. (No read crosses the end of a message: each message
-// gets its own descriptors.)
+// Descriptors must come with the first byte of a message.
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {
@@ -55,8 +53,8 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 	return nil
 }
 
-// readFull fills b. If first is set, b starts a message: an end of the stream before b is io.EOF, and the first
-// byte of b may bring descriptors.
+// If first is set, b starts a message: an end of the stream before b is io.EOF, and the first byte of b may
+// bring descriptors.
 func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		start := first && done == 0

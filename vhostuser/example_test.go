@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// bell is a device with one queue and 8 bytes of configuration. It answers kicks with calls and never reads the
-// ring.
+// bell is a device with one queue, which answers kicks with calls and never reads the ring.
 type bell struct {
 	vhostuser.BaseDevice
 	config  [8]byte
@@ -100,7 +99,6 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- vhostuser.NewBackend(&bell{}, space, nil).Serve(context.Background(), theirs) }()
 
-	// The frontend has 64 KiB of memory at guest-physical address 1 MiB, and user address 0.
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
 	check(err)
 	defer unix.Close(ram)
@@ -128,7 +126,7 @@ func Example() {
 		var calls uint64
 		check(binary.Read(call, binary.NativeEndian, &calls))
 	}
-	// The running queue now fires the other eventfd, and once immediately.
+	// The running queue now fires the other eventfd.
 	other := event()
 	defer other.Close()
 	check(front.SetVringCall(0, int(other.Fd())))

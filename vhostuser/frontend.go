@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a machine that is
-// not slow. The backend drains a queue before it answers GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer by default, on a machine that is not slow.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any goroutine may call
@@ -42,7 +41,7 @@ func (f *Frontend) SetTimeout(d time.Duration) {
 	f.timeout = d
 }
 
-// Close closes the connection. A request that waits in another goroutine ends with net.ErrClosed.
+// Close closes the connection, also while a request waits.
 func (f *Frontend) Close() error {
 	err := f.conn.sock.Close() // not under mu, which the waiting request holds
 	f.mu.Lock()
@@ -51,7 +50,7 @@ func (f *Frontend) Close() error {
 	return err
 }
 
-// fail closes the connection for err, unless the Frontend has failed before. The caller holds mu.
+// fail closes the connection for err. The caller holds mu.
 func (f *Frontend) fail(err error) {
 	if f.broken != nil {
 		return
@@ -69,8 +68,7 @@ func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	return f.features, f.protocol
 }
 
-// command sends a request that has no reply of its own. If REPLY_ACK was negotiated, it waits for the
-// acknowledgement.
+// command sends a request without a reply of its own, and waits for a negotiated acknowledgement.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,8 +89,8 @@ func (f *Frontend) commandLocked(r Request, body []byte, fds ...int) error {
 	return nil
 }
 
-// query sends a request whose reply has size bytes. The caller holds mu; the result is valid until it
-// releases mu.
+// query sends a request whose reply has size bytes. The caller holds mu; the reply is valid until it releases
+// mu.
 func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
 	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
 }
@@ -184,9 +182,8 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
 }
 
-// Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. If
-// protocol is not 0, it also asks for bit 30 (FeatureProtocol). It returns those features asked for that the
-// backend offers.
+// Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. It
+// returns those asked for that the backend offers.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -233,8 +230,7 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs for a
-// network device; at most MaxVrings. After a Negotiate without MQ the result is 1.
+// Queues returns the backend's answer to GET_QUEUE_NUM, or 1 without MQ.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -257,7 +253,7 @@ func (f *Frontend) GetStatus() (uint8, error) {
 	return uint8(s), err
 }
 
-// ResetDevice puts the device into its initial state. Memory stays shared.
+// ResetDevice puts the device into its initial state.
 func (f *Frontend) ResetDevice() error { return f.command(ResetDevice, nil) }
 
 // SendRARP asks the backend to announce mac.
@@ -265,7 +261,7 @@ func (f *Frontend) SendRARP(mac [6]byte) error {
 	return f.command(SendRARP, append(mac[:], 0, 0))
 }
 
-// GetConfig fills b from offset off of the device's configuration space.
+// GetConfig fills b from the configuration space at off.
 func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {
@@ -282,7 +278,7 @@ func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	return nil
 }
 
-// SetConfig writes b at offset off of the device's configuration space.
+// SetConfig writes b to the configuration space at off.
 func (f *Frontend) SetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {

@@ -93,7 +93,7 @@ func TestFrontendTimeout(t *testing.T) {
 	_, err := f.GetStatus()
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	f.SetTimeout(0)
-	_, err = f.GetStatus() // its answer may still come: the connection cannot be used any more
+	_, err = f.GetStatus() // its answer may still come
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	if err := f.Close(); err == nil {
 		t.Error("closed twice")

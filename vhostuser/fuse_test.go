@@ -32,7 +32,7 @@ func TestSilentFUSE(t *testing.T) {
 	})
 }
 
-// inTime calls f; after testkit.Patience the test fails, and the servers end so that f returns.
+// After testkit.Patience the servers end, so that f returns.
 func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
 	t.Helper()
 	late := time.AfterFunc(testkit.Patience, func() {

@@ -84,7 +84,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// script is the operations of FuzzSession: a byte chooses an operation, the next bytes are its arguments.
+// script has operations, each a byte with its arguments.
 type script struct {
 	peertest.Script
 	sock *conn
@@ -92,7 +92,7 @@ type script struct {
 	ev   int
 }
 
-// region returns a piece of memory on a grid: pieces may be adjacent, overlap or exceed the file.
+// region returns a piece of memory on a grid.
 func (s *script) region() memRegion {
 	a, n, o := uint64(s.Next()%24), uint64(s.Next()%9), uint64(s.Next()%20)
 	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
@@ -179,7 +179,7 @@ func (s *script) step() error {
 	return s.sock.sock.WriteFDs(b, fds)
 }
 
-// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors.
+// FuzzSession plays a frontend from bytes.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {

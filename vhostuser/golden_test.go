@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenRequests checks the bytes of a Frontend's requests: little endian, as QEMU's struct VhostUserMsg.
+// TestGoldenRequests checks the bytes of a Frontend's requests: as QEMU's struct VhostUserMsg.
 func TestGoldenRequests(t *testing.T) {
 	testkit.CheckFDs(t)
 	fd := eventfd(t)
@@ -133,7 +133,7 @@ func TestGoldenReplies(t *testing.T) {
 			"18000000 05000000 12000000 00000000 06000000 00000000 02766e696301"},
 		{"GET_CONFIG refused", "18000000 01000000 10000000 16000000 04000000 00000000 00000000",
 			"18000000 05000000 00000000"},
-		// REPLY_ACK is not negotiated yet: only the next request is answered.
+		// REPLY_ACK is not negotiated yet.
 		{"need_reply too early", "03000000 09000000 00000000 28000000 01000000 00000000",
 			"28000000 05000000 08000000 0000000000000000"},
 		{"SET_PROTOCOL_FEATURES", "10000000 09000000 08000000 1880010000000000",

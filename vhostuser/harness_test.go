@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a Device that records its calls, and reports calls that a Backend must not make.
+// recorder is a Device that records its calls, and reports wrong ones.
 type recorder struct {
 	*peertest.Rig
 	queues int
@@ -220,8 +220,7 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, back: NewBackend(d, d.Space, d.Log())}
 }
 
-// serving returns a host, a guest, and a new connection. At the end of the test the host must serve another
-// one.
+// serving returns a host, a guest, and a new connection.
 func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -291,7 +290,6 @@ func eventfd(t testing.TB) int {
 	return fd
 }
 
-// vring returns queue i of the guest: its parts lie on pages 3i+1, 3i+2 and 3i+3.
 func (g *guest) vring(i int) VringSetup {
 	page := func(n int) uint64 { return userBase + uint64(3*i+n)*4096 }
 	return VringSetup{Index: i, Size: 128, Desc: page(1), Avail: page(2), Used: page(3), Kick: eventfd(g.t),

@@ -31,8 +31,8 @@ func zeros(n int) []byte { return make([]byte, n) }
 // at1T returns a region at 1 TiB, where a guest has no memory.
 func at1T(size, offset uint64) []byte { return singleBody(memRegion{1 << 40, size, 1 << 40, offset}) }
 
-// attack is what a hostile frontend does on a connection with two live rings: it sends bytes, with descriptors
-// (see files), or calls do. ends is the error with which Serve must end; nil: the connection must go on.
+// attack is what a hostile frontend does on a connection with two live rings. ends is the error with which
+// Serve must end; nil: the connection must go on.
 type attack struct {
 	name  string
 	bytes []byte
@@ -191,7 +191,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests with need_reply that must be refused, without an end of the connection.
+// refusals are requests with need_reply that must be refused.
 var refusals = []struct {
 	name    string
 	request Request
@@ -226,7 +226,7 @@ func wantRefused(t *testing.T, what string, err error) {
 	testkit.ErrorIs(t, err, ErrRefused, "%s", what)
 }
 
-// files opens descriptors of the kinds, until the end of the test.
+// files opens descriptors of the kinds.
 func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	t.Helper()
 	open := func(name string, mode int) int {
@@ -282,7 +282,7 @@ func (l *link) waitRead(t *testing.T) {
 // errHungUp stands for an end without an error.
 var errHungUp = errors.New("hung up")
 
-// TestHostileFrontends checks after each attack that everything else still works.
+// After each attack everything else still works.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileFrontends(t *testing.T) {
@@ -316,7 +316,7 @@ func TestHostileFrontends(t *testing.T) {
 	}
 }
 
-// TestHostileFrontendDoesNotRead: the answers fill the socket and Serve blocks in a write.
+// The answers fill the socket and Serve blocks in a write.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
 	_, g, l := serving(t)
 	g.start(l, 2)
@@ -351,7 +351,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestHostileShapes sends requests with right and wrong sizes and numbers of descriptors.
+// Requests have right and wrong sizes and numbers of descriptors.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileShapes(t *testing.T) {

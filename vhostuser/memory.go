@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// region is a piece of the frontend's memory, and the identity of its file.
+// region is a piece of memory, and the identity of its file.
 type region struct {
 	memRegion
 	file dma.FileID
@@ -26,11 +26,11 @@ type location struct {
 	off  uint64
 }
 
-// pageSize is the granularity of regions. QEMU shares the guest's RAM in sections of whole pages
-// (hw/virtio/vhost.c, vhost_commit).
+// pageSize is the granularity of regions. QEMU shares RAM in sections of whole pages (hw/virtio/vhost.c,
+// vhost_commit).
 const pageSize = 4096
 
-// check returns an error for a region that is empty, exceeds an address space, or is not whole pages.
+// check returns an error for a region that is not whole pages in an address space.
 func (r *memRegion) check() error {
 	switch last := r.Size - 1; {
 	case r.Size == 0:
@@ -71,8 +71,7 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint tells the frontend's user how to share memory. QEMU sends no region for memory without a
-// descriptor, but the rings that lie in it.
+// QEMU sends no region for memory without a descriptor, but the rings that lie in it.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
 // memoryError wraps an error of the space with shareHint.
@@ -107,8 +106,7 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
 
-// addMemReg adds a region. The specification's "reply payload" is for postcopy, which the Backend does not
-// offer.
+// The specification's "reply payload" is for postcopy, which the Backend does not offer.
 func (s *session) addMemReg(m *message) ([]byte, error) {
 	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
@@ -141,8 +139,8 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap changes the regions to next by calling apply. Before that it stops the rings that will not stay in the
-// same bytes of the same files. After it, it starts complete rings whose memory is mapped then.
+// remap changes the regions to next by calling apply. It stops rings that move before, and starts complete
+// rings after it.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

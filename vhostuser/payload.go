@@ -23,14 +23,12 @@ const (
 const (
 	// MaxTableRegions is how many regions a SET_MEM_TABLE holds at most.
 	MaxTableRegions = 8
-	// MaxMemSlots is how many regions the Backend accepts on a connection: as many as libvhost-user
+	// MaxMemSlots is how many regions a connection may have: as many as libvhost-user's
 	// (VHOST_USER_MAX_RAM_SLOTS).
 	MaxMemSlots = 509
-	// MaxConfig is how many bytes of the configuration space one message may hold (QEMU
-	// VHOST_USER_MAX_CONFIG_SIZE).
+	// MaxConfig is how many bytes of configuration one message may hold (QEMU VHOST_USER_MAX_CONFIG_SIZE).
 	MaxConfig = 256
-	// MaxVrings is how many rings the kick, call and err messages can name: bits 0 to 7
-	// (SET_VRING_KICK).
+	// MaxVrings is how many rings the kick, call and err messages can name.
 	MaxVrings = 256
 	// MaxRingSize is the largest number of descriptors in a ring (virtio 1.3, 2.7).
 	MaxRingSize = 32768
@@ -54,8 +52,7 @@ type vringAddr struct {
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-// In the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR bits 0 to 7 are the ring; bit 8 means that
-// no descriptor comes with the message.
+// In the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR bits 0 to 7 are the ring.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
 
 // memRegion is "Memory region description".

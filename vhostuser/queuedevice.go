@@ -8,11 +8,10 @@ import (
 )
 
 // Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only Base and Process.
-// The queue's goroutine calls Process, Pending and Publish; QueueDevice calls Base and Close while it does not
-// run.
+// The queue's goroutine calls Process, Pending and Publish; Base and Close are called while it does not run.
 type Queue interface {
-	// Process takes chains that the driver made available and commits them: at least one if there is one, and only
-	// a bounded number, because stopping the queue waits for Process. An error ends the queue's goroutine.
+	// Process takes available chains and commits them: at least one if there is one, and only a bounded number,
+	// because stopping the queue waits for it. An error ends the queue's goroutine.
 	Process() error
 	// Pending reports whether Process would find a chain or an error.
 	Pending() bool
@@ -27,8 +26,8 @@ type Queue interface {
 // QueueDevice is a Device that consists only of queues. Each started queue has a goroutine that waits for
 // kicks, calls Process, and sends calls.
 //
-// A frontend that never reads its calls blocks only its own queue, which can still be stopped. A frontend that
-// makes its eventfds blocking while they are in use can block the end of Serve.
+// A frontend that never reads its calls blocks only its own queue, which can be stopped. A frontend that makes
+// its eventfds blocking while they are in use can block the end of Serve.
 type QueueDevice struct {
 	BaseDevice
 	Queues int                          // number of queues, 1 to MaxVrings; set before Serve
@@ -78,7 +77,7 @@ func (d *QueueDevice) StartQueue(v Vring) error {
 	return nil
 }
 
-// StopQueue stops the queue's goroutine, waits until it has ended, and closes the queue.
+// StopQueue stops the queue's goroutine, and closes the queue.
 func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	w := d.workers[index]
 	if w == nil {

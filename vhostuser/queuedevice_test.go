@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueue is a Queue with a number of pending chains. A Process takes one.
+// fakeQueue is a Queue with a number of pending chains.
 type fakeQueue struct {
 	pending   atomic.Int64
 	endless   atomic.Bool
@@ -125,7 +125,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	f := q.queues[0]
 	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
-	// The answer to this request comes after all earlier requests were handled.
+	// The answer comes after all earlier requests were handled.
 	q.must(q.SetStatus(1))
 	if s, err := q.GetStatus(); err != nil || s != 1 {
 		t.Fatalf("status %d, %v", s, err)
@@ -181,7 +181,7 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	q.serveOne(0, q.kick) // without a call eventfd nothing blocks
 }
 
-// Neither a frontend that never reads its calls nor an endless ring blocks Serve.
+// Neither full calls nor an endless ring block Serve.
 //
 // Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd blocking
 // while it is used, a queue of a QueueDevice can be stopped.
@@ -194,7 +194,7 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q.must(q.SetEnable(0, true))
 	q.queues[0].pending.Add(1)
 	q.signal(q.kick)
-	_, err = q.GetVringBase(0) // the worker blocks in a call, before or after the chain
+	_, err = q.GetVringBase(0) // the worker blocks in a call
 	q.must(err)
 
 	q.queues[1].endless.Store(true)

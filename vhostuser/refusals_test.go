@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Unaccepted returns the offer after a frontend asked for it and hung up without accepting it.
 func TestUnacceptedOffer(t *testing.T) {
 	h, _, l := serving(t)
 	offered := func(when, want string) {
@@ -48,7 +47,6 @@ func TestUnacceptedOffer(t *testing.T) {
 	offered("accepted, and reset", "")
 }
 
-// The backend logs memory that is not shared once, until the frontend shares other memory.
 func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)

@@ -52,8 +52,7 @@ const (
 	GetShmemConfig      Request = 44 // VHOST_USER_GET_SHMEM_CONFIG
 )
 
-// String returns the request's name without VHOST_USER_, or "request" and its number if it is
-// unknown.
+// String returns the request's name without VHOST_USER_, or its number.
 func (r Request) String() string {
 	if int64(r) < int64(len(rules)) && rules[r].name != "" {
 		return rules[r].name

@@ -9,11 +9,10 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// ringLocation is where a ring's parts lie in the guest's memory.
 type ringLocation struct{ desc, avail, used location }
 
 // ring is a virtqueue as the frontend described it. The session owns the eventfds kick, call and err, -1 for
-// none, and passes duplicates to the device, so that it can start a queue again without the frontend.
+// none; the device has duplicates.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
@@ -30,11 +29,10 @@ type ring struct {
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 
-// complete reports whether the ring can start. The base need not have been sent.
+// complete reports whether the ring can start.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
-// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7: the sizes of a split
-// ring, with VIRTIO_F_EVENT_IDX).
+// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7; with VIRTIO_F_EVENT_IDX).
 func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
@@ -64,7 +62,7 @@ func (s *session) anyLive() bool {
 	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
 }
 
-// startRing makes the device start a complete ring that is not live.
+// startRing makes the device start a complete ring.
 func (s *session) startRing(i int) error {
 	r := &s.rings[i]
 	if r.live || !r.complete() {
@@ -93,7 +91,7 @@ func (s *session) startRing(i int) error {
 	return nil
 }
 
-// pauseRing makes the device stop a ring, and keeps the ring's description.
+// pauseRing makes the device stop a ring.
 func (s *session) pauseRing(i int) error {
 	r := &s.rings[i]
 	if !r.live {
@@ -105,8 +103,7 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused calls f to change ring i, which is stopped meanwhile. A complete ring then starts, live before or
-// not.
+// whilePaused calls f to change ring i, which is stopped meanwhile. A complete ring then starts.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -116,8 +113,7 @@ func (s *session) whilePaused(i int, f func()) error {
 	return err
 }
 
-// whileAllPaused calls f while all rings are stopped. Then it starts the rings again that were live, also if f
-// failed. It returns the error of f, or else another error.
+// whileAllPaused calls f while all rings are stopped, and then starts the rings again that were live.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {
@@ -133,7 +129,7 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until it gets a new kick. It closes the call eventfd too, as other backends do.
+// stopRing stops a ring until a new kick. It closes the call eventfd too, as other backends do.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -143,8 +139,7 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing puts a ring into its initial state, but keeps err: QEMU sends err only once, before it resets the
-// device.
+// resetRing keeps err: QEMU sends err only once, before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -175,7 +170,7 @@ func (s *session) enableAll(on bool) (err error) {
 	return err
 }
 
-// withState wraps a handler of requests whose payload is a vringState for ring r.
+// withState wraps a handler of requests with a vringState for ring r.
 func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		v := peer.Decode[vringState](m.body)
@@ -213,7 +208,7 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
 
-// setVringBase sets the next available index, from which a live ring goes on.
+// setVringBase sets the next available index.
 func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error) {
 	if v.Num > 0xffff {
 		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
@@ -221,7 +216,7 @@ func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error
 	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
-// getVringBase answers with a base even if the device failed to stop the ring.
+// getVringBase answers with a base even if the ring did not stop well.
 func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
 	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
@@ -230,7 +225,7 @@ func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error
 	return peer.Append(nil, v), nil
 }
 
-// withFD wraps a handler of requests that bring an eventfd for ring i. handle owns fd; -1 is none.
+// withFD wraps a handler of requests with an eventfd for ring i, which handle owns; -1 is none.
 func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		i, want := int(uint8(m.u64())), 1
@@ -273,7 +268,7 @@ func (s *session) setVringErr(i int, r *ring, fd int) error {
 	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// giveEventFD passes a duplicate of fd to the device if the ring is live.
+// giveEventFD passes a duplicate of fd to the device of a live ring.
 func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// When features change while rings are live, a ring that does not start again does not stop the others.
+// A ring that does not start again with new features does not stop the others.
 func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 	boom := errors.New("boom")
 	all, fewer := u64Body(testFeatures|FeatureProtocol), u64Body(testFeatures&^(1<<5)|FeatureProtocol)

@@ -2,11 +2,11 @@ package vhostuser
 
 import "fmt"
 
-// answer is how the Backend answers a request. The zero value: only by REPLY_ACK, if the frontend asked for it.
+// answer is how the Backend answers a request; the zero value: only by REPLY_ACK.
 type answer uint8
 
 const (
-	// as the zero value, but without REPLY_ACK a failure ends the connection: both ends would disagree
+	// also by REPLY_ACK; without it a failure ends the connection: both ends would disagree
 	mustSucceed answer = iota + 1
 	ownReply           // by a reply of the request's own, never by REPLY_ACK
 )
@@ -23,13 +23,13 @@ func exactly(n uint32) span { return span{n, n} }
 
 type handler func(*session, *message) (reply []byte, err error)
 
-// rule describes the form of a request, and its handler or why the Backend refuses it.
+// rule describes the form of a request, and its handler.
 type rule struct {
 	name     string // without VHOST_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	answer   answer
-	needs    ProtocolFeatures // features that the device must offer; acked or not, as GET_QUEUE_NUM may come first
+	needs    ProtocolFeatures // features that the device must offer; GET_QUEUE_NUM may come before they are acked
 	handle   handler
 	unserved string // why the Backend refuses a known request
 }
@@ -98,8 +98,7 @@ var rules = [...]rule{
 	GetShmemConfig:   {name: "GET_SHMEM_CONFIG", unserved: "shared memory regions are not supported"},
 }
 
-// ruleFor checks a header and returns the rule for its request. offered are the protocol features of the
-// device.
+// ruleFor checks a header and returns the rule for its request.
 func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if v := h.Flags & FlagVersion; v != Version {
 		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v),

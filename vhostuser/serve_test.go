@@ -180,7 +180,7 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	)
 }
 
-// Replacing a table waits once for the workers inside the space, or not at all if none is inside.
+// Replacing a table waits at most once for the workers inside the space.
 func TestServeWaitsOnceForATable(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, 0)
@@ -270,7 +270,6 @@ func TestServeMemoryChanges(t *testing.T) {
 	}
 	moves := slices.Concat(stops, []string{"MemoryChanged 1"}, starts)
 
-	// QEMU splits a region: it removes it and adds the parts.
 	must(t, l.RemoveMemory(0, userBase, guestSize))
 	h.WantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
 	must(t, l.AddMemory(g.fd, half, userBase+half, half, half))
@@ -286,7 +285,6 @@ func TestServeMemoryChanges(t *testing.T) {
 	must(t, l.RemoveMemory(1<<40, userBase+1<<30, 1<<16))
 	h.WantCalls("MemoryChanged 3", "MemoryChanged 2")
 
-	// A table with the same regions does not stop the rings.
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	h.WantCalls("MemoryChanged 1")
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 1 << 32, userBase, guestSize, 0}}))
@@ -370,7 +368,6 @@ func TestServeSmallRequests(t *testing.T) {
 	}
 }
 
-// TestServeReportsFailures: the device's failures are reported by REPLY_ACK, or else may end the connection.
 func TestServeReportsFailures(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -461,12 +458,11 @@ func TestServeEndsOnAFault(t *testing.T) {
 	l.WantEnd(dma.ErrFault)
 }
 
-// TestServeStartsOnAFault: the frontend truncates its memory before Serve's own goroutine reads a ring.
 func TestServeStartsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
-	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring, and the connection ends
+	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring
 	l.WantEnd(dma.ErrFault)
 	h.ClearErrors()
 }

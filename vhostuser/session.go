@@ -13,7 +13,7 @@ import (
 // unservedFeatures are ring features that this package does not implement.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
-// session is one connection of a frontend to the Backend. Only the goroutine of Serve uses it.
+// session is one connection, used only by the goroutine of Serve.
 type session struct {
 	dev   Device
 	space *dma.Space
@@ -30,7 +30,7 @@ type session struct {
 	unreached  bool             // a request was refused for an ErrMemory, and the regions have not changed since
 	rings      []ring
 	regions    []region
-	backendReq int // channel for requests of the Backend, which sends none; -1: no channel
+	backendReq int // channel for requests of the Backend, which sends none
 	refusals   peer.Refusals
 }
 
@@ -50,7 +50,6 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 	return s
 }
 
-// end stops the queues, unmaps the memory, and closes or discards the session's descriptors.
 func (s *session) end() {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {
@@ -77,7 +76,7 @@ func checkFDs(m *message, ru *rule) error {
 
 func replyU64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
 
-// u64 returns the payload "A single 64-bit integer", whose length was checked.
+// u64 returns the payload "A single 64-bit integer".
 func (m *message) u64() uint64 { return le.Uint64(m.body) }
 
 func (s *session) setOwner(*message) ([]byte, error) { return nil, nil }
@@ -118,7 +117,7 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 		err := s.whileAllPaused(func() error {
 			err := s.dev.SetFeatures(f)
 			if err == nil {
-				s.features, s.haveFeats = f, true // keep the features even if a ring does not start with them
+				s.features, s.haveFeats = f, true
 			}
 			return err
 		})
@@ -210,8 +209,7 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
-// setStatus: 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated: QEMU sends 0 whenever it
-// stops vhost, also at QMP stop.
+// 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated: QEMU sends 0 also at QMP stop.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
@@ -233,8 +231,7 @@ func (s *session) setStatus(m *message) ([]byte, error) {
 	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }
 
-// resetDevice: "disable all rings and reset all internal device state to the initial state". The
-// memory stays.
+// resetDevice: "disable all rings and reset all internal device state to the initial state".
 func (s *session) resetDevice(m *message) ([]byte, error) {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {

@@ -15,7 +15,6 @@ import (
 // memory is a panic (for dma.Recover). It owns the queue's eventfds. The methods except Call are for the
 // goroutine of Serve.
 type Worker struct {
-	// The fields that are not atomic do not change after the goroutine has started.
 	kick    *os.File // the kick eventfd; Stop closes it, which ends the goroutine
 	call    atomic.Pointer[os.File]
 	callDue atomic.Bool // the next wait fires the call eventfd
@@ -23,10 +22,9 @@ type Worker struct {
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// StartWorker starts a Worker for the queue v; enabled is the queue's present state. The worker calls kicked at
-// the first kick, or at once if v.Running, and then after kicks; several kicks may lead to one call. A disabled
-// queue postpones the call. Stop waits for kicked, so kicked must process a bounded part of the ring, and
-// return true if chains are left: then the worker calls it again.
+// StartWorker starts a Worker for the queue v, enabled or not. The worker calls kicked at the first kick, or at
+// once if v.Running, and then after kicks; several kicks may lead to one call. kicked must process a bounded
+// part of the ring, and return true if chains are left: then the worker calls it again.
 //
 // v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an error.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
@@ -50,7 +48,7 @@ func (w *Worker) close() {
 	_ = w.call.Load().Close() // ends a blocked write to the eventfd
 }
 
-// Call signals the call eventfd, if there is one. The function kicked may use it.
+// Call signals the call eventfd, if there is one.
 func (w *Worker) Call() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
@@ -70,7 +68,7 @@ func (w *Worker) Enable(on bool) error {
 	return w.wake()
 }
 
-// Stop ends the worker and closes its eventfds. Once it has returned, kicked does not run.
+// Stop ends the worker, waits for kicked, and closes the eventfds.
 func (w *Worker) Stop() {
 	w.close()
 	<-w.done
@@ -81,7 +79,7 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 		if due && w.enabled.Load() {
 			due = kicked(w)
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return // kick is closed: end, even if kicked always reports more chains
+				return // kick is closed
 			}
 			if due {
 				continue
@@ -98,8 +96,7 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 // wake interrupts the goroutine's wait for a kick.
 func (w *Worker) wake() error { return w.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait fires a call that is due, and waits for a kick (true) or for wake (false). After an error the goroutine
-// ends.
+// wait fires a call that is due, and waits for a kick (true) or for wake (false).
 func (w *Worker) wait() (kicked bool, err error) {
 	if w.callDue.Swap(false) {
 		w.Call()

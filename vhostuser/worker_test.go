@@ -14,13 +14,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// kicked is a Device made of a BaseDevice and a Worker.
 type kicked struct {
 	BaseDevice
 	enabled bool
 	worker  *Worker
 	more    atomic.Int32 // how often the function reports that chains are left
-	took    chan bool    // gets a value at each call of the function, if it has room
+	took    chan bool    // gets a value at each call, if it has room
 }
 
 func (k *kicked) MaxQueues() int { return 1 }
@@ -52,7 +51,6 @@ func (k *kicked) StopQueue(int) (uint32, error) {
 	return 7, nil
 }
 
-// A worker calls its function after a kick while its queue is enabled.
 func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := &host{recorder: newRecorder(t), t: t}
@@ -84,7 +82,7 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 		<-dev.took
 	}
 	q.waitCall(other)
-	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end of the queue
+	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end
 	q.signal(q.kick)
 	if base, err := q.GetVringBase(0); err != nil || base != 7 {
 		t.Errorf("base %d, %v", base, err)
@@ -100,7 +98,6 @@ func TestWorkerWantsAKick(t *testing.T) {
 	testkit.ErrorSays(t, err, "no kick eventfd")
 }
 
-// ListenAndServe serves one frontend after another, on a socket that only its user may open.
 func TestListenAndServeServesOneAfterTheOther(t *testing.T) {
 	testkit.CheckFDs(t)
 	path := filepath.Join(t.TempDir(), "s")

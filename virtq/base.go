@@ -1,7 +1,6 @@
 package virtq
 
-// Base is the position in a ring from which a device goes on. Only the ring interprets its value. The zero Base
-// is the start of a split ring.
+// Base is the position in a ring from which a device goes on. The zero Base is the start of a split ring.
 type Base struct{ state uint32 }
 
 // BaseOf returns the Base for the number in vhost-user's SET_VRING_BASE.

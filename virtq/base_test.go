@@ -66,7 +66,6 @@ func handlesRings(i *ast.ImportSpec) bool {
 	return strings.HasSuffix(i.Path.Value, `/vhostuser"`) || strings.HasSuffix(i.Path.Value, `/virtq"`)
 }
 
-// computes returns the positions of operators that have a base on one side.
 func computes(file *ast.File) (positions []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -12,7 +12,7 @@ import (
 
 const pagesIOVA = 1 << 32
 
-// shatter gives the guest n adjacent regions of one page each.
+// shatter gives the guest n adjacent regions of one page.
 func (g *guest) shatter(t testing.TB, n int) {
 	t.Helper()
 	maps := g.maps()
@@ -34,7 +34,6 @@ func (r *raw) link(head, n int, d desc) {
 	}
 }
 
-// linkTable makes a chain of n descriptors in an indirect table.
 func (r *raw) linkTable(iova uint64, n int, d desc) {
 	for i := range n {
 		d.flags, d.next = d.flags|flagNext, uint16(i+1)
@@ -53,7 +52,7 @@ var largeConfig = Config{
 func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	buf := desc{addr: endIOVA - 4096, len: 1}
 	for _, size := range []uint16{1, 2, 4, 8} {
-		for _, outside := range []int{0, 1} { // descriptors of the ring before the one that refers to the table
+		for _, outside := range []int{0, 1} { // before the one that refers to the table
 			if outside >= int(size) {
 				continue
 			}
@@ -171,7 +170,6 @@ func TestChainCostIsBounded(t *testing.T) {
 					if err := q.Load(0, &chain); err != nil || len(chain.Out)+len(chain.In) != c.segs {
 						t.Errorf("again: %d and %d segments, %v", len(chain.Out), len(chain.In), err)
 					}
-					// The next chains are short, and the long lists' memory is freed.
 					for n := range uint32(2) {
 						if ok, err := q.Peek(&chain); !ok || chain.OutLen != 5+n {
 							t.Errorf("the next: %v, %d bytes, %v", ok, chain.OutLen, err)

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Chain is one descriptor chain, translated. Out has the segments that the device reads, In the segments
-// that it writes. The next Peek or Load into the same Chain reuses or frees the slices.
+// Chain is one descriptor chain, translated: the device reads the segments in Out, and writes those in In. The
+// next Peek or Load into the same Chain reuses or frees the slices.
 type Chain struct {
 	Head    uint16
 	Out, In []dma.Segment
@@ -17,16 +17,16 @@ type Chain struct {
 	InLen   uint32
 	InFirst uint32 // bytes of In in the first non-empty writable buffer
 	Empty   int    // number of empty buffers, which have no segment
-	Descs   int    // descriptors of the ring's table that the chain takes, one for an indirect table; invalid with a Fault
+	Descs   int    // descriptors of the ring's table that the chain takes; invalid with a Fault
 	// Fault is the error for memory of the chain that the device cannot reach: dma.ErrUnmapped, dma.ErrAccess or
-	// dma.ErrNotShared. A chain with a Fault has no buffers.
+	// dma.ErrNotShared. Such a chain has no buffers.
 	Fault error
 }
 
 // Trim empties the chain's lists, and frees their memory if a chain made them long.
 func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
 
-// Config describes where a split ring lies and which features the driver negotiated for it.
+// Config describes a split ring.
 type Config struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // IOVAs
@@ -42,9 +42,8 @@ type Config struct {
 // were peeked last available again.
 //
 // After an error Peek and Load return that error; the owner can still commit and publish chains that it has
-// peeked before. The owner can still commit and publish chains that it has peeked before. Ring memory may fault
-// in any method, and some return no error: Err returns it. A translation miss (dma.ErrMiss) does not stop the
-// queue: the chain stays available or held, and the call can be repeated once the IOTLB has the entry.
+// peeked before. A fault of ring memory is such an error. A translation miss (dma.ErrMiss) does not stop the
+// queue: the call can be repeated once the IOTLB has the entry.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -56,7 +55,7 @@ type Device struct {
 	order []taken // the taken chains by number, modulo its length
 
 	next   pos           // position of the chain that is peeked next
-	number uint32        // number of that chain: how many chains were taken before it
+	number uint32        // of the chain at next: how many chains were taken before it
 	known  uint32        // the chains below this number are available
 	done   uint32        // how many chains were published
 	staged []usedElement // committed, not yet published
@@ -68,9 +67,8 @@ type taken struct {
 	head uint16
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. The used ring goes on at the used.idx
-// found in memory. NewDevice enables kicks: an earlier device may have disabled them. It calls dma.Guard for
-// the calling goroutine.
+// NewDevice pins the ring's memory and checks its size and alignment. It goes on at the used.idx found in
+// memory, enables kicks, and calls dma.Guard for the calling goroutine.
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {
@@ -83,7 +81,7 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
 	q := &Device{size: c.Size, ring: r, open: true}
 	q.held = make([]bool, c.Size)
-	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two, so that a number becomes an index quickly
+	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two
 	q.staged = make([]usedElement, 0, c.Size)
 	if q.start(c.Base); q.err != nil {
 		q.Close()
@@ -99,8 +97,7 @@ func (q *Device) start(b Base) {
 	q.ring.enableKick(q.next, 0)
 }
 
-// Repin pins the ring's memory again after the space changed. After an error the queue keeps its old memory:
-// the owner must close it, or, after a translation miss, may call Repin again.
+// Repin pins the ring's memory again after the space changed. After an error the queue keeps its old memory.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -113,7 +110,7 @@ func (q *Device) Repin() error {
 	return nil
 }
 
-// Close unpins the ring's memory, which the queue then no longer touches.
+// Close unpins the ring's memory.
 func (q *Device) Close() {
 	q.ring.close()
 	q.open = false
@@ -153,7 +150,7 @@ func (q *Device) peek(c *Chain) (ok bool, err error) {
 	return q.take(c)
 }
 
-// The count goes through a pointer, because a fault may end peekBatch in the middle.
+// The count goes through a pointer, because a fault may end the call.
 func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	defer dma.Recover(&err)
 	for i := range cs {
@@ -172,7 +169,7 @@ func (q *Device) stop(err error) {
 	}
 }
 
-// take is Peek without a guard against faults. A bad chain stays available.
+// take is Peek without a guard against faults.
 func (q *Device) take(c *Chain) (ok bool, err error) {
 	if q.number == q.known {
 		if ok, err = q.refresh(); !ok {
@@ -195,7 +192,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 	return true, nil
 }
 
-// refuse empties a bad chain and returns err, or, if err is nil, the error of a head that is in use.
+// refuse empties a bad chain and returns err, or, if err is nil, the error of a head in use.
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {
@@ -208,7 +205,6 @@ func (q *Device) inUse(head uint16) error {
 	return bad(head, "avail entry %d: made available again while in use", q.next)
 }
 
-// chain returns the record of the taken chain with this number.
 func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
 
 func (q *Device) refresh() (some bool, err error) {
@@ -217,7 +213,7 @@ func (q *Device) refresh() (some bool, err error) {
 	return n > 0, err
 }
 
-// Load walks a chain again that the owner has peeked and not yet committed, e.g. after it left the epoch.
+// Load walks a chain again that the owner has peeked and not yet committed.
 func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
@@ -263,8 +259,7 @@ func (q *Device) Rewind(n int) {
 	}
 }
 
-// PutBack makes a peeked chain available again, if it is the last that the Device has taken. Otherwise it
-// returns false.
+// PutBack makes a peeked chain available again, if it is the last that was taken; else it returns false.
 func (q *Device) PutBack(head uint16) (ok bool) {
 	if !q.holds(head) {
 		q.misused("put back of head %d, which is not held", int(head))
@@ -287,8 +282,8 @@ func (q *Device) Commit(head uint16, written uint32) {
 	q.staged = append(q.staged, usedElement(head)|usedElement(written)<<32)
 }
 
-// ReturnUnused commits up to n available chains with nothing written, and returns how many it committed. It
-// reads no descriptor, and so also returns chains with bad descriptors.
+// ReturnUnused commits up to n available chains with nothing written, and returns their number. It reads no
+// descriptor.
 func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -299,7 +294,6 @@ func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	return returned, err
 }
 
-// The count goes through a pointer, because a fault may end returnUnused in the middle.
 func (q *Device) returnUnused(n int, returned *int) (err error) {
 	defer dma.Recover(&err)
 	for ; *returned < n; *returned++ {
@@ -323,7 +317,7 @@ func (q *Device) returnUnused(n int, returned *int) (err error) {
 	return nil
 }
 
-// Publish shows the committed chains to the driver by one store, and reports whether the driver wants a call.
+// Publish shows the committed chains to the driver, and reports whether the driver wants a call.
 func (q *Device) Publish() (call bool) {
 	if !q.open || len(q.staged) == 0 {
 		return false
@@ -344,12 +338,12 @@ func (q *Device) DisableKick() {
 	q.ring.disableKick(q.next)
 }
 
-// EnableKick asks the driver for a kick at the next chain. If it returns true, a chain is already available or
-// the queue has an error: perhaps no kick comes for it, so the owner must peek before it sleeps.
+// EnableKick asks the driver for a kick at the next chain. If it returns true, the owner must peek before it
+// sleeps.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
 // EnableKickBeyond asks the driver for a kick once more than n chains are available (or at each chain, without
-// VIRTIO_F_EVENT_IDX). It returns true if more than n are already available, or the queue has an error.
+// VIRTIO_F_EVENT_IDX). If it returns true, the owner must peek before it sleeps.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Buf is a piece of the driver's memory, by the address that the device uses.
+// Buf is a piece of the driver's memory, by the device's address.
 type Buf struct {
 	Addr uint64
 	Len  uint32
@@ -14,20 +14,17 @@ type Buf struct {
 // DriverConfig describes a ring for NewDriver.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
+	Mem  []byte // at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
-	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided equally among the
-	// Size heads.
+	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC).
 	Indirect     []byte
 	IndirectAddr uint64 // IOVA of Indirect
 	EventIdx     bool   // VIRTIO_F_EVENT_IDX
-	// Emulated must be set if QEMU may emulate the driver's processor: Publish and EnableCall then execute a
-	// barrier, without which kicks and calls may be lost (index.go).
+	// Emulated must be set if QEMU may emulate the driver's processor (index.go).
 	Emulated bool
 }
 
-// Used is a chain that the device returned. Len is how many bytes the device reports to have written, at most
-// the length of the chain's writable buffers.
+// Used is a chain that the device returned. Len is how many bytes the device reports to have written.
 type Used struct {
 	Cookie uint32
 	Len    uint32
@@ -35,7 +32,7 @@ type Used struct {
 
 // Driver is the driver's end of a split virtqueue.
 //
-// It keeps its own copies of chains, free descriptors and indices, and never reads them back from ring memory.
+// It never reads back from ring memory what it wrote there.
 type Driver struct {
 	ring  driverRing
 	addr  [3]uint64
@@ -49,7 +46,7 @@ type Driver struct {
 	tablesAddr uint64
 	perTable   int
 
-	added  uint64 // chains added since the start; the low 16 bits are the next avail.idx
+	added  uint64 // chains added; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
 	polled uint64 // used chains that Poll has fetched
 	seen   uint16 // the value of used.idx that the driver read last
@@ -98,8 +95,7 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 	return d, nil
 }
 
-// Add puts a chain into the ring; Publish shows it to the device. If too few descriptors are free, it returns
-// ErrFull.
+// Add puts a chain into the ring. If too few descriptors are free, it returns ErrFull.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
 	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
@@ -138,7 +134,7 @@ func total(bufs []Buf) (n uint64) {
 	return n
 }
 
-// addDirect writes the chain into free descriptors. The caller has checked that enough descriptors are free.
+// addDirect writes the chain into free descriptors. Enough must be free.
 func (d *Driver) addDirect(out, in []Buf) {
 	left := len(out) + len(in)
 	put := func(bufs []Buf, flags uint16) {
@@ -158,7 +154,7 @@ func (d *Driver) addDirect(out, in []Buf) {
 	put(in, flagWrite)
 }
 
-// addTable writes the chain into the head's indirect table (2.7.5.3), and the descriptor that refers to it.
+// addTable writes the chain into the head's indirect table (2.7.5.3).
 func (d *Driver) addTable(head uint16, out, in []Buf) {
 	n := len(out) + len(in)
 	first := int(head) * d.perTable
@@ -181,7 +177,7 @@ func (d *Driver) addTable(head uint16, out, in []Buf) {
 	e.encode(&d.ring.descs[head])
 }
 
-// Publish shows the added chains to the device by one store, and reports whether the device wants a kick.
+// Publish shows the added chains to the device, and reports whether the device wants a kick.
 func (d *Driver) Publish() (kick bool) {
 	if d.added == d.shown {
 		return false
@@ -218,7 +214,6 @@ func (d *Driver) Poll(dst []Used) (n int, err error) {
 	return n, nil
 }
 
-// take checks the used element at index i and frees its chain.
 func (d *Driver) take(i uint16) (Used, error) {
 	id, n := d.ring.element(i)
 	if id >= uint32(len(d.slots)) {
@@ -248,8 +243,8 @@ func (d *Driver) take(i uint16) (Used, error) {
 // DisableCall tells the device that the driver needs no call; one may still come.
 func (d *Driver) DisableCall() { d.ring.disableCall(uint16(d.shown), uint16(d.polled)) }
 
-// EnableCall asks the device for a call at the next used chain. If it returns true, there already is a used
-// chain: perhaps no call comes for it, so the owner must poll before it sleeps.
+// EnableCall asks the device for a call at the next used chain. If it returns true, the owner must poll before
+// it sleeps.
 func (d *Driver) EnableCall() (more bool) {
 	return d.ring.enableCall(uint16(d.shown), uint16(d.polled))
 }

@@ -137,7 +137,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 	}
 }
 
-// TestLengthOfWhatIsOnlyReadIsIgnored: some devices write a length for a chain they can only read.
+// Some devices write a length for a chain they can only read.
 func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, false, false)
@@ -189,7 +189,7 @@ func reconnect(t *testing.T, event bool) {
 	dev.Close()
 }
 
-// TestRepinFollowsTheMemory: the space maps other memory at the ring's addresses, then none.
+// TestRepinFollowsTheMemory: the space maps other memory at the ring's addresses.
 func TestRepinFollowsTheMemory(t *testing.T) {
 	g, other := newGuest(t), newGuest(t)
 	d, dev := g.ends(t, 4, false, true)

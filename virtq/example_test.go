@@ -20,7 +20,7 @@ func Example() {
 	must(err)
 	defer unix.Munmap(mem)
 
-	// The driver: its ring is at address 0; its one chain has a buffer to read and one to write.
+	// The driver's chain has a buffer to read and one to write.
 	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: mem, EventIdx: true})
 	must(err)
 	n := copy(mem[outAt:], "ping")
@@ -28,7 +28,7 @@ func Example() {
 	must(err)
 	fmt.Println("kick:", driver.Publish())
 
-	// The device: it maps the memory by its file descriptor, and finds the ring by its addresses.
+	// The device maps the memory by its file descriptor.
 	space := dma.NewSpace("example", dma.NewFiles())
 	defer space.Close()
 	must(space.Add(dma.Map{Size: memLen, FD: fd}))

@@ -14,7 +14,6 @@ import (
 // fuzzArea is the size of the memory that a fuzzed peer writes.
 const fuzzArea = 1024
 
-// fuzzConfig reads a ring's configuration, with all parts in fuzzArea, from two bytes.
 func fuzzConfig(shape, base byte) Config {
 	size := uint16(1) << (shape & 7 % 5)
 	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0,
@@ -65,7 +64,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		area := g.ring(ringIOVA)[:fuzzArea]
 		clear(area)
 		copy(area, mem)
-		g.write(seamIOVA-fuzzArea/2, area) // a copy of the area around the seam, where indirect tables may lie
+		g.write(seamIOVA-fuzzArea/2, area) // indirect tables may lie around the seam
 		conf := fuzzConfig(shape, base)
 		q := testkit.Must(NewDevice(g.space, conf))(t)
 		defer q.Close()
@@ -90,7 +89,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 	})
 }
 
-// owner uses a Device by the rules, and checks what it returns.
+// owner uses a Device by the rules.
 type owner struct {
 	t    *testing.T
 	q    *Device

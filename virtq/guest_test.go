@@ -118,7 +118,7 @@ func polls(t testing.TB, d *Driver, want ...Used) {
 	}
 }
 
-// raw is a driver that writes anything to the ring, valid or not.
+// raw is a driver that writes anything to the ring.
 type raw struct {
 	g    *guest
 	conf Config
@@ -126,7 +126,7 @@ type raw struct {
 
 func newRaw(g *guest, c Config) *raw { return &raw{g: g, conf: c} }
 
-// oneChain makes one chain available: head 0, one buffer of one byte.
+// oneChain makes one chain of one byte available.
 func oneChain(t testing.TB) *raw {
 	t.Helper()
 	r := newRaw(newGuest(t), rawConfig)

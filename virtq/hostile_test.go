@@ -128,7 +128,6 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(5) {
 				t.Error("a stopped queue must not let its worker sleep on it")
 			}
-			// A chain taken before the bad one can still be returned.
 			if base := q.Base(); base == BaseOf(1) {
 				q.Commit(0, 0)
 				if q.Publish(); r.usedIdx() != 1 {
@@ -225,7 +224,7 @@ func TestGoodChains(t *testing.T) {
 	}
 }
 
-// same compares segments with address ranges; the ranges may be cut at regions' ends.
+// same compares segments with address ranges, which may be cut at regions' ends.
 func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	var got, want []Buf
 	join := func(bs []Buf, b Buf) []Buf {
@@ -311,7 +310,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingInMisalignedMapping: the guest's address is aligned, the memory mapped there is not.
+// TestRingInMisalignedMapping: only the memory is misaligned, not the guest's address.
 func TestRingInMisalignedMapping(t *testing.T) {
 	g := newGuest(t)
 	for off := uint64(1); off < 4; off++ {

@@ -66,15 +66,15 @@ func fieldAt(b []byte, off int) (field, error) {
 // load is an acquire.
 func (f field) load() uint16 { return uint16(atomic.LoadUint32(f.word) >> (f.shift & 31)) }
 
-// store writes only the field's two bytes; it orders nothing. A little-endian word has its upper half at +2.
+// store orders nothing. A little-endian word has its upper half at +2.
 func (f field) store(v uint16) {
 	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
 }
 
-// header is {flags u16, idx u16} at the start of a ring part that this end writes.
+// header is {flags u16, idx u16} at the start of a ring part.
 type header struct{ word *uint32 }
 
-// headerAt returns the header at the start of b. It is an error if b is too short or not 4-aligned.
+// headerAt returns the header at the start of b.
 func headerAt(b []byte) (header, error) {
 	if len(b) < 4 {
 		return header{}, fmt.Errorf("ring of %d bytes: %w", len(b), ErrBadRing)
@@ -86,8 +86,7 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store writes both halves; it is a release. On a processor that is not emulated it is also a full
-// barrier before later loads of fields.
+// store is a release, and on a processor that is not emulated also a full barrier before later loads.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -95,11 +94,10 @@ func (h header) store(flags, idx uint16) {
 	}
 }
 
-// barrier executes a full barrier: MFENCE on amd64, DMB ISH on arm64.
+// barrier executes MFENCE on amd64, DMB ISH on arm64.
 func barrier()
 
-// fence is a full barrier, on a processor that is not emulated, between earlier stores and later loads of
-// fields.
+// fence is a full barrier on a processor that is not emulated.
 type fence struct{ word uint32 }
 
 func (f *fence) full() {
@@ -109,8 +107,7 @@ func (f *fence) full() {
 	}
 }
 
-// rows returns b as a slice of descriptors or ring entries, without a rest that is shorter than one. The items
-// are arrays of bytes, so b needs no alignment.
+// rows returns b as a slice of descriptors or ring entries. They are arrays of bytes, so b needs no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))
@@ -120,7 +117,6 @@ func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	return unsafe.Slice((*R)(unsafe.Pointer(&b[0])), n)
 }
 
-// aligned reports whether b starts at a multiple of n in memory.
 func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }

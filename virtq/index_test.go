@@ -148,8 +148,7 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	}
 }
 
-// plain is a driver for rings that lie otherwise than Layout places them. Each of its chains is one empty
-// descriptor.
+// plain is a driver for rings that lie otherwise than Layout places them.
 type plain struct {
 	conf                           Config
 	flags, idx, event              field // avail
@@ -248,7 +247,7 @@ func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 }
 
 // TestStoreComesBeforeLoad: of two ends that store their own index and then load the other's, at least one must
-// see the other's store. Ring memory is outside the Go heap, which the race detector treats differently.
+// see the other's store.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestStoreComesBeforeLoad(t *testing.T) {
@@ -269,7 +268,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			mem := newGuest(t).ring(ringIOVA)
 			words := [2][]byte{mem[:4], mem[256:260]}
-			var saw [2][rounds + 2]uint16 // index of the other end, as loaded after each own store
+			var saw [2][rounds + 2]uint16 // the other end's index, as loaded after each own store
 			var wg sync.WaitGroup
 			for me := range 2 {
 				store, other := c.store(words[me]), testkit.Must(fieldAt(words[1-me], 2))(t)
@@ -282,7 +281,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 			}
 			wg.Wait()
 			for i := uint16(1); i <= rounds; i++ {
-				// When end 0 had stored i, end 1 had not yet stored next, and so must have seen i after it stored next.
+				// When end 0 had stored i, end 1 had not yet stored next.
 				if next := saw[0][i] + 1; next <= rounds && saw[1][next] < i {
 					t.Fatalf("one stored %d and saw %d, the other stored %d and saw %d", i, next-1, next, saw[1][next])
 				}

@@ -21,8 +21,7 @@ const (
 )
 
 // A split ring has three parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16, used_event}; used
-// {flags, idx, ring[n] {id u32, len u32}, avail_event}. The two events take their space even if the driver has
-// not negotiated VIRTIO_F_EVENT_IDX.
+// {flags, idx, ring[n] {id u32, len u32}, avail_event}.
 const (
 	descLen    = 16
 	availElem  = 2
@@ -63,7 +62,7 @@ type desc struct {
 	next  uint16 // 14
 }
 
-// decode reads each word once: the peer may rewrite it at any moment.
+// The peer may rewrite a word at any moment: decode reads it once.
 func decode(b *[descLen]byte) desc {
 	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
 	return desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
@@ -74,6 +73,6 @@ func (d *desc) encode(b *[descLen]byte) {
 	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
 }
 
-// needEvent reports whether a peer that asked for an event at index event wants one now that the index went
-// from old to new (2.7.7.1, vring_need_event).
+// needEvent is vring_need_event (2.7.7.1): the peer asked for an event at index event, and the index went from
+// old to new.
 func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

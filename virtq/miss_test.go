@@ -46,7 +46,7 @@ func (u *fakeIOMMU) fill(err error) {
 	u.t.Fatalf("the guest has nothing at %#x", miss.IOVA)
 }
 
-// filling calls f inside the space, and again after each miss, which must not have changed the queue.
+// filling calls f inside the space, and again after each miss.
 func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	u.t.Helper()
 	for {
@@ -72,7 +72,6 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	g := u.g
 	r := newRaw(g, rawConfig)
 	// Head 0: a table that crosses a page's end, a buffer of three pages, one across the seam.
-	// Heads 1 and 2: one page each.
 	const tableIOVA, readIOVA, pageIOVA = bufIOVA + 2*pageLen - descLen, bufIOVA + 8*pageLen + 7, bufIOVA + 32*pageLen
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},
@@ -136,8 +135,7 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatNoIOTLBCanMendIsTheChainsFault: an IOTLB entry that denies the access, and without an IOTLB an
-// unmapped address, become the chain's Fault.
+// An IOTLB entry that denies the access becomes the chain's Fault.
 func TestWhatNoIOTLBCanMendIsTheChainsFault(t *testing.T) {
 	for _, iotlb := range []bool{true, false} {
 		u := newFakeIOMMU(t)

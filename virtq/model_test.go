@@ -40,7 +40,7 @@ type modelChain struct {
 	head    uint16 // set once it is held
 }
 
-// model has both ends and their expected state. Its indices never wrap.
+// model has both ends and their expected state.
 type model struct {
 	g   *guest
 	dr  *Driver
@@ -117,8 +117,7 @@ func (m *model) add(t *rapid.T) {
 	}
 }
 
-// signal reports whether the other end, which asked for an event at event, wants one when an index goes from
-// was to now.
+// signal reports whether the other end wants an event when an index goes from was to now.
 func (m *model) signal(was, now, event int, off bool) bool {
 	if m.event {
 		return was <= event && event < now

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakePacked is a ring of another format, like a packed one (virtio 1.3, 2.8): no index tells how many chains
-// there are, and heads are buffer ids that the driver chose. It lies in memory of the test, not of a guest.
+// fakePacked is a ring of another format, like a packed one (virtio 1.3, 2.8).
 type fakePacked struct {
 	slots   []fakeSlot
 	used    pos
@@ -23,7 +22,7 @@ type fakePacked struct {
 type fakeSlot struct {
 	id    uint16
 	n     int // slots of the chain that begins here
-	there pos // the position, with its wrap counter, at which it was made available
+	there pos // at which it was made available, with its wrap counter
 }
 
 type fakeUsed struct {
@@ -163,7 +162,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		ok, err := q.Peek(&c)
 		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
-	for round := range 40 { // 3 chains, of 1, 2 and 4 slots, and later 2, of 2 and 3: once around the ring
+	for round := range 40 { // once around the ring
 		empty()
 		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}

@@ -42,9 +42,8 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 
 func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[i&r.mask][:], head) }
 
-// publish moves avail.idx from was to now, and reports whether the device wants a kick. The store,
-// with barrier if the processor may be emulated, is a full barrier before the load of the device's
-// avail_event or flags.
+// publish moves avail.idx from was to now. The store, with barrier if the processor may be emulated, is a full
+// barrier before the load of the device's avail_event or flags.
 func (r *driverRing) publish(now, was uint16) (kick bool) {
 	r.avail.store(r.flags, now)
 	if r.emulated {
@@ -64,8 +63,7 @@ func (r *driverRing) element(i uint16) (id, n uint32) {
 	return uint32(e), uint32(e >> 32)
 }
 
-// With VIRTIO_F_EVENT_IDX disableCall sets used_event to the index before polled: the device reaches it a full
-// lap of the index later.
+// The device reaches the used_event before polled a full lap of the index later.
 func (r *driverRing) disableCall(idx, polled uint16) {
 	if r.eventIdx {
 		r.usedEvent.store(polled - 1)

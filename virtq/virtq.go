@@ -1,10 +1,9 @@
 // Package virtq implements split virtqueues (virtio 1.3, 2.7) from both ends.
 //
-// A Device takes the chains that a driver made available and returns them used; a Driver makes chains available
-// and takes them back. The peer may rewrite ring memory at any moment: the package reads each value once,
-// checks it, and then uses it. A chain that breaks the rules stops a Device's queue for good, with ErrBadChain;
-// a used element that breaks them stops a Driver's, with ErrBadUsed. A chain in memory that the device cannot
-// reach breaks no rule: Peek returns it without buffers (Chain.Fault).
+// The peer may rewrite ring memory at any moment: the package reads each value once, checks it, and then uses
+// it. A chain that breaks the rules stops a Device's queue for good, with ErrBadChain; a used element that
+// breaks them stops a Driver's, with ErrBadUsed. A chain in memory that the device cannot reach breaks no rule:
+// Peek returns it without buffers (Chain.Fault).
 //
 // One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the owner of a
 // Driver owns its memory. Whether the peer wants a kick or a call is a result, which the caller has to deliver.
@@ -13,10 +12,9 @@
 // dma.Go must have started each goroutine that uses a Device, or the goroutine must have entered the space. A
 // fault becomes the queue's error.
 //
-// The cost of a chain is bounded, whatever the driver writes. A chain, and an indirect table, has at most
-// MaxDescriptors descriptors, and the buffers of a chain lie in at most MaxSegments segments; a longer one is
-// ErrBadChain. So Peek and Load read at most MaxDescriptors+2 descriptors, copy a table of at most 16 KiB, and
-// make lists of at most MaxSegments segments. ReturnUnused reads no descriptors.
+// A chain, and an indirect table, has at most MaxDescriptors descriptors, and the buffers of a chain lie in at
+// most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors+2
+// descriptors, and copy a table of at most 16 KiB.
 //
 // The packed ring (2.8) is not implemented yet.
 //
@@ -28,14 +26,12 @@ import "errors"
 var (
 	// ErrBadChain means that the driver made a chain available that breaks the rules. It is sticky.
 	ErrBadChain = errors.New("bad descriptor chain")
-	// ErrBadRing means that a ring cannot have the addresses, the size, the memory or the base that it
-	// was given.
+	// ErrBadRing means that a ring cannot have the addresses, the size, the memory or the base given.
 	ErrBadRing = errors.New("bad ring")
-	// ErrMisuse means that the owner of a queue committed, loaded or rewound a chain that it does not hold, or
-	// used a closed queue. It is sticky.
+	// ErrMisuse means that the owner of a queue named a chain that it does not hold, or used a closed queue. It is
+	// sticky.
 	ErrMisuse = errors.New("queue misused by its owner")
-	// ErrBadUsed means that the used ring is invalid: an index, a chain that is not in flight, or a length that
-	// exceeds the chain's writable buffers. It is sticky.
+	// ErrBadUsed means that the used ring is invalid. It is sticky.
 	ErrBadUsed = errors.New("bad used element")
 	// ErrFull means that a chain needs more descriptors than are free.
 	ErrFull = errors.New("ring full")
@@ -48,11 +44,9 @@ var (
 const MaxSize = 1 << 15
 
 const (
-	// MaxDescriptors is how many descriptors a chain may have. The specification limits a chain only by the ring's
-	// size (2.7.5.3.1), but QEMU's rings have at most 1024 descriptors (VIRTQUEUE_MAX_SIZE), and Linux's vhost
-	// takes as many buffers (UIO_MAXIOV).
+	// MaxDescriptors is how many descriptors a chain may have: as many as QEMU's rings (VIRTQUEUE_MAX_SIZE) and as
+	// Linux's vhost takes (UIO_MAXIOV). The specification limits a chain only by the ring's size (2.7.5.3.1).
 	MaxDescriptors = 1024
-	// MaxSegments is how many segments the buffers of a chain may lie in. A buffer has a segment for each region
-	// that it crosses.
+	// MaxSegments is how many segments the buffers of a chain may lie in.
 	MaxSegments = 4 * MaxDescriptors
 )

@@ -34,8 +34,8 @@ func (w *walker) grow(n int) {
 	w.rows = rows[[descLen]byte](w.table)
 }
 
-// walk translates the chain that starts at head in the ring's table. The caller is inside the space's epoch.
-// After an error the caller empties c. Memory that the device cannot reach is no error: walk sets c.Fault.
+// walk translates the chain that starts at head. The caller is inside the space's epoch. After an error the
+// caller empties c. Memory that the device cannot reach is no error: walk sets c.Fault.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
@@ -113,9 +113,8 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 }
 
-// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). The table may be longer than the
-// ring: 2.7.5.3.1 forbids that, but Linux does it (virtqueue_use_indirect checks only the ring's free space),
-// and QEMU reads it.
+// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). It may be longer than the ring:
+// 2.7.5.3.1 forbids that, but Linux does it (virtqueue_use_indirect).
 func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	switch {
 	case !w.indirect:
@@ -135,8 +134,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	return w.rows[:t.len/descLen], nil
 }
 
-// unreached handles err, the error of accessing the memory of descriptor i. If the device cannot reach the
-// memory, err becomes the chain's Fault; any other error is returned.
+// If the device cannot reach the memory of descriptor i, unreached makes err the chain's Fault; it returns any
+// other error.
 func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	var isBad *chainError
 	what := "buffer"
@@ -155,7 +154,7 @@ func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
 }
 
-// faultError is the error in Chain.Fault, formatted only on demand: a driver may cause one for each chain.
+// faultError is formatted only on demand: a driver may cause one for each chain.
 type faultError struct {
 	head uint16
 	i    int
@@ -182,7 +181,7 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
-// bad returns the error of a bad chain. If the reason is a translation miss, the error is not ErrBadChain.
+// bad returns the error of a bad chain. A translation miss is not ErrBadChain.
 func bad(head uint16, format string, args ...any) error {
 	reason := fmt.Errorf(format, args...)
 	if errors.Is(reason, dma.ErrMiss) {
@@ -191,12 +190,11 @@ func bad(head uint16, format string, args ...any) error {
 	return &chainError{head: head, reason: reason}
 }
 
-// badEntry returns the error of an avail entry that is no index of a descriptor.
 func badEntry(entry pos, head uint16, size int) error {
 	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
-// BadHead returns the head of the chain that caused err, an ErrBadChain; ok is false if err has none.
+// BadHead returns the head of the chain that caused err, an ErrBadChain.
 func BadHead(err error) (head uint16, ok bool) {
 	var e *chainError
 	if !errors.As(err, &e) {

@@ -51,7 +51,7 @@ const (
 	statusCapList    = 1 << 4
 )
 
-// Options describe a device that has only memory: no I/O ports, no INTx, no expansion ROM.
+// Options describe a device that has only memory.
 type Options struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16
@@ -59,7 +59,7 @@ type Options struct {
 	Revision             uint8
 	BARs                 [6]BAR
 	MSIX                 MSIX
-	Express              Link // if not zero, a PCI Express endpoint with 4096 bytes and this link
+	Express              Link // if not zero, a PCI Express endpoint with this link
 }
 
 // Config is a configuration space.
@@ -108,7 +108,7 @@ func New(o Options) (*Config, error) {
 	return c, nil
 }
 
-// capability begins a capability at off; link is the offset of its predecessor's pointer.
+// capability begins a capability at off; link is its predecessor's pointer.
 func (c *Config) capability(off, link int, id byte) {
 	c.data[regStatus] |= statusCapList
 	c.data[link] = byte(off)
@@ -151,8 +151,8 @@ func (c *Config) Write(off uint64, b []byte) error {
 
 func (c *Config) command() uint16 { return le.Uint16(c.data[regCommand:]) }
 
-// MemoryEnabled reports whether the device answers in its BARs (command register).
+// MemoryEnabled reports whether the device answers in its BARs.
 func (c *Config) MemoryEnabled() bool { return c.command()&commandMemory != 0 }
 
-// BusMaster reports whether the device may do DMA and send MSI-X messages (command register).
+// BusMaster reports whether the device may do DMA and send MSI-X messages.
 func (c *Config) BusMaster() bool { return c.command()&commandBusMaster != 0 }

@@ -20,7 +20,7 @@ const (
 	linkCtl    = 0x10
 	linkMask   = 0x00c8 // read completion boundary, common clock, extended synch
 	linkStatus = 0x12
-	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status; the speed is in the bits below
+	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status
 	slotClock  = 1 << 12
 
 	devCap2    = 0x24
@@ -43,7 +43,6 @@ func (l Link) check() error {
 	return nil
 }
 
-// addExpress adds the capability at off. There are no extended capabilities.
 func (c *Config) addExpress(off, link int, l Link) {
 	c.capability(off, link, capExpress)
 	d, m := c.data[off:off+expressLen], c.mask[off:off+expressLen]
