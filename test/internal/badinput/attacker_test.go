@@ -29,7 +29,7 @@ const (
 	userAt  = 1 << 46 // user address of guest-physical address 0
 )
 
-// attacker is a vhost-user frontend with memory, in which it writes its rings as bytes.
+// attacker is a vhost-user frontend that writes its rings as bytes.
 type attacker struct {
 	t     *testing.T
 	s     *server
@@ -98,7 +98,7 @@ func (a *attacker) hangUp() {
 	a.rings = nil
 }
 
-// alloc returns the offset of n bytes of memory, on new pages.
+// alloc returns the offset of n bytes on new pages.
 func (a *attacker) alloc(n uint64) uint64 {
 	addr := a.next
 	a.next += (n + 4095) &^ 4095
@@ -145,7 +145,7 @@ func (a *attacker) offer(r *ring, heads ...uint16) {
 
 func (a *attacker) usedIdx(r *ring) uint16 { return le.Uint16(a.ram[r.used+2:]) }
 
-// send sends a frame, with a virtio_net_hdr, and waits until its chain is returned.
+// send sends a frame, and waits until its chain is returned.
 func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	a.t.Helper()
 	before := a.usedIdx(r)

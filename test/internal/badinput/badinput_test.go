@@ -14,7 +14,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a vnic serve with two innocent guests and an attacker.
 type world struct {
 	t        *testing.T
 	s        *server
@@ -29,7 +28,7 @@ type world struct {
 
 func (w *world) count() { w.files = max(w.files, w.s.cost().files) }
 
-// Each class of bad inputs has a row at each layer, or a reason why not.
+// Each class has a row at each layer, or a reason why not.
 func TestTableIsWhole(t *testing.T) {
 	have := map[class]map[layer]bool{}
 	for _, r := range slices.Concat(table, onFiles) {
@@ -47,8 +46,6 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs, in one of its attempts, no more than its row says.
-//
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
 	if testing.Short() {
@@ -61,8 +58,8 @@ func TestBadInputs(t *testing.T) {
 
 const tick = 10 * time.Millisecond
 
-// innocent is the processor time of an innocent frame on an idle machine. If it takes more, the rows' limits of
-// processor time are higher by the same factor.
+// innocent is the processor time of an innocent frame on an idle machine. More raises the rows' limits of
+// processor time by the same factor.
 const innocent = 50 * time.Microsecond
 
 func try(t *testing.T, model string, rows []row) {
@@ -80,7 +77,7 @@ func try(t *testing.T, model string, rows []row) {
 			var over []string
 			for i := range attempts {
 				if i > 0 {
-					v = open(t, model) // a server logs some lines and allocates some memory only once
+					v = open(t, model) // a server logs some lines only once
 				}
 				w := &world{t: t, s: v.s, a: v.a, b: v.b, in: v.in, attacker: v.s.attacker(t, 2), port: v.port}
 				if over = w.try(r, v.usual, v.slowness); len(over) == 0 {
@@ -123,11 +120,10 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is how often a row that exceeds its bounds runs before it fails: other work of the machine can only
-// add to its cost.
+// attempts is how often a row may run: other work of the machine can only add to its cost.
 const attempts = 3
 
-// try runs a row once, and returns the bounds that it exceeds. usual and slowness are the victim's.
+// try runs a row once, and returns the bounds that it exceeds.
 func (w *world) try(r row, usual time.Duration, slowness float64) (over []string) {
 	w.control = w.controlFrames()
 	w.in.move(w.t, 100)
@@ -166,7 +162,6 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	return over
 }
 
-// freePort returns a UDP port of this machine that no process uses.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	c := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)

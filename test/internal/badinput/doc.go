@@ -2,7 +2,6 @@
 // the answer.
 //
 // Each row is run against a real `vnic serve`, by a client that controls the bytes that it sends. Meanwhile two
-// innocent guests on other ports of the same switch send each other one frame after another. What the row has
-// cost the process in memory, descriptors, processor time and log lines is measured from outside (proc(5)) and
-// compared with the row's bounds. For a class without a row at a layer norow_test.go has the reason.
+// innocent guests send each other frames. What the row has cost the process is measured from outside (proc(5))
+// and compared with the row's bounds. For a class without a row at a layer norow_test.go has the reason.
 package badinput

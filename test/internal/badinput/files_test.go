@@ -16,11 +16,10 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// kept is the number of descriptors that a connection may leave open (dma.Space.Discard), plus the
-// descriptors of one message.
+// kept is how many descriptors a connection may leave open (dma.Space.Discard), plus those in a message.
 const kept = 64 + 16
 
-// onFiles has the rows that need their own mounts. After each row the attacker's port refuses all connections.
+// onFiles has the rows that need their own mounts.
 var onFiles = []row{
 	{descriptor, messages, "files whose file system, in user space, is silent", "refused, then the port serves nobody",
 		func(w *world) {
@@ -54,8 +53,6 @@ var onFiles = []row{
 
 var onFile = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: few.lines, left: kept, stall: few.stall}
 
-// vnic does not wait for a file system that does not answer.
-//
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadFiles(t *testing.T) {
 	if testing.Short() {
@@ -71,7 +68,7 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// silentFiles opens files on FUSE, and on an overlay above it, whose server no longer answers.
+// silentFiles opens files on FUSE, and on an overlay above it, without a server.
 func (w *world) silentFiles() (fds []int) {
 	w.t.Helper()
 	fs := fusetest.Mount(w.t)

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// guestTable has inputs that a guest can send in frames: to its NIC, and to the gateway.
 var guestTable = []row{
 	{costly, commands, "rules up to the most, and more, then none again and again", "refused from the most on",
 		func(w *world) {
@@ -49,8 +48,8 @@ var guestTable = []row{
 		s, r := w.sender()
 		piece := make([]byte, 1400)
 		for i := range uint16(8 * reps) {
-			// A datagram has 4 fragments, at bytes 0, 32,696, 65,400 and 32,560: the second and the last overlap, the
-			// third ends beyond 64 KiB, and bytes between the first and the last are missing.
+			// Four fragments, at bytes 0, 32,696, 65,400 and 32,560: the second and the last overlap, the third ends
+			// beyond 64 KiB.
 			s.batch(r, s.ipv4(gatewayAddr, 17, i/4, 1<<13|(i%4)*700/8+(i%4)*4000, piece))
 		}
 		s.flush(r)
@@ -119,7 +118,7 @@ var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
 
-// sender connects the attacker and sends a frame: the switch learns its address.
+// The switch learns the attacker's address.
 func (w *world) sender() (*attacker, *ring) {
 	a := w.attacker.connect().share()
 	r := a.start(1, 256)
@@ -127,7 +126,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle counts the process's descriptors until 19 counts in a row have not grown.
+// settle counts descriptors until 19 counts in a row have not grown.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -155,7 +154,7 @@ func (a *attacker) batch(r *ring, frames ...[]byte) {
 	}
 }
 
-// flush sends the frames of batch, and waits until their chains are returned.
+// flush sends the frames of batch.
 func (a *attacker) flush(r *ring) {
 	a.t.Helper()
 	before := a.usedIdx(r)

@@ -53,7 +53,7 @@ const (
 	dmaAt     = 1 << 32
 )
 
-// gveClient is a vfio-user client with memory, which drives a gVNIC by hand.
+// gveClient drives a gVNIC by hand.
 type gveClient struct {
 	*vfiotest.Client
 	t     *testing.T
@@ -75,7 +75,7 @@ func (s *server) gve(t *testing.T, port int) *gveClient {
 	return g
 }
 
-// alloc returns the address of n zeroed bytes, on new pages.
+// alloc returns the address of n zeroed bytes on new pages.
 func (g *gveClient) alloc(n int) (iova uint64) {
 	iova = dmaAt + g.next
 	g.next += (uint64(n) + 4095) &^ 4095
@@ -110,7 +110,7 @@ func (g *gveClient) start(n int) {
 	g.count = 0
 }
 
-// slot writes a command of big-endian values to the next of n slots.
+// slot writes a command to the next of n slots.
 func (g *gveClient) slot(n int, op uint32, vs ...any) []byte {
 	s := g.bytesAt(g.aq+uint64(int(g.count)%n)*slotLen, slotLen)
 	clear(s)
@@ -162,7 +162,6 @@ func (g *gveClient) createRx(q *gveQueue) {
 	q.posted, q.seen = 0, 0
 }
 
-// buffer adds a receive buffer; packet adds a transmit descriptor for a piece of a packet.
 func (g *gveClient) buffer(q *gveQueue, addr uint64) {
 	slot := uint64(q.posted) % uint64(q.size)
 	b := g.bytesAt(q.ring+slot*32, 32)
@@ -200,7 +199,7 @@ func (g *gveClient) show(doorbell int, q *gveQueue) {
 	testkit.OK(g.t, g.bell(doorbell, q.posted%uint32(q.size)))
 }
 
-// completion returns the next completion of n bytes, whose word at off has the generation bit, or nil.
+// completion returns the next completion, whose word at off has the generation bit, or nil.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
 	b := g.bytesAt(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
 	want := generation // value of the generation bit in the first lap
@@ -228,7 +227,7 @@ func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
 	return tx, rx
 }
 
-// send sends frames, at most half a ring or 256 at a time, and waits until they are completed.
+// send sends frames and waits until they are completed.
 func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	g.t.Helper()
 	if g.next+1<<20 > ramSize {

@@ -188,10 +188,10 @@ var gveTable = []row{
 	}, few},
 }
 
-// high is the address at which scatter maps a client's pages a second time.
+// scatter maps a client's pages a second time, at high.
 const high = 1 << 44
 
-// scatter maps 72 pages at consecutive addresses, whose places in the file are not consecutive.
+// scatter maps 72 pages at consecutive addresses, but not from consecutive places in the file.
 func (g *gveClient) scatter() {
 	g.t.Helper()
 	for i := range uint64(64 + 8) {
@@ -218,7 +218,6 @@ func (g *gveClient) posted(cmd vfiouser.Command, body []byte, fds ...int) {
 		FDs: fds}))
 }
 
-// errno fails the test unless err is one of these errors.
 func (w *world) errno(err error, want ...unix.Errno) {
 	w.t.Helper()
 	var e *vfiotest.Error
@@ -227,7 +226,7 @@ func (w *world) errno(err error, want ...unix.Errno) {
 	}
 }
 
-// meet sends a frame, from which the switch learns the client's address.
+// The switch learns the client's address.
 func (w *world) meet(c *gveClient, tx *gveQueue) {
 	w.t.Helper()
 	c.send(tx, frameTo(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, c.mac))

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// innocents are two guests that send each other one frame after another.
 type innocents struct {
 	a, b *guest
 	stop chan struct{}
@@ -28,7 +27,7 @@ type innocents struct {
 type guest struct {
 	mac      net.HardwareAddr
 	want     atomic.Pointer[[]byte] // the frame whose arrival is reported by came
-	came     chan *[]byte           // receives want when it arrives; 2 places: one frame may be late
+	came     chan *[]byte           // receives want; one frame may be late
 	count    atomic.Uint64
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
 	control  func() uint64                         // control frames that the driver has kept for itself
@@ -58,7 +57,6 @@ func (g *guest) Receive(frames []driver.RxFrame) {
 	}
 }
 
-// receive counts a frame, and reports it if it is the awaited one.
 func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
@@ -112,8 +110,7 @@ func talk(t *testing.T, a, b *guest) *innocents {
 	return in
 }
 
-// meet sends frames until the other guest has buffers: frames to unknown or group addresses are dropped if a
-// receiver has none.
+// Frames to group addresses are dropped if a receiver has no buffers.
 func (g *guest) meet(t *testing.T, other *guest) {
 	t.Helper()
 	hello := g.frame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0)

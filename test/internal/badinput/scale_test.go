@@ -17,11 +17,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// scaleEnv is the variable that enables the measurements of how costs grow.
+// scaleEnv enables the measurements of how costs grow.
 const scaleEnv = "BADINPUT_SCALE"
 
-// scaleColdEnv is the variable that makes each receiver of portsFromOne use 256 buffers. Without it all
-// receivers together use about the same number of buffers, however many receivers there are.
+// scaleColdEnv makes each receiver of portsFromOne use 256 buffers.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
 // Bounds of growth (test/27-scale.sh).
@@ -37,12 +36,11 @@ const (
 	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // port of the first rule
-	// scaleFeatures has features that a guest with Linux accepts too, GUEST_CSUM and TSO.
+	// scaleFeatures has features of a guest with Linux.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// end is the driver's end of a ring whose chains never change place. Using it costs hardly anything, and not in
-// the server's process.
+// end is the driver's end of a ring whose chains never change place.
 type end interface {
 	look() (n int) // chains that came back since the last call
 	show(n int)    // makes n more chains available to the device
@@ -50,8 +48,7 @@ type end interface {
 	spread(k int)  // makes receive chains use k buffers in turn
 }
 
-// loop is a virtqueue. Chain i is always descriptor i: the device returns chains in the order in which it got
-// them.
+// loop is a virtqueue. Chain i is always descriptor i.
 type loop struct {
 	a           *attacker
 	r           *ring
@@ -85,8 +82,8 @@ func (l *loop) spread(k int) {
 	}
 }
 
-// show makes n more chains available, and kicks unless the device has disabled kicks. If n is 0 it kicks at
-// most once a millisecond: an earlier call may have read the device's flag too early.
+// show makes n more chains available, and kicks if needed. With n 0 it kicks at most once a millisecond: an
+// earlier call may have read the device's flag too early.
 func (l *loop) show(n int) {
 	if l.shown += uint16(n); n > 0 {
 		dma.StoreWord(l.a.ram[l.r.avail:], uint32(l.shown)<<16|1) // VIRTQ_AVAIL_F_NO_INTERRUPT: we poll
@@ -121,7 +118,7 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. show rings the doorbell only once for each chains, like Linux's driver.
+// gveLoop is a queue of a gVNIC, with a doorbell once for each chains.
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue
@@ -220,7 +217,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// scaleFrame is a TCP frame from a port to another port. The device has to complete its TCP checksum.
+// The device has to complete the frame's TCP checksum.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))
@@ -243,8 +240,7 @@ func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	return b
 }
 
-// arm is one size of a measurement: the queues that send, after set has put frames into them, and the
-// queues that receive.
+// arm is one size of a measurement.
 type arm struct {
 	size    int
 	set     func()
@@ -300,7 +296,6 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 	return perFrame
 }
 
-// spent returns the processor time of the processes, with threads that have ended.
 func spent(t *testing.T, pids []int) (sum time.Duration) {
 	t.Helper()
 	for _, pid := range pids {
@@ -311,8 +306,7 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 	return sum
 }
 
-// The server's processor time for a small frame grows with the number of ports in use, queues or rules by no
-// more than the bounds.
+// The processor time for a small frame grows by no more than the bounds.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
 		t.Skip("takes minutes: test/27-scale.sh")
@@ -348,8 +342,7 @@ func portsInUse(t *testing.T, model string) {
 	compare(t, s, arms, true)
 }
 
-// In portsFromOne one port sends to all others in use in turn. The result is not judged: test/27-scale.sh has
-// the reason.
+// The result of portsFromOne is not judged: test/27-scale.sh has the reason.
 func portsFromOne(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	from := s.scaleGuest(t, model, 0, 1, scaleRing)
@@ -377,7 +370,6 @@ func portsFromOne(t *testing.T, model string) {
 	compare(t, s, arms, false)
 }
 
-// In queuesInUse queues of one port send to as many queues of another port, one flow each.
 func queuesInUse(t *testing.T) {
 	const most = 8
 	s := serve(t, 2, "--gateway", "off", "--queues", strconv.Itoa(most))
@@ -396,8 +388,7 @@ func queuesInUse(t *testing.T) {
 	compare(t, s, arms, true)
 }
 
-// In rulesInUse one port sends to others that have a number of rules each. Successive frames are of different
-// flows.
+// Successive frames are of different flows.
 func rulesInUse(t *testing.T) {
 	sizes := []int{1, 4, 16, 64, 256, 1024}
 	s := serve(t, 1+len(sizes), "--gateway", "off", "--queues", "1")
@@ -453,7 +444,7 @@ type sayer func(frame []byte)
 
 func (say sayer) Send(frame []byte) error { say(frame); return nil }
 
-// compare measures all arms in turn, and if judged is set compares their costs with the bounds.
+// compare measures the arms in turn.
 func compare(t *testing.T, s *server, arms []*arm, judged bool) {
 	t.Helper()
 	pids := s.processes(t)

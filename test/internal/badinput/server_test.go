@@ -29,8 +29,7 @@ type server struct {
 	end    chan error
 }
 
-// programEnv is the environment variable with the path of the vnic to test; unset: one that is built from this
-// tree.
+// programEnv has the path of the vnic to test; unset: one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
 func serve(t *testing.T, ports int, args ...string) *server {

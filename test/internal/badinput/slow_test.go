@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// receiver is a guest that posts receive buffers at a given rate.
 type receiver struct {
 	mac    net.HardwareAddr
 	ip     [4]byte
@@ -41,7 +40,7 @@ func perSecond(n int) rate {
 	}
 }
 
-// paused is a rate of all free buffers, and of none in the last 100 ms of each second.
+// paused posts nothing in the last 100 ms of each second.
 func paused(now time.Time, free uint64) uint64 {
 	if now.Nanosecond() > 9e8 {
 		return 0
@@ -133,7 +132,7 @@ func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	return r
 }
 
-// announce sends a frame from which switch and gateway learn a port's addresses.
+// Switch and gateway learn the port's addresses.
 func announce(say func(frame []byte), port int) {
 	say((&world{}).arp(&attacker{mac: macOf(port)}, uint32(port)))
 }
@@ -152,10 +151,10 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv is the variable that enables the measurements of slow receivers.
+// slowEnv enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// A measurement lasts measure, and follows traffic for before that is not counted.
+// Traffic for before that is not counted.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond
@@ -243,7 +242,7 @@ func keepsShare(t *testing.T, model string, buffers int) {
 	l, m, h := interval(same)
 	t.Logf("%s, %d buffers a second: %.2f of its share (95 %%: %.2f to %.2f); A/A %.2f (%.2f to %.2f)", model, buffers,
 		median, low, high, m, l, h)
-	if !(median >= 0.95*0.9 && high >= 0.9) { // this form fails for NaN too: the ratio if no frames arrive
+	if !(median >= 0.95*0.9 && high >= 0.9) { // fails for NaN too: no frames arrived
 		t.Errorf("%.2f of its share (%.2f to %.2f), wanted 0.9", median, low, high)
 	}
 }

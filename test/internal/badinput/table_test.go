@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// class is the kind of a bad input, layer the part of vnic that reads it first.
+// layer is the part of vnic that reads a bad input first.
 type (
 	class string
 	layer string
@@ -48,8 +48,7 @@ const (
 
 var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
 
-// model returns the device model to which a layer belongs. Layers behind frames are the same code for both
-// models.
+// model returns the device model to which a layer belongs.
 func (l layer) model() string {
 	switch l {
 	case vfio, registers, gveTx, gveRx:
@@ -66,7 +65,7 @@ type bound struct {
 	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
 	left   int           // descriptors that stay open
-	stall  time.Duration // longest time of an innocent frame, in addition to ten times the usual one
+	stall  time.Duration // longest time of an innocent frame, beside ten times the usual one
 }
 
 const mib = 1 << 20
@@ -88,10 +87,8 @@ type row struct {
 // reps is how often most rows repeat their input.
 const reps = 1000
 
-// table has the rows except onFiles, which need file systems of their own.
 var table = slices.Concat(virtioTable, guestTable, gveTable)
 
-// virtioTable has the rows of vhost-user, its rings and frames, and of broadcasts to the gateway.
 var virtioTable = []row{
 	{costly, messages, "a region that is no whole page, and an MTU that no frame has", "refused", func(w *world) {
 		a := w.attacker.connect()
@@ -230,8 +227,7 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains shares 400 adjacent pages as regions, and makes a ring of the largest size with 64 chains of n
-// descriptors. Each descriptor crosses from one page's region to the next.
+// longChains has 64 chains of n descriptors, each across the border of two regions.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -247,7 +243,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 		if i == n-1 {
 			next, more = 0, 0
 		}
-		// The second half of a page, and the first half of the next page.
+		// The second half of a page, and the first half of the next.
 		a.put(tables+16*i, high+(i%(pages-1))<<12+2048, 4096, flags|more, next)
 	}
 	for i := range uint64(64) {
@@ -256,7 +252,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 	return a, r
 }
 
-// slowly floods an attacker that posts 10 buffers a second, one after the other.
+// slowly floods an attacker that posts 10 buffers a second.
 func (w *world) slowly() {
 	const buffers = 20
 	a := w.attacker.connect().share()
@@ -271,7 +267,7 @@ func (w *world) slowly() {
 	}
 }
 
-// tooLittle makes n chains of the maximum length with 20 bytes each: the other buffers are empty.
+// In tooLittle the chains are long, and their buffers empty but one of 20 bytes.
 func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
 	for i := range uint64(virtq.MaxDescriptors) {
@@ -287,7 +283,6 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	return heads(n)
 }
 
-// await waits until n chains have come back, or the device has seen a chain.
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
@@ -295,7 +290,7 @@ func (a *attacker) await(r *ring, n uint16) {
 	})
 }
 
-// introduce starts an attacker's transmit ring and sends a frame: the switch learns its address.
+// The switch learns the attacker's address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -321,7 +316,7 @@ func (w *world) floodMAC(to net.HardwareAddr, n int) {
 	})
 }
 
-// controlFrames returns the number of control frames that the innocent guests' drivers got.
+// controlFrames counts the control frames that the innocent guests' drivers got.
 func (w *world) controlFrames() uint64 {
 	return w.a.control() + w.b.control()
 }
@@ -333,8 +328,7 @@ func (w *world) noControl() {
 	}
 }
 
-// forged returns a frame whose partial checksum, when completed, would give it the source and the EtherType of
-// a control frame.
+// forged returns a frame whose completed partial checksum would make it a control frame.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)
@@ -360,7 +354,6 @@ func (w *world) arp(a *attacker, n uint32) []byte {
 	return append(b, make([]byte, 18)...)
 }
 
-// oddFiles opens files of kinds that cannot be a guest's memory.
 func (w *world) oddFiles() (fds []int) {
 	w.t.Helper()
 	keep := func(f *os.File, err error) {

@@ -31,7 +31,7 @@ func Read(r io.Reader) (Document, error) {
 	return d, nil
 }
 
-// Holds reports whether a condition is true. The text has the condition with both values, or its error.
+// Holds reports whether a condition is true. The text has both values, or the error.
 func (d Document) Holds(condition string) (bool, string) { return check(d, condition) }
 
 func decode(r io.Reader) (v any, err error) {

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faults is the number of page faults before the store. The first ones may exit to the host for memory of the
-// page tables; directly after such an exit the fault of QEMU does not show.
+// The first page faults may exit to the host; directly after such an exit the fault of QEMU does not show.
 const faults = 100
 
 func main() {
@@ -50,7 +49,7 @@ func ring(path string) error {
 		return err
 	}
 	for i := range faults {
-		if fresh[i*page] != 0 { // a read maps the page of zeros, and needs no memory of the host
+		if fresh[i*page] != 0 { // maps the page of zeros, and needs no memory of the host
 			return errors.New("fresh memory is not zero")
 		}
 	}

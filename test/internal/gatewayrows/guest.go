@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest starts a process for each gateway, in a network namespace with the gateway's NIC, and lets the
-// processes measure one after another. Then it restarts the guest without closing its connections, unless the
-// guest has restarted already.
+// guest starts a process for each gateway, in a network namespace with the gateway's NIC. Then it restarts the
+// guest, without closing its connections.
 func guest() error {
 	type process struct {
 		name string
@@ -84,8 +83,7 @@ func linkOf(g gateway) (netlink.Link, error) {
 	return nil, fmt.Errorf("no NIC %s of %s", g.mac, g.name)
 }
 
-// probeAll is the process of a gateway: it reads the name of its NIC, waits for its turn, measures, and answers
-// "again" if the guest has not restarted yet.
+// probeAll is the process of a gateway. It answers "again" if the guest has not restarted yet.
 func probeAll(name string) error {
 	in := bufio.NewScanner(os.Stdin)
 	if !in.Scan() {
@@ -105,7 +103,7 @@ func probeAll(name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	first := boots == 1
-	if first { // The processes of the gateways measure the silence at the same time.
+	if first { // The gateways' processes measure the silence at the same time.
 		if err := p.report("silence", p.silence); err != nil {
 			return err
 		}

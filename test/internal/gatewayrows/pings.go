@@ -13,8 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo sends pings, for at most patience, until an echo reply or a destination unreachable comes, and returns
-// this answer and its sender.
+// echo sends pings until an answer comes.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {
@@ -88,7 +87,6 @@ func (p *prober) pingRefused() (string, string, error) {
 	return "yes", "administratively prohibited", nil
 }
 
-// traceroute sends datagrams with few hops to go to closed ports (traceroute(8)): ICMP errors must come.
 func (p *prober) traceroute() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

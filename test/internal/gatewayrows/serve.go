@@ -184,8 +184,7 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Allows sockets for pings to group 0, the only group in this user namespace. A new network namespace allows
-	// them to no group.
+	// Allows sockets for pings to group 0, the only group in this user namespace.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})
@@ -205,7 +204,6 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// burst sends a burst to a port of this machine's loopback, and counts the datagrams that come back.
 func burst(port int) (int, error) {
 	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
@@ -233,8 +231,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts the datagrams of a burst until all have come or none has for three seconds, and returns
-// their source. It waits 20 s for the first one: a guest receives all before it sends its own.
+// receiveBurst counts a burst's datagrams, and returns their source. It waits 20 s for the first one: a guest
+// receives all before it sends its own.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagingNIC is the part of a NIC that uses pages of a guest's programs on demand: it reads and writes at the
-// addresses that the driver gives, and answers the mailbox.
+// pagingNIC is the part of a NIC that uses pages of a guest's programs on demand.
 type pagingNIC struct {
 	t       *testing.T
 	g       *guest
@@ -27,9 +26,9 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots of given-up invalidations that it has not freed while its mode was Dead
+	unfreed []int // slots of given-up invalidations that it has not freed
 	log     []mailbox.Request
-	logged  uint64 // all requests, also those for which the log has no room
+	logged  uint64 // also requests for which the log has no room
 
 	// valid while region is not 0
 	region  uint32
@@ -83,7 +82,7 @@ func serve(t *testing.T, g *guest) {
 
 // step does the work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // before the mailbox: the log must have the requests from before the command
+	commanded := n.control.Commanded() // before the mailbox: the log must have the earlier requests
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
@@ -101,8 +100,8 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack logs an invalidation, drops the entries of its pages, and then answers. In the modes Dead and Silent
-// it does not answer, and drops nothing.
+// takeBack logs an invalidation, drops the entries of its pages, and answers, unless its mode is Dead or
+// Silent.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -134,7 +133,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 			*e = entry{taken: r.Generation, known: true}
 		}
 	}
-	// A NIC that sabotages reads the words before it answers, and writes to the old places afterwards.
+	// A NIC that sabotages writes to the old places after its answer.
 	var values []uint32
 	for _, e := range old {
 		values = append(values, dma.LoadWord(e.word))
@@ -227,8 +226,7 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count increments the word in each page that it may write. If no request is open, it requests the first other
-// page and pages behind it.
+// count increments the word in each page that it may write, and requests another one.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {
@@ -257,8 +255,7 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// hold reports whether count must keep an answer: a NIC in the mode Believes keeps one until one of its pages
-// has been invalidated.
+// A NIC in the mode Believes keeps an answer until one of its pages has been invalidated.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
@@ -268,8 +265,8 @@ func (n *pagingNIC) hold(r testnic.Response) bool {
 
 func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
-// learn enters the pages of an answer, except pages that were invalidated after it. In the mode Believes it
-// enters these too if they are in the GPU's memory.
+// learn enters the pages of an answer, except those invalidated after it; in the mode Believes also these, if
+// they are in the GPU's memory.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
 	n.asked = nil

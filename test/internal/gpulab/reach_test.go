@@ -40,17 +40,16 @@ func call(t *testing.T, m *machine.Guest, args ...string) agent.ExecResult {
 	return testkit.Must(agent.Run.Call(t.Context(), m.Agent(), x))(t)
 }
 
-// kernelCase describes a guest, and what its kernel does when it is asked to bind GPU memory.
+// kernelCase is a guest whose kernel is asked to bind GPU memory.
 type kernelCase struct {
 	name    string
 	routing pcie.Routing
 	below   string // above NIC and GPU: the switch x or the socket s
-	iommu   string // words of the kernel's command line, for a guest with an IOMMU; "": it has none
+	iommu   string // words of the kernel's command line; "": no IOMMU
 	domain  string // with an IOMMU: its type in the kernel's log
-	log     string // the reason of a refusal in the kernel's log; "": it binds
+	log     string // the reason of a refusal; "": it binds
 }
 
-// judge boots guests at the same time, and checks what their kernels do.
 func judge(t *testing.T, list ...kernelCase) {
 	t.Helper()
 	im := images(t)

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Main registers operations, whose arguments are JSON values of type A, runs vnic's guest program, and exits.
+// Main registers operations, whose arguments are JSON values of type A, and runs vnic's guest program.
 func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	for name, op := range ops {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
@@ -43,7 +43,7 @@ var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kerne
 	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|` +
 	`Unrecoverable platform error`)
 
-// Link changes an interface by change, which what names in an error.
+// Link changes an interface; what names the change in an error.
 func Link(name, what string, change func(link.Link) error) error {
 	l, err := link.LinkByName(name)
 	if err == nil {

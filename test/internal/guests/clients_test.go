@@ -37,8 +37,6 @@ const (
 	ringPort = 5201
 )
 
-// clientLab is the lab with servers: a file and a block device in this process, and a disk of the virtio
-// guest's kernel.
 type clientLab struct {
 	*guestLab
 	file []byte
@@ -77,8 +75,7 @@ func (w *clientLab) serve(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, guestnvme.Stop(context.WithoutCancel(t.Context()), w.virtio.Agent())) })
 }
 
-// meters reads the counters of the client's NIC: of the receive queue that its program has bound, and of the
-// others.
+// meters reads the counters of the NIC: of the queue that its program has bound, and of the others.
 func (w *clientLab) meters() (bound, rest counts) {
 	p := w.ports[gvePort]
 	n := p.QueuePairs
@@ -93,7 +90,6 @@ func (w *clientLab) meters() (bound, rest counts) {
 	return bound, rest
 }
 
-// job runs the program, and returns its report and by how much the NIC's counters have grown.
 func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
 	rest counts) {
 	t.Helper()
@@ -112,11 +108,10 @@ func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...a
 	return r, bound, rest
 }
 
-// overhead is an upper bound of the clients' bytes in host memory: handshakes, requests, heads.
+// overhead bounds the clients' bytes in host memory: handshakes, requests, heads.
 const overhead = 64 << 10
 
-// inGPU checks that a client's payload was in the GPU's memory, by the client's count and by the NIC's. The
-// program registers no buffer, so the NIC counts the payload as GPU file.
+// The program registers no buffer, so the NIC counts the payload as GPU file.
 func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {
@@ -133,8 +128,6 @@ func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	}
 }
 
-// clients runs a program in the gve guest with Linux's sockets, a mapped dma-buf, and the clients of package
-// devmem.
 func (l *guestLab) clients(t *testing.T) {
 	l.lives(t)
 	w := &clientLab{guestLab: l, file: make([]byte, fileSize), nbd: &nbdServer{store: make([]byte, exportSize)}}
@@ -156,11 +149,10 @@ func (l *guestLab) clients(t *testing.T) {
 		testkit.Equal(t, "gathered", r.Memory.Gathered, fileSize)
 		inGPU(t, r, bound, rest)
 	})
-	// A socket without device memory: its payload is in host memory.
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		// The former client's queue takes part in RSS again: late acknowledgments may arrive in it.
+		// The former client's queue takes part in RSS again.
 		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}
@@ -192,8 +184,7 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 	}
 }
 
-// kernelReads reads with the kernel's own initiator the data that was written, and then a byte that the host
-// has changed.
+// kernelReads reads with the kernel's own initiator.
 func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
 	t.Helper()
 	a := w.gve.Agent()
@@ -211,7 +202,6 @@ func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written strin
 	testkit.OK(t, guestnvme.Disconnect(ctx, a, c.Name))
 }
 
-// ring sums integers of two ranks: one in the guest over Linux's TCP, one here over vnic's stack.
 func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	p := w.ports[peerPort]
 	gpu := p.GPU()

@@ -23,10 +23,9 @@ import (
 	"vnic.dev/vnic/test/internal/conditions"
 )
 
-// commandLimit is how long a command with guests may take, downloads included.
+// commandLimit includes downloads.
 const commandLimit = 8 * time.Minute
 
-// command is a command of vnic with guests, and conditions for its report.
 type command struct {
 	name   string
 	args   string // "URL" and "DIGEST" stand for a served file's
@@ -34,7 +33,6 @@ type command struct {
 	holds  []string
 }
 
-// devmemRun returns conditions on the report of `vnic run` for a run with device memory.
 func devmemRun(i int) []string {
 	return runs(i, `mode == "devmem"`, "sha256_match == true", "tx.device >= bytes", "rx.device >= bytes",
 		"tx.host == 0", "rx.host == 0", "linear_bytes == 0", "bounced_bytes == 0")
@@ -45,8 +43,6 @@ func copyRun(i int) []string {
 		"tx.device == 0", "rx.device == 0")
 }
 
-// runs puts "runs.I." before the first path of each condition, and before the second if its name ends in
-// "bytes".
 func runs(i int, conditions ...string) (list []string) {
 	for _, c := range conditions {
 		f := strings.SplitN(c, " ", 3)
@@ -102,8 +98,6 @@ var commands = []command{
 		[]string{`guest == "qemu"`, "runs.-len- == 2", "runs.0.bytes == size", "runs.0.sha256 == runs.0.source_sha256"})},
 }
 
-// Commands that boot guests run from end to end.
-//
 // Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own
 // TCP, and not through host memory.
 //
@@ -113,7 +107,7 @@ func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	testkit.Source(t) // the program builds commands of guests that this machine lacks from the source tree
+	testkit.Source(t) // the program builds commands that this machine lacks
 	vnic := machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
 	for _, c := range commands {
 		t.Run(c.name, func(t *testing.T) { c.run(t, vnic) })
@@ -141,7 +135,7 @@ func (c *command) run(t *testing.T, vnic string) {
 	}
 }
 
-// execute runs a program that boots guests and must end with a given status, and returns its stdout.
+// execute runs a program that boots guests, and returns its stdout.
 func execute(t *testing.T, guests, status int, program string, args ...string) string {
 	t.Helper()
 	machinetest.Count(guests)
@@ -184,8 +178,7 @@ func serveOneFile(t *testing.T) (url, digest string) {
 	return fmt.Sprintf("http://localhost:%s/file", port), fmt.Sprintf("%x", sha256.Sum256(file))
 }
 
-// bootCommand boots two guests that ping each other by name, and run a program of this machine on their GPUs'
-// memory.
+// bootCommand boots two guests that ping each other by name.
 func bootCommand(t *testing.T, vnic string) {
 	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
 echo answered

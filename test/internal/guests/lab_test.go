@@ -29,7 +29,7 @@ const life = 8 * time.Minute
 // step is how long a subtest may take.
 const step = 2 * time.Minute
 
-// guestLab is two guests that live as long as the test, and a third guest in this process.
+// guestLab is two guests, and a third one in this process.
 type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // indexed by the constants below
@@ -57,7 +57,7 @@ const (
 	virtioGuest
 )
 
-// One GPU of the gve guest is a NUMA node (of 64 MiB the kernel sometimes left too little), the other a BAR.
+// One GPU is a NUMA node (of 64 MiB the kernel sometimes left too little), the other a BAR.
 const nodeSize, barSize = 128 << 20, 64 << 20
 
 func newLab(t *testing.T) *guestLab {
@@ -130,7 +130,7 @@ func (w *guestLab) addrPort(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 
-// run runs a subtest with a context that ends after step. It fails at once if a guest has ended.
+// run fails at once if a guest has ended.
 func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// limit is the number of guests that this package may boot: `make test` must end in time.
+// limit is how many guests may boot: `make test` must end in time.
 const limit = 20
 
 func TestMain(m *testing.M) {

@@ -19,7 +19,7 @@ import (
 
 const nqn = "nqn.2026-01.dev.vnic:target"
 
-// disks has the guests' disks, by serial number: files of this process, with the pattern of a seed.
+// disks has the guests' disks, by serial number, with the pattern of a seed.
 var disks = map[string]struct {
 	guest    int
 	size     uint64
@@ -63,7 +63,6 @@ func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	return list
 }
 
-// bytes reads a range of a disk from the host's file.
 func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -71,7 +70,7 @@ func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	return b
 }
 
-// pair is a guest whose kernel is an NVMe/TCP target, and one whose kernel is an initiator.
+// pair has a guest whose kernel is an NVMe/TCP target, and one whose kernel is an initiator.
 type pair struct {
 	*guestLab
 	target, initiator *agent.Client
@@ -100,7 +99,6 @@ func (p *pair) connect(ctx context.Context, t *testing.T, nsids ...uint32) guest
 		NSIDs: nsids}))(t)
 }
 
-// nvme uses each guest's kernel as a target for the other's initiator.
 func (w *guestLab) nvme(t *testing.T) {
 	w.run(t, "target on virtio", w.pair(w.virtio, w.gve, virtioPort).all)
 	w.run(t, "target on gve", w.pair(w.gve, w.virtio, gvePort).two)
@@ -137,7 +135,6 @@ func (p *pair) all(ctx context.Context, t *testing.T) {
 	t.Run("end", func(t *testing.T) { p.end(ctx, t, c) })
 }
 
-// refused tries targets that must be refused, and must not prevent a valid target.
 func (p *pair) refused(ctx context.Context, t *testing.T) {
 	addrs := []netip.AddrPort{p.addr}
 	for _, c := range []struct {
@@ -161,8 +158,7 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// giveUp waits for a namespace that does not exist until it times out. The connection must be closed then: a
-// second connection of the same host to the same target would be refused (EALREADY).
+// A connection that stays open would make the target refuse a second one of the same host (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -199,7 +195,6 @@ func (p *pair) two(ctx context.Context, t *testing.T) {
 	testkit.OK(t, guestnvme.Stop(ctx, p.target))
 }
 
-// read compares digests of ranges that the initiator reads with the host's.
 func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	for _, r := range []guestnvme.Range{
 		{Off: 0, Len: 4096}, {Off: 512, Len: 512}, {Off: diskSize - 512, Len: 512}, {Len: 0},
@@ -227,7 +222,6 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	testkit.Must(p.disks[diskBig].WriteAt(b, 5<<20+777))(t)
 }
 
-// write writes through the initiator, and checks all bytes of the disk on the host.
 func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 	want := p.bytes(t, diskBig, 0, diskSize)
 	for i, r := range []guestnvme.Range{

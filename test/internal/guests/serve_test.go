@@ -23,13 +23,12 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// serveLab has a gVNIC, which is a vfio-user device, and a virtio NIC, which is a vhost-user one.
+// A gVNIC is a vfio-user device, a virtio NIC a vhost-user one.
 const serveLab = `guests:
   a: {memory: 384M, nics: [{name: n, model: gve}], gpus: [{name: g, memory: 128M}]}
   b: {memory: 384M, nics: [{name: n, model: virtio}], gpus: [{name: g, memory: 128M}]}
 `
 
-// served has the fields of `vnic serve --json` that are used here.
 type served struct {
 	KernelArgs string `json:"kernel_args"`
 	Ports      []struct{ Name, Addr4 string }
@@ -39,8 +38,7 @@ type served struct {
 	}
 }
 
-// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints. They send from GPU to GPU; then
-// SIGTERM must end vnic with status 0, and remove its sockets.
+// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints.
 func serveCommand(t *testing.T, vnic string) {
 	dir := t.TempDir()
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// serveFile serves one file by HTTP until the listener is closed.
 func serveFile(l net.Listener, file []byte) {
 	s := http.Server{ReadHeaderTimeout: time.Minute, Handler: handler(file)}
 	_ = s.Serve(l)
@@ -24,8 +23,8 @@ func handler(file []byte) http.Handler {
 	})
 }
 
-// nbdServer is a server of the NBD protocol (its proto.md) with one export, for this test alone: fixed
-// newstyle, NBD_OPT_GO, simple replies. It closes the connection of a client that sends anything else.
+// nbdServer is a server of the NBD protocol (its proto.md) with one export: fixed newstyle, NBD_OPT_GO, simple
+// replies.
 type nbdServer struct {
 	mu    sync.Mutex
 	store []byte
@@ -37,7 +36,6 @@ func (s *nbdServer) content() []byte {
 	return slices.Clone(s.store)
 }
 
-// serve serves until the listener is closed and the clients have gone.
 func (s *nbdServer) serve(l net.Listener) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -87,7 +85,7 @@ func (s *nbdServer) shake(c net.Conn) bool {
 	return err == nil
 }
 
-// answer answers a request; false: there are no more, or it is invalid.
+// answer answers a request, or returns false.
 func (s *nbdServer) answer(c net.Conn) bool {
 	be := binary.BigEndian
 	var b [28]byte

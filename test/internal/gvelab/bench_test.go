@@ -27,8 +27,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// gpuSize is the memory of the NUMA node that is the GPU. With 64 MiB the kernel now and then ran out of
-// memory.
+// The GPU is a NUMA node. With 64 MiB the kernel now and then ran out of memory.
 const gpuSize = 128 << 20
 
 func describe() lab.Description {
@@ -44,8 +43,7 @@ type bench struct {
 	limit time.Duration // for the guest's whole life, and for each call
 }
 
-// newBench boots the guest with one CPU. connected serves the connection of a NIC; nil: this process serves the
-// NICs.
+// newBench boots the guest with one CPU. connected serves a NIC's connection; nil: this process does.
 func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchOf(t, 1, limit, log, connected)
@@ -75,7 +73,6 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// call runs an operation in the guest, and logs its progress messages.
 func (b *bench) call(op string, args, out any) error {
 	ctx, cancel := context.WithTimeoutCause(b.Context(), b.limit, fmt.Errorf("%s has taken more than %v", op, b.limit))
 	defer cancel()

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Queues are bound and unbound, interfaces taken down, and the driver is reconfigured and reloaded while TCP
-// streams run between its NICs, with every byte compared.
+// The driver's queues and settings change while TCP streams run, with every byte compared.
 //
 // Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but the one
 // that is explained.
@@ -28,7 +27,7 @@ func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// do runs an operation in the guest; what describes it in errors.
+// do runs an operation; what describes it in errors.
 func (b *bench) do(what, op string, a Args) {
 	b.Helper()
 	if err := b.call(op, &a, nil); err != nil {
@@ -38,7 +37,6 @@ func (b *bench) do(what, op string, a Args) {
 	b.ok("%s", what)
 }
 
-// churn runs all steps, with traffic on all streams between them.
 func (b *bench) churn(cycles, flaps, reloads int) {
 	b.Helper()
 	b.do("links are up, streams run", OpSetup, Args{})
@@ -59,7 +57,6 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down and up again, and waits until the guest's interface shows it.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {
@@ -70,7 +67,6 @@ func (b *bench) carrier(port int) {
 	b.do("all streams flow", OpTraffic, Args{})
 }
 
-// log returns the records of the kernel's log, and the complaints among them.
 func (b *bench) log() (all, bad []Record, err error) {
 	err = b.call(OpLog, nil, &all)
 	return all, Splats(all), err

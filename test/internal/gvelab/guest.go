@@ -27,19 +27,18 @@ const (
 	OpBind        = "lab.bind"        // bind queue 3, and leave it bound
 	OpUnbind      = "lab.unbind"      // undo OpBind
 	OpFlap        = "lab.flap"        // take interface Name down and up, Times times
-	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, with Up, or has none
+	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, or, without Up, none
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
 	OpReload      = "lab.reload"      // unload and load the module, Times times
 	OpRemove      = "lab.remove"      // remove eth0's device by sysfs; with Up while queue 3 is bound
 	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
 	OpLog         = "lab.log"         // return the kernel's log, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	// take eth0 down, whose device is gone; return the new records of the kernel's log up to one with Name, a
-	// []Record
+	// take eth0 down, whose device is gone; return the kernel's new records up to one with Name
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // change settings by ethtool and ip, and set them back; needs a NIC with Timestamps
+	OpSetters = "lab.setters" // change settings by ethtool and ip; needs a NIC with Timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )
@@ -52,7 +51,7 @@ type Args struct {
 	Up    bool   `json:"up,omitempty"`
 }
 
-// guest is the state of the operations, which run one at a time.
+// guest is the state of the operations.
 type guest struct {
 	mu     sync.Mutex
 	peer   *namespace
@@ -115,14 +114,13 @@ func (g *guest) setup(ctx context.Context, _ *Args) (_ any, err error) {
 	return nil, err
 }
 
-// flowing is the number of bytes that shows that a stream flows, and patience how long they may take: TCP waits
-// at most a second between two attempts.
+// TCP waits at most a second between two attempts.
 const (
 	flowing  = 128 << 10
 	patience = 30 * time.Second
 )
 
-// traffic waits until a.Bytes more bytes (0: flowing) of each stream that must flow have arrived.
+// traffic waits until a.Bytes more bytes (0: flowing) of each stream have arrived.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {
@@ -147,7 +145,6 @@ func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 
 var errStalled = fmt.Errorf("and no more in %v", patience)
 
-// cycles binds and unbinds sets of queues in turn, with traffic.
 func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		queues := [][]int{{3}, {2, 3}, {2}}[i%3]
@@ -204,7 +201,6 @@ func (g *guest) flap(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// poll calls f repeatedly, where there is no event to wait for.
 func poll(ctx context.Context, f func() (bool, error)) error {
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
@@ -229,9 +225,8 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes down an interface whose device is gone, because the driver may notice the loss late, and waits for
-// a log line with a.Name in it. Linux 7.2's gve_open would dereference a NULL pointer if it brought the
-// interface up again.
+// The driver may notice the loss late. Linux 7.2's gve_open would dereference a NULL pointer if the interface
+// came up again.
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
@@ -259,9 +254,8 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload unloads the driver under traffic, and loads it again. Every other time a queue is bound for receive.
-// None is bound for transmit: Linux 7.2 does not remove the interface from such a binding, and uses it when the
-// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen).
+// reload unloads the driver under traffic, and loads it again. No queue is bound for transmit: Linux 7.2 uses
+// the interface when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen).
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0
@@ -289,8 +283,7 @@ func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// away calls take, which removes the interface under test, during traffic. With bound a queue is bound for
-// receive meanwhile.
+// away calls take, which removes the interface under test, with a queue bound or not.
 func (g *guest) away(ctx context.Context, bound bool, take func() error) (err error) {
 	if bound {
 		if _, err = g.bind(ctx, nil); err == nil {
@@ -320,7 +313,7 @@ func (g *guest) away(ctx context.Context, bound bool, take func() error) (err er
 	return nil
 }
 
-// returned checks that all streams go on over the interface, and that queues can be bound.
+// returned checks that the streams go on and that queues can be bound.
 func (g *guest) returned(ctx context.Context) (err error) {
 	if g.dut, err = openDevice(ctx, g); err != nil {
 		return err

@@ -25,7 +25,7 @@ func (r Record) String() string {
 	return fmt.Sprintf("<%d> [%.3f] %s", r.Level, r.At.Seconds(), r.Text)
 }
 
-// kernelLog reads /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and fails if its beginning is overwritten.
+// kernelLog reads /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
 func kernelLog() ([]Record, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -18,21 +18,20 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// quitLimit is how long QEMU may take to end, powerOffLimit how long a guest whose driver gives up may take to
-// power off.
+// powerOffLimit is for a guest whose driver gives up.
 const (
 	quitLimit     = 5 * time.Second
 	powerOffLimit = time.Minute
 )
 
-// lost is the line that vnic's log must have, givesUp that of the guest's kernel log.
+// lost must be in vnic's log, givesUp in the guest's kernel log.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
 	givesUp = "DISABLING ALL QUEUES"
 )
 
-// The server of a guest's gVNICs ends during traffic while its QEMU runs on.
+// The server of a guest's gVNICs ends during traffic.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
@@ -41,7 +40,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		remote   bool // the server is another process
 		end      func(*loss)
 		powerOff bool // the guest ends the run
-		mayAbort bool // QEMU may abort by a fault of its own; vnic's error must name the abort
+		mayAbort bool // by a fault of its own; vnic's error must name the abort
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
 		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// meter counts the received bytes of a stream, which its receiver has compared.
+// meter counts the received bytes of a stream.
 type meter struct {
 	name string
 	n    atomic.Uint64

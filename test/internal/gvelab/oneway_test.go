@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A send without a later packet completes although a queue is bound or unbound (docs/specs/gve.md, 11). The
-// guest has two CPUs, as the kernel chooses a queue also by CPU.
+// The guest has two CPUs, as the kernel chooses a queue also by CPU (docs/specs/gve.md, 11).
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestSendsSurviveTheBindingOfQueues(t *testing.T) {

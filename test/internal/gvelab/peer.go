@@ -24,7 +24,7 @@ const (
 	peerName      = "eth1"
 )
 
-// namespace is a network namespace with a thread in it, for the life of the program.
+// namespace is a network namespace with a thread in it.
 type namespace struct {
 	file  *os.File
 	calls chan func()

@@ -69,7 +69,7 @@ func (r *remote) hang(ctx context.Context) (unread int, err error) {
 	return unread, err
 }
 
-// end ends the server by a signal, and waits for its end.
+// end ends the server by a signal.
 func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	testkit.OK(t, errors.Join(r.failed, r.release(), syscall.Kill(r.PID(), sig)))

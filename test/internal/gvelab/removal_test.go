@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest's kernel removes a gVNIC under traffic and finds it again, also with a queue bound to device
-// memory, and with the NIC behind an IOMMU.
+// The guest's kernel removes a gVNIC under traffic and finds it again.
 //
 // Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and
 // leaves nothing.
@@ -56,10 +55,10 @@ func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 	}
 }
 
-// held counts what the host holds for the guest: memory maps, descriptors and goroutines.
+// held counts what the host holds for the guest.
 type held struct{ maps, fds, goroutines int }
 
-// holds counts what the host holds now. Behind an IOMMU it ignores maps: the kernel keeps some buffers.
+// Behind an IOMMU holds ignores maps: the kernel keeps some buffers.
 func (b *bench) holds(iommu bool) (h held) {
 	h.goroutines = runtime.NumGoroutine()
 	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))

@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// envServer is the variable that makes the test's program a server of NICs until SIGTERM. It gets the NICs'
-// connections over descriptor 3.
+// envServer makes the test's program a server of NICs, which get their connections over descriptor 3.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {

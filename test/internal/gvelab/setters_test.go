@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest changes settings of a gVNIC, as ethtool and ip do, and sets each back, while a TCP stream runs in
-// each direction.
+// The guest changes settings of a gVNIC under traffic, as ethtool and ip do, and sets each back.
 //
 // Invariant: nic/gve: The setters of the kernel's driver that the test lists work under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
@@ -25,7 +24,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 	b.do("all streams flow, of device memory too", OpTraffic, Args{Bytes: 1 << 20})
 	b.counted()
 	b.judge()
-	b.do("reset", OpReset, Args{}) // its log line would count as a complaint in other tests
+	b.do("reset", OpReset, Args{}) // its log line would count as a complaint
 	_, bad, err := b.log()
 	testkit.OK(t, err)
 	if len(bad) != 1 || !strings.Contains(bad[0].Text, "Performing reset") {
@@ -39,8 +38,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// counted checks that the driver reports the NIC's counters. The NIC has dropped frames, as the driver has
-// stopped queues during traffic.
+// The NIC has dropped frames, as the driver has stopped queues during traffic.
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()

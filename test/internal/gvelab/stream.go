@@ -15,7 +15,6 @@ const seed = 1
 
 const chunk = 32 << 10
 
-// compare returns an error if bytes at offset o of the stream differ from the pattern.
 func compare(o uint64, got []byte) error {
 	n := gpumem.MatchAt(got, seed, o)
 	if n == len(got) {
@@ -26,7 +25,7 @@ func compare(o uint64, got []byte) error {
 	return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(n), got[n], want[0])
 }
 
-// pace is the minimum time of a chunk: a stream must not use all processor time.
+// A stream must not use all processor time.
 const pace = 4 * time.Millisecond
 
 func send(c net.Conn, m *meter) {
@@ -60,7 +59,6 @@ func receive(c io.Reader, m *meter) {
 	}
 }
 
-// duplex is an ordinary TCP connection with a stream in each direction.
 type duplex struct {
 	in, out *meter // bytes that the interface under test received and sent
 }

@@ -23,8 +23,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the PCIe tree that the lab file describes. A port with hotplug of a switch does not
-// show the file's link; and above a virtio NIC the negotiated link is the slowest possible.
+// A guest's kernel finds the PCIe tree that the lab file describes.
 func TestKernelFindsTheTree(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		t.Run(model, func(t *testing.T) {
@@ -121,8 +120,8 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	}
 }
 
-// shown returns what sysfs must show for a port with this link; hotplug: a switch's port with hotplug; express:
-// the device below is one of QEMU's PCI Express devices, whose link is the slowest possible.
+// shown returns what sysfs must show for a port with this link. The link of QEMU's PCI Express devices
+// (express) is the slowest possible.
 func shown(l pcie.Link, hotplug, express bool) Port {
 	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
 	p := Port{Current: text, Max: text}

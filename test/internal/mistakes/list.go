@@ -13,7 +13,7 @@ import (
 // Mistake is a mistake of the list. Sides a and b run at the same time.
 type Mistake struct {
 	Name string // in docs/mistakes.md
-	// A makes the mistake, or suffers from the mistake of its peer B; nil: there is none.
+	// A makes the mistake, or suffers from the mistake of its peer B, if there is one.
 	A, B func(ctx context.Context, s *Side, port uint16) error
 	Peer bool // B must not fail
 }
@@ -21,8 +21,7 @@ type Mistake struct {
 // Right is the program that makes no mistake.
 var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, false), B: sender(4 << 20)}
 
-// hang is the factor by which a side that hangs waits longer than the other side: the other side must end
-// first.
+// hang is the factor by which a side that hangs waits longer: the other side must end first.
 const hang = 3
 
 // List has the mistakes of docs/mistakes.md.
@@ -125,7 +124,7 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		for err = nil; err == nil; { // waits, without a send in progress, until the other side gives up
+		for err = nil; err == nil; { // until the other side gives up, without a send in progress
 			_, _, err = c.ReadCompletion(time.Time{})
 		}
 		return nil
@@ -202,7 +201,7 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding, and tries to close its buffer, while sends from it are in progress.
+// freed closes a binding while sends from it are in progress.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The mistakes run in parallel on any machine, because they mostly wait.
+// The mistakes mostly wait.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -31,11 +31,10 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // a peer must answer a probe within half of it, also on a busy machine
+	limit   = 6 * time.Second // a peer must answer a probe within half of it
 	port    = 5201
 )
 
-// bounded is a device whose waits for a peer have a time limit.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}
@@ -167,7 +166,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	}
 }
 
-// docs/mistakes.md has exactly the mistakes of the list, and no message fits two mistakes.
+// docs/mistakes.md has the mistakes of the list, and no message fits two.
 func TestDocumentationTellsMistakesApart(t *testing.T) {
 	rows, err := Rows("../../../docs/mistakes.md")
 	testkit.OK(t, err)

@@ -1,8 +1,5 @@
-// Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b,
-// and a program that makes none. The errors of sides a are compared with docs/mistakes.md.
-//
-// Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the
-// peer.
+// Package mistakes has mistakes of devmem programs, each made by the sides a and b, and a program that makes
+// none. The errors of sides a are compared with docs/mistakes.md.
 package mistakes
 
 import (
@@ -27,7 +24,7 @@ type Side struct {
 	Size          uint64 // bytes of the GPU's memory that the program has
 	Memory        devmem.Memory
 
-	// Connect waits until the peer listens on port, and dials it.
+	// Connect dials the peer, once it listens on port.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
 	// Second opens the same device as a second program would.
 	Second func() error
@@ -55,7 +52,7 @@ func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	return buf, b, err
 }
 
-// listen binds the pool, steers the port to it if steer is set, and accepts a connection.
+// listen binds the pool, steers the port to it if steer is set, and accepts.
 func (s *Side) listen(port uint16, steer bool) (devmem.Buffer, devmem.Conn, error) {
 	buf, _, err := s.bind()
 	if err != nil {
@@ -115,7 +112,7 @@ func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem
 // piece is the number of bytes of one send.
 const piece = 64 << 10
 
-// send sends n bytes, a multiple of piece, and waits until they are acknowledged.
+// send sends n bytes, a multiple of piece, until they are acknowledged.
 func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	calls := uint32(0)
 	for sent := 0; sent < n; sent += piece {
@@ -138,7 +135,7 @@ func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	return nil
 }
 
-// receive receives n bytes into device memory, and checks them. hold keeps all tokens.
+// receive receives n bytes into device memory. hold keeps all tokens.
 func (s *Side) receive(ctx context.Context, buf devmem.Buffer, c devmem.Conn, n int, hold bool) error {
 	frags, linear, b := make([]devmem.Frag, 256), make([]byte, 256<<10), make([]byte, 256<<10)
 	for got := 0; got < n; {
@@ -178,7 +175,6 @@ func (s *Side) receive(ctx context.Context, buf devmem.Buffer, c devmem.Conn, n 
 	return nil
 }
 
-// drain reads a stream in host memory to its end, and checks it.
 func drain(c devmem.Conn) (n int, err error) {
 	b := make([]byte, 64<<10)
 	for {
@@ -198,10 +194,10 @@ func drain(c devmem.Conn) (n int, err error) {
 	}
 }
 
-// finishTime is how long a connection waits for the end of a peer, which may be lost.
+// The end of a peer may be lost.
 const finishTime = 10 * time.Second
 
-// finish closes a connection when the peer has ended it, or after finishTime.
+// finish closes a connection after the peer's end, or after finishTime.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))
@@ -209,7 +205,7 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the window of a peer that does not read is full.
+// fill sends until the peer's window is full.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {
@@ -226,5 +222,5 @@ func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	}
 }
 
-// fillTime is how long a send waits for room before the window counts as full.
+// fillTime is how long a send waits before the window counts as full.
 const fillTime = 2 * time.Second

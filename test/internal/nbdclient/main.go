@@ -155,7 +155,7 @@ type work struct {
 	took    time.Duration
 }
 
-// do reads or writes all blocks once, in an order that the seed determines.
+// do reads or writes all blocks once, in the seed's order.
 func (j *work) do() error {
 	n := int((j.info.Size + j.o.bs - 1) / j.o.bs)
 	order := rand.New(rand.NewPCG(j.o.seed, 1)).Perm(n)
@@ -188,7 +188,7 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts the bytes that differ from the pattern, and in refused blocks the bytes that have changed.
+// pattern counts wrong bytes, and in refused blocks the bytes that have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for off := 0; off < len(want); off += 8 {

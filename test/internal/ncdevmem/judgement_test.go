@@ -30,7 +30,7 @@ func (j *judge) check(ok bool, format string, args ...any) {
 	fmt.Fprintln(j.out, mark, fmt.Sprintf(format, args...))
 }
 
-// words prints the last lines of a guest's output below a condition that failed.
+// words prints a guest's output below a failure.
 func (j *judge) words(text string, lines int) {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range all[max(0, len(all)-lines):] {
@@ -46,7 +46,7 @@ func some(lines []string) string {
 	return fmt.Sprintf(": %q", lines[:min(3, len(lines))])
 }
 
-// reception has the figures about a reception in ncdevmem's standard error.
+// reception is parsed from ncdevmem's standard error.
 type reception struct {
 	total   uint64          // the last total_received
 	bytes   uint64          // bytes of all frags together

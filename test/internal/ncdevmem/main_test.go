@@ -58,8 +58,7 @@ const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
 
-// The order of cases matters: the search for pages of the pattern in guest RAM comes before a case that may put
-// them there.
+// The search for pages of the pattern in guest RAM comes before a case that may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,

@@ -19,7 +19,6 @@ func (l *bench) listen(addr netip.AddrPort) (devmem.Listener, error) {
 	return ln, nil
 }
 
-// read accepts one connection, passes received bytes to each, and closes it.
 func read(ctx context.Context, in devmem.Listener, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = in.Close() })
 	c, err := in.AcceptConn()

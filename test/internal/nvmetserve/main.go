@@ -54,7 +54,7 @@ func insert(name string) error {
 	return errors.Join(unix.FinitModule(int(f.Fd()), "", flags), f.Close())
 }
 
-// setting is a file of configfs to write, or, without a value, a folder to make.
+// setting is a file of configfs to write, or a folder to make.
 type setting struct{ path, value string }
 
 func serve(args []string) error {

@@ -28,7 +28,7 @@ type tab struct {
 	wrong    []string // exceptions, and errors that scripts wrote to the console
 }
 
-// open opens an address. Exceptions and console errors of scripts fail the test.
+// Exceptions and console errors of scripts fail the test.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -84,7 +84,6 @@ func (b *tab) do(a ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// text returns the text of the elements that a selector finds.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return evaluate[string](b,
@@ -105,7 +104,7 @@ func evaluate[T any](b *tab, expression string) T {
 	return v
 }
 
-// call returns an action that runs a command of the browser's protocol.
+// call is a command of the browser's protocol.
 func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, c, params)
@@ -113,7 +112,7 @@ func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void
 	})
 }
 
-// waits waits until the text of the elements that a selector finds has all words.
+// waits waits until the text of elements has all words.
 func (b *tab) waits(selector string, words ...string) {
 	b.t.Helper()
 	limit := time.Now().Add(30 * time.Second)
@@ -135,7 +134,7 @@ func (b *tab) waits(selector string, words ...string) {
 	}
 }
 
-// selects clicks the first row of a flow that goes to an address.
+// selects clicks the first flow to an address.
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
@@ -153,7 +152,7 @@ func (b *tab) selects(to string) {
 // tallest is the maximum height of a picture, in pixels.
 const tallest = 2200
 
-// shoots saves a picture of the page, for the docs, if SHOTS is set.
+// shoots saves a picture, if SHOTS is set.
 func (b *tab) shoots(name string, width int64) {
 	b.t.Helper()
 	if os.Getenv("SHOTS") == "" {

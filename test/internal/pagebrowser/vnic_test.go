@@ -20,7 +20,7 @@ type vnic struct {
 	done  chan error
 }
 
-// start starts a vnic that serves its page on a free port, and waits for the page's URL.
+// start starts a vnic that serves its page on a free port.
 func start(t *testing.T, args ...string) *vnic {
 	t.Helper()
 	return startAt(t, "localhost:0", args...)
@@ -50,7 +50,7 @@ func startAt(t *testing.T, addr string, args ...string) *vnic {
 	return v
 }
 
-// waits waits for a line of stderr with this beginning, and returns it.
+// waits waits for a line of stderr with this beginning.
 func (v *vnic) waits(begin string) string {
 	v.t.Helper()
 	var all []string

@@ -14,7 +14,7 @@ import (
 // Port is the UDP port of RoCEv2.
 const Port = 4791
 
-// Frame is a packet of RoCEv2 (IBTA, annex A17), with the fields that the tests check.
+// Frame is a packet of RoCEv2 (IBTA, annex A17).
 type Frame struct {
 	Src, Dst netip.Addr
 	Opcode   byte // IBTA table 38; reliable connections have 0x00 to 0x1f
@@ -47,7 +47,7 @@ func ParseFrame(b []byte) (f Frame, err error) {
 		return f, ErrNotRoCE
 	}
 	proto := be.Uint16(b[12:])
-	p := slices.Clone(b[ethLen:]) // from the IP header on; fields that may change are masked
+	p := slices.Clone(b[ethLen:]) // from the IP header on; some fields are masked
 	var n, length int             // of the IP header; of the packet
 	switch {
 	case proto == unix.ETH_P_IP && len(p) >= ip4Len && p[0] == 0x45 && p[9] == unix.IPPROTO_UDP:

@@ -28,7 +28,7 @@ import (
 
 var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what rxe sends in this run")
 
-// framesFile has frames of two rxe devices: a line is a frame's opcode and its bytes.
+// framesFile has frames of two rxe devices.
 var framesFile = filepath.Join("testdata", "frames.txt")
 
 // Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with a changed
@@ -92,7 +92,7 @@ func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	return list
 }
 
-// frames checks the ICRC of frames of some transfers, and that each opcode occurs.
+// frames checks the ICRC of frames with all opcodes.
 func (x *pair) frames() {
 	const q = 3
 	seen := map[string]int{}
@@ -115,7 +115,6 @@ func (x *pair) frames() {
 				}))
 			}
 		}
-		// Refused requests: without a receive request, and with a wrong key.
 		for _, c := range []struct {
 			r    Request
 			want Status
@@ -138,7 +137,7 @@ func (x *pair) frames() {
 	}
 }
 
-// process uses a guest in this process as the other end: it answers ARP, but not the RDMA packets.
+// The guest in this process answers ARP, but not the RDMA packets.
 func (x *pair) process() {
 	const q = 4
 	p := x.lab.Port(2)
@@ -174,7 +173,6 @@ func (x *pair) process() {
 	}
 }
 
-// overTCP commands the program in the other guest by TCP, from the guest in this process.
 func (x *pair) overTCP(s *stack.Stack) {
 	const port = "7000"
 	ctx, stop := context.WithTimeout(x.Context(), testkit.Patience)

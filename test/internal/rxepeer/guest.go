@@ -24,15 +24,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suites are the Debian suites in which a generic kernel is looked for, in this order.
+// suites may have a generic kernel, in this order.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
 // modules are the kernel modules that the program needs.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
 // Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It skips the
-// test unless VNIC_LONG is set: the kernel is a download of 140 MB. The test's package must be in a folder
-// beside this one, because the path of the folder tools is relative.
+// test unless VNIC_LONG is set. The test's package must be in a folder beside this one, because the path of the
+// folder tools is relative.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
@@ -62,8 +62,8 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and no GPU. It
-// sets the addresses of their ports, and starts the program in each. The guests end with the test.
+// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and no GPU. The
+// guests end with the test.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest
@@ -85,7 +85,7 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	return peers
 }
 
-// start runs the program in a guest, with its stdin and stdout connected to this process.
+// start runs the program in a guest.
 func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// judged is vnic's NIC, which uses a GPU's memory, and Linux's rxe as its peer.
+// judged is vnic's NIC, with a GPU's memory, and Linux's rxe.
 type judged struct {
 	*testing.T
 	lab  *lab.Lab
@@ -30,7 +30,7 @@ type judged struct {
 	c    *control.Client
 	gpu  []byte // the buffer's bytes
 	pd   uint32
-	key  uint32 // of an MR of the buffer; its addresses begin at base
+	key  uint32 // of an MR of the buffer, which begins at base
 	seed uint64
 }
 
@@ -80,7 +80,6 @@ type end struct {
 	q   int // number of the peer's queue pair
 }
 
-// connect makes a queue pair on each side, and connects the two.
 func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end {
 	x.Helper()
 	ctx := x.Context()
@@ -115,7 +114,7 @@ func (e *end) wait() control.WC {
 	}
 }
 
-// from makes the NIC carry out an operation of n bytes, and checks the bytes and those around them.
+// from makes the NIC carry out an operation of n bytes.
 func (e *end) from(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -172,7 +171,7 @@ func (e *end) from(op Op, n uint64) {
 	}
 }
 
-// to makes the peer carry out an operation of n bytes, with the same checks as from.
+// to makes the peer carry out an operation of n bytes.
 func (e *end) to(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -282,7 +281,7 @@ func (x *judged) loss() {
 	}
 }
 
-// refusals checks that each end refuses invalid requests, and that another queue pair goes on.
+// refusals checks that each end refuses invalid requests.
 func (x *judged) refusals() {
 	ctx := x.Context()
 	innocent := x.connect(3, IPv4, 1024, nil)

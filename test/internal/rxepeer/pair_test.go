@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	region = 2 << 20 // bytes of region 0, the source, and of region 1, the destination
+	region = 2 << 20 // bytes of the regions source and target
 	source = 0
 	target = 1
 	guard  = 64 // bytes checked before and after the received bytes
@@ -28,7 +28,7 @@ type side struct {
 	mrs [2]MR
 }
 
-// pair is two guests on a switch. A third port is for a guest in this process.
+// pair is two guests on a switch, and a third port.
 type pair struct {
 	*testing.T
 	lab   *lab.Lab
@@ -52,7 +52,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// connect connects queue pair q of one guest with q of the other. Both packet numbers wrap soon.
+// The packet numbers of both ends wrap soon.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End
@@ -71,16 +71,15 @@ type moved struct {
 	q    int
 	from int
 	n    uint64 // bytes
-	flip int64  // index of a byte of the source that differs from the pattern; -1: none
+	flip int64  // index of a wrong byte of the source; -1: none
 }
 
-// move moves n bytes from one side to the other, and returns the differences at the destination. It checks
-// completions, immediate values, and the bytes around.
+// move moves n bytes from one side to the other, and returns the differences at the destination.
 func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
 	seed, imm := x.seed, uint32(x.seed)*0x9e3779b9
-	const off, to = 4096 - 5, 8192 - 3 // both just before a page border, at different offsets in a page
+	const off, to = 4096 - 5, 8192 - 3 // both just before a page border
 	a, b := x.sides[m.from], x.sides[1-m.from]
 	testkit.OK(x, a.Fill(source, off, m.n, seed, 0))
 	if m.flip >= 0 {
@@ -158,7 +157,7 @@ func TestTwoGuests(t *testing.T) {
 	x.loss()
 }
 
-// pattern checks that the program's pattern equals that of GPUs' memory.
+// pattern checks that the program's pattern is gpumem's.
 func (x *pair) pattern() {
 	a := x.sides[0]
 	for i := range uint64(9) {
@@ -169,7 +168,7 @@ func (x *pair) pattern() {
 	}
 }
 
-// refusals checks that the device refuses invalid requests, and that another queue pair goes on.
+// refusals checks that the device refuses invalid requests.
 func (x *pair) refusals() {
 	a, b := x.sides[0], x.sides[1]
 	const locked, q = 2, 2

@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 )
 
-// Patience is how long a request may take in addition to the time for which it asks the program to wait. Under
-// TCG a guest may need many seconds to fill a megabyte.
+// Patience is how long a request may take in addition to the time for which it asks the program to wait.
 const Patience = time.Minute
 
 // version is the version of the protocol (tools/rdma-peer.c).
@@ -45,7 +44,7 @@ type Peer struct {
 	Kernel  string           // uname -r
 	Device  string           // of the RDMA device, such as rxe0
 	MAC     net.HardwareAddr // of the device's network interface
-	PortMTU int              // the most bytes of payload in a packet of the port
+	PortMTU int              // of payload in a packet of the port
 	Guest   *machine.Guest   // booted by Boot; nil: New has made the Peer
 
 	conn   net.Conn
@@ -53,7 +52,7 @@ type Peer struct {
 	broken error // the error after which the connection cannot be used
 }
 
-// New makes a Peer from a connection, which it owns, and asks the program for its properties.
+// New makes a Peer from a connection, which it owns.
 func New(conn net.Conn) (*Peer, error) {
 	p := &Peer{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
 	w, err := p.ask(0, "hello", 5, "hello")
@@ -72,7 +71,7 @@ func New(conn net.Conn) (*Peer, error) {
 	return p, nil
 }
 
-// Close ends the program, unless the connection is broken, and closes the connection.
+// Close ends the program and closes the connection.
 func (p *Peer) Close() error {
 	var err error
 	if p.broken == nil { // otherwise the call that failed has returned the error
@@ -81,7 +80,7 @@ func (p *Peer) Close() error {
 	return errors.Join(err, p.conn.Close())
 }
 
-// answer has the words of an answer after the first one, and the error of parsing them.
+// answer has the words of an answer after the first one.
 type answer struct {
 	words []string
 	err   error
@@ -103,8 +102,8 @@ func (a *answer) uint(i, bits int) uint64 {
 	return n
 }
 
-// ask sends a request of words, and returns the answer: its first word must be kind, followed by at least n
-// words. The answer has no words if a wait timed out. wait is how long the request asks the program to wait.
+// ask sends a request; the answer's first word must be kind, followed by at least n words, or none if a wait
+// timed out. wait is how long the program waits.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken
@@ -112,7 +111,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	line := fmt.Sprintln(request...)
 	raw, err := p.exchange(line, time.Now().Add(wait+Patience))
 	if err != nil {
-		// The answer may still come, and would then look like that to the next request.
+		// The answer may still come, and would then look like the next one.
 		p.broken = fmt.Errorf("rdma-peer: %s: %w", strings.TrimSpace(line), err)
 		return nil, p.broken
 	}

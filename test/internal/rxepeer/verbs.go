@@ -13,8 +13,7 @@ const (
 	IPv6 = 6
 )
 
-// Addr returns an address of a family from the GIDs of the guest's RDMA device. It returns no link-local IPv6
-// address, and waits up to five seconds for an address.
+// Addr returns an address from the GIDs of the RDMA device, no link-local one. It waits up to five seconds.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -24,15 +23,14 @@ func (p *Peer) Addr(family int) (netip.Addr, error) {
 	return addr, a.err
 }
 
-// End describes one end of a connection to the other end.
+// End describes one end of a connection.
 type End struct {
-	QPN, PSN uint32     // 24 bits each; PSN is the number of the first packet that this end sends
+	QPN, PSN uint32     // 24 bits each; PSN is the first number that this end sends
 	Addr     netip.Addr // its GID
 }
 
 // QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests
-// of either kind. A queue pair that already has the number is destroyed. psn is the number of the first packet
-// that it sends.
+// of either kind. It replaces an old q. psn is the first number that it sends.
 func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
 	if err != nil {
@@ -42,7 +40,7 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	return e, a.err
 }
 
-// Path has the parameters of a connection. The zero Path is usable.
+// Path has the parameters of a connection; the zero Path is usable.
 type Path struct {
 	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: the port's maximum
 	Timeout  uint8 // wait for an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
@@ -100,8 +98,7 @@ func (p *Peer) Fail(q int) error { return p.do("fail", q) }
 // Drop destroys a queue pair.
 func (p *Peer) Drop(q int) error { return p.do("drop", q) }
 
-// Access is what a memory region may be used for, in letters: l local writes, w remote writes, r remote reads,
-// a remote atomics.
+// Access is letters: l local writes, w remote writes, r remote reads, a remote atomics.
 type Access string
 
 // All is every access but atomics.
@@ -113,8 +110,7 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m of size bytes, at most 4 GiB, which are zero. A region that already has the number
-// is destroyed.
+// MR makes memory region m of size zero bytes, at most 4 GiB. It replaces an old m.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -130,8 +126,7 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 // Dereg deregisters a memory region, whose memory stays.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes n bytes of a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off
-// on.
+// Fill writes n bytes of a pattern (gpumem.FillAt), from its byte from on, to a region, from byte off on.
 func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
@@ -145,7 +140,7 @@ func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
 // Wrong has the number and the place of wrong bytes.
 type Wrong struct {
 	Bytes uint64
-	First int64 // index of the first wrong byte, counted from off; -1: none
+	First int64 // of the first wrong byte, counted from off; -1: none
 }
 
 // Check compares bytes of a region with the pattern of Fill.
@@ -167,7 +162,7 @@ func (p *Peer) wrong(request ...any) (Wrong, error) {
 	return w, a.err
 }
 
-// Sum returns the CRC-32 (hash/crc32, IEEE) of a part of a region.
+// Sum returns the CRC-32 (IEEE) of a part of a region.
 func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	a, err := p.ask(0, "sum", 1, "sum", m, off, n)
 	if err != nil {
@@ -177,7 +172,7 @@ func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	return crc, a.err
 }
 
-// Recv posts a receive request. Only the device checks the request's memory.
+// Recv posts a receive request.
 func (p *Peer) Recv(q int, id uint64, m int, off, n uint64) error {
 	return p.do("recv", q, id, m, off, n)
 }
@@ -249,8 +244,8 @@ type Completion struct {
 	Imm    uint32
 }
 
-// Poll returns a completion of queue pair q. It waits up to wait, whole milliseconds and at most a minute; ok
-// is false if there was none.
+// Poll waits up to wait, whole milliseconds and at most a minute, for a completion of queue pair q; ok is false
+// if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {

@@ -14,17 +14,17 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// bench is a user's machine: the program under test, a directory for its files, and the options of the test.
+// bench is a user's machine, with the options of the test.
 type bench struct {
 	*testing.T
 	vnic, dir string
 	nic       string
 	client    bool // QEMU listens, vnic connects
 	stock     bool // guests have only the kernel's driver
-	legacy    bool // with stock: the NICs are legacy virtio devices, of before virtio 1.0
+	legacy    bool // with stock: the NICs are legacy virtio devices
 	start     time.Time
 
-	private string // kind of memory that the test adds to a guest without sharing it
+	private string // memory that the test adds without sharing it
 
 	qemuArgs   []string // after the arguments that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
@@ -47,7 +47,6 @@ func (b *bench) must(what string, err error) {
 	}
 }
 
-// try runs the tests with a bench, after set has changed its options.
 func try(t *testing.T, set func(*bench)) {
 	t.Helper()
 	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
@@ -70,7 +69,6 @@ func try(t *testing.T, set func(*bench)) {
 	}
 }
 
-// devmem tests transfers from GPU to GPU by the guests' tool.
 func (b *bench) devmem(ctx context.Context) {
 	im := b.prepare(nil)
 	s := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))

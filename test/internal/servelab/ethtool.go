@@ -30,8 +30,7 @@ const (
 // switched has the features that `ethtool -K tx|sg|tso|gso|gro` changes.
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
-// offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot be turned
-// off: virtio_net needs CTRL_GUEST_OFFLOADS for that.
+// Received checksums cannot be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that.
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)
@@ -104,7 +103,7 @@ func features() (names []string, err error) {
 	return names, ad.Err()
 }
 
-// channels does what ethtool -L combined n does, if there are not n already.
+// channels does what ethtool -L combined n does.
 func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)

@@ -23,7 +23,7 @@ type image struct {
 	initrd string
 }
 
-// prepare makes the image of a guest with vnic's programs, or of a stock guest with these files.
+// prepare makes the image of a guest with vnic's programs, or with these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
 	soft := machine.SoftwareFor(b.nic)
@@ -59,7 +59,7 @@ func (p *pair) kill() {
 	}
 }
 
-// bootAll boots both guests. The caller kills them, even after an error.
+// bootAll boots both guests, which the caller must kill.
 func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	var p pair
 	errs := make(chan error)
@@ -73,7 +73,6 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i, as a minimal machine.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

@@ -29,7 +29,6 @@ const (
 	script     = "#!ipxe\necho " + scriptSays + "\n"
 )
 
-// got compares a file with the servers' content, and removes it.
 func got(file string) error {
 	b, err := os.ReadFile(file)
 	if err == nil && !bytes.Equal(b, stuff(whole)) {

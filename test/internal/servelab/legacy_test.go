@@ -8,8 +8,7 @@ import (
 )
 
 // forceLegacy makes Linux use the legacy interface (before virtio 1.0) of devices that have both
-// (drivers/virtio/virtio_pci_common.c). The second NIC of legacyNIC has no mergeable buffers: its header has 10
-// bytes, not 12.
+// (drivers/virtio/virtio_pci_common.c).
 const forceLegacy = " virtio_pci.force_legacy=1"
 
 var legacyNIC = [...]string{"disable-legacy=off", "disable-legacy=off,mrg_rxbuf=off"}
@@ -38,7 +37,6 @@ func (l *stockLab) features(ctx context.Context, i int) {
 	l.ok("guest %d: features %s", i, f)
 }
 
-// pings makes each guest ping the gateway and the other guest, with short and long packets.
 func (l *stockLab) pings(ctx context.Context) {
 	for i := range l.guests {
 		for _, to := range []string{l.rep.Gateway, l.guests[1-i].addr} {

@@ -9,9 +9,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// QEMUs started with the arguments that `vnic serve --json` prints send from GPU to GPU, or, in "stock" and
-// "legacy", use the kernel's virtio_net.
-//
 // Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
 //
 // Invariant: nic/virtio: The kernel's virtio_net works as a legacy driver, with both lengths of its header.

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest sends while its QEMU adds memory to the guest without sharing it with vnic (QMP device_add).
+// A QEMU adds memory to the guest without sharing it with vnic (QMP device_add).
 //
 // Invariant: dma: Bytes of memory that QEMU has not shared, hot-added too, are never sent.
 func TestHotAddedMemoryThatIsNotShared(t *testing.T) {
@@ -74,7 +74,6 @@ func (b *bench) privateMemory(ctx context.Context) {
 	b.ok("%d bytes came as they were sent, none other; %d frames were dropped", right, s.stat(ctx)[0].drops())
 }
 
-// drops returns the number of the guest's sent frames that its NIC has dropped.
 func (p *portCounters) drops() (n uint64) {
 	for _, q := range p.Queues {
 		n += q.TX.Drops
@@ -82,10 +81,10 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// upload is more than the guest can send in the test's time.
+// upload takes longer than the test.
 const upload = 64 << 20
 
-// sink receives streams of upload bytes, and compares the bytes as they arrive.
+// sink compares streams of upload bytes.
 type sink struct {
 	mu    sync.Mutex
 	right uint64

@@ -12,8 +12,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The kernel's drivers raise the MTU to the maximum that the NIC reports, and no further.
-//
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {
 	testkit.Boots(t)

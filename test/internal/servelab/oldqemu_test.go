@@ -61,7 +61,6 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// words returns the text for people that vnic serve prints, once it contains last.
 func (b *bench) words(ctx context.Context, socket, last string) string {
 	b.Helper()
 	s := b.launch(ctx, "--nic", lab.GVE, "--socket-path", socket)

@@ -30,7 +30,6 @@ func (s *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// now returns the output until now, and a channel that the next Write closes.
 func (s *output) now() (string, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +44,7 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output. It returns an error if the program or ctx ends before,
-// or after patience.
+// until waits until found accepts the program's output, or the program or ctx ends, or patience.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {

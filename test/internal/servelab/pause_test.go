@@ -6,8 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont). The payload must be in GPU
-// memory, and at most a thousandth as much in host memory.
+// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont).
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10

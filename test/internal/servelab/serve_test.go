@@ -71,7 +71,6 @@ func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
 }
 
-// term ends vnic by SIGTERM, and returns how long that took.
 func (s *server) term() time.Duration {
 	s.Helper()
 	begin := time.Now()
@@ -101,7 +100,7 @@ type direction struct {
 	Host    uint64 `json:"host_bytes"`
 }
 
-// stat returns the counters of the server's ports, in the order of the report; further ports follow.
+// stat returns the counters of the server's ports, the report's first.
 func (s *server) stat(ctx context.Context) []portCounters {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()

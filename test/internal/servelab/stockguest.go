@@ -1,6 +1,5 @@
 // Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the
-// printed arguments. Files that are not tests belong to the program guest, process 1 of guests that have no
-// other program of vnic.
+// printed arguments. Files that are not tests belong to the guest's program.
 package servelab
 
 import (
@@ -72,7 +71,7 @@ func Main() {
 	})
 }
 
-// lease has the settings that the guest got by DHCP, and in MTU the one that eth0 had before.
+// lease is from DHCP; MTU is the one that eth0 had before.
 type lease struct{ Addr, Router, DNS, MTU string }
 
 // up brings eth0 up by DHCP, and starts servers of streams and HTTP.
@@ -125,7 +124,6 @@ func setMTU(a *args) error {
 	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
 }
 
-// datagram sends a UDP datagram in one packet with Don't Fragment.
 func datagram(a *args) error {
 	c, err := net.Dial("udp4", a.Addr)
 	if err != nil {
@@ -156,18 +154,17 @@ func resolve(ctx context.Context, a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel generates after a router advertisement.
+// addr6 waits for the kernel's address.
 func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and checks that the kernel chooses one as the source of a
-// socket to a.Addr.
+// private turns privacy addresses on (RFC 8981), and checks that the kernel prefers one.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
 	}
-	// The kernel then solicits routers again, and generates the address from a router's prefix.
+	// The kernel then solicits routers again.
 	err := guestops.Link(iface, "state", func(l netlink.Link) error {
 		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 	})
@@ -189,7 +186,7 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address, with or without the flag temporary, without a duplicate.
+// globalAddr waits for a global IPv6 address.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
@@ -211,8 +208,6 @@ func globalAddr(temporary int) (*args, error) {
 	return nil, errors.New("no global IPv6 address")
 }
 
-// addMACVLAN makes an interface with its own MAC on top of eth0. addBridge makes a bridge with its own MAC and
-// the port eth0.
 func addMACVLAN(a *args) error {
 	return addLink(a, "macvlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
 		attrs.ParentIndex = eth.Index
@@ -236,7 +231,7 @@ func addBridge(a *args) error {
 	})
 }
 
-// addLink adds a link with a MAC and an address; what makes it from eth0's and the link's attributes.
+// what makes the link from eth0's and the link's attributes.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

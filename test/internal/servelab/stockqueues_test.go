@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// counts has packets and interrupts of the first NIC's queues, and the dropped packets of the ports.
+// counts has packets and interrupts of the first NIC's queues.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
 	drops        map[string]uint64 // by port and reason
@@ -29,7 +29,6 @@ func (c counts) minus(b counts) counts {
 	return c
 }
 
-// some returns how many of the first n values are not 0.
 func some(list [pairs]uint64, n int) (k int) {
 	for _, v := range list[:n] {
 		if v > 0 {
@@ -52,7 +51,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	for _, p := range snap {
 		for reason, n := range p.Link.Drops {
 			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
-				continue // frames for others, such as guests' multicast reports when their links come up
+				continue // such as guests' multicast reports
 			}
 			c.drops[p.Name+": "+reason] = n
 		}
@@ -60,7 +59,6 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	return c
 }
 
-// queues sends many flows with different numbers of queue pairs (ethtool -L).
 func (l *stockLab) queues(ctx context.Context) {
 	for _, n := range []int{pairs, 2, 1, pairs} {
 		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
@@ -69,8 +67,7 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// spread checks that streams use at least two of the first n queue pairs of guest 0, or the only one, and no
-// others, and that no packet is dropped.
+// Streams must use at least two of the first n queue pairs of guest 0, or the only one, and no others.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)

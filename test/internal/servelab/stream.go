@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length. The pattern follows.
-// The server answers an upload with a byte if the pattern was right.
+// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length.
 
 const (
 	whole = 8 << 20
 	short = 1 << 20
 )
 
-// patience is the time limit of one stream, and of other waits in a guest.
+// patience is the time limit of waits in a guest.
 const patience = time.Minute
 
 // stuff returns the first n bytes of a stream.
@@ -96,10 +95,9 @@ func stream(addr string, way byte, n uint64) error {
 	return nil
 }
 
-// streams moves n bytes down and up, k times at once.
 func streams(addr string, n uint64, k int) error { return several(addr, "du", n, k) }
 
-// several runs k clients at once, each with streams in the directions of ways, one after the other.
+// several runs k clients at once, each in the directions of ways.
 func several(addr, ways string, n uint64, k int) error {
 	errs := make(chan error)
 	for range k {

@@ -14,11 +14,10 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// xdpSeen counts the packets that the program of attach has seen.
+// xdpSeen counts packets of the program of attach.
 var xdpSeen *ebpf.Map
 
-// attach attaches an XDP program to an interface in the driver ("native"), which counts packets and passes them
-// on.
+// attach attaches an XDP program in the driver ("native"), which counts packets and passes them on.
 func attach(a *args) error {
 	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -78,8 +77,7 @@ const (
 	rxCoalescing  = "rx-gro-hw"
 )
 
-// forXDP makes the settings that gve's driver requires for XDP programs: no coalescing, no header split and
-// short buffers.
+// gve's driver requires for XDP programs: no coalescing, no header split and short buffers.
 func forXDP(a *args) error {
 	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, a.Interface)

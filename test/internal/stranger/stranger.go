@@ -1,5 +1,4 @@
-// Package stranger boots QEMUs as a user of `vnic serve` does: with the printed arguments, and a minimal
-// machine.
+// Package stranger boots QEMUs as a user of `vnic serve` does.
 package stranger
 
 import (
@@ -27,11 +26,10 @@ type Config struct {
 	Args   []string
 }
 
-// Console returns the path of the guest's console. QEMU's own output is in the file with -qemu behind this
-// name.
+// Console returns the path of the guest's console.
 func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
 
-// WriteInitrd writes an initramfs for guests whose agent has configuration c.
+// WriteInitrd writes an initramfs for an agent's configuration.
 func WriteInitrd(im *machine.Images, c agent.Config, file string) error {
 	r, err := im.Initrd(c)
 	if err != nil {
@@ -54,8 +52,7 @@ type Guest struct {
 	monitor string
 }
 
-// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. Unless there is an error, the
-// caller must kill the guest.
+// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. The caller must kill the guest.
 func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	results := filepath.Join(c.Dir, "results-"+c.Name)
 	_ = os.Remove(results)
@@ -126,7 +123,7 @@ func (g *Guest) Kill() {
 	_ = g.Close()
 }
 
-// Kill ends a program that still runs, and its process group, by SIGKILL.
+// Kill ends a program, and its process group, by SIGKILL.
 func Kill(program *proc.Child) {
 	if !program.Ends(0) {
 		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// parse reads a list with one directory a line, and comments that begin with #.
 func parse(list string) []string {
 	var dirs []string
 	for line := range strings.Lines(list) {
@@ -24,8 +23,8 @@ func parse(list string) []string {
 	return slices.Compact(dirs)
 }
 
-// load loads the exported API of packages of the checkout at root. It skips directories that do not exist.
-// Types come from the compiler's export data. flags are for go list.
+// load loads the exported API of packages of the checkout at root, from the compiler's export data. It skips
+// directories that do not exist.
 func load(root, module string, dirs []string, flags ...string) (map[string]*types.Package, error) {
 	found := map[string]*types.Package{}
 	var patterns []string

@@ -29,7 +29,7 @@ const module = "vnic.dev/vnic"
 // listFile lists the packages that are API.
 const listFile = "internal/api/packages.txt"
 
-// baseFile has the commit that counts as the last version while no version is tagged.
+// baseFile has the commit that counts as the last version while none is tagged.
 const baseFile = "tools/apidiff.base"
 
 func main() {
@@ -164,8 +164,8 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads a checkout's list of packages that are API, or returns without if there is no list and without is
-// not nil.
+// list reads a checkout's list of packages that are API, or, if there is none, returns without, unless that is
+// nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
 	if errors.Is(err, fs.ErrNotExist) && without != nil {
@@ -225,7 +225,7 @@ func untar(r io.Reader, to string) error {
 	}
 }
 
-// identifier takes apart a message of package apidiff: what has changed, and the change.
+// identifier takes apart a message of package apidiff.
 func identifier(message string) (name, change string) {
 	name, change, _ = strings.Cut(message, ": ")
 	name, part, more := strings.Cut(name, ", ")
@@ -256,7 +256,7 @@ func named(changelog string) map[string]bool {
 	return found
 }
 
-// report prints changes. Incompatible ones that named lacks are an error.
+// report prints changes.
 func report(out io.Writer, base string, changes []change, named map[string]bool) error {
 	print := func(title string, compatible bool) {
 		first := true

@@ -39,7 +39,7 @@ func commit(t *testing.T, dir string) string {
 	return head
 }
 
-// checkout is a checkout whose HEAD is the base, with changes; "" deletes a file.
+// checkout is a checkout whose HEAD is the base; "" deletes a file.
 func checkout(t *testing.T, changes map[string]string) string {
 	t.Helper()
 	dir := treetest.New(t, before)
@@ -144,8 +144,6 @@ func TestMessagesAreTakenApart(t *testing.T) {
 	}
 }
 
-// The base is the commit that the caller gives; otherwise the last tag of v and a digit; otherwise the one in
-// the file.
 func TestBaseIsTheLastVersion(t *testing.T) {
 	dir := checkout(t, edit("a/a.go", "C = 1", "C = 2"))
 	first, err := git(dir, "rev-parse", "HEAD")

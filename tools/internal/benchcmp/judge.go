@@ -25,7 +25,7 @@ var judged = []string{"sec/op", "allocs/op"}
 // noisy is the A/A spread above which judge advises to measure again.
 const noisy = 0.05
 
-// judge compares the results that measure has written to a directory.
+// judge compares the results that measure has written.
 func judge(ctx context.Context, tools, dir string, out io.Writer) error {
 	bases, err := filepath.Glob(filepath.Join(dir, "*."+sideBase))
 	if err != nil {
@@ -64,15 +64,14 @@ type table struct {
 	rows      []row
 }
 
-// row is a benchmark: its medians and benchstat's p-value for base and new, or NaN.
+// row is a benchmark: its medians and benchstat's p-value.
 type row struct {
 	name            string
 	base, same, now float64
 	p               float64
 }
 
-// readTables reads benchstat's CSV of three files: configuration as "key: value", then for each unit two lines
-// of heads, a line for each benchmark and one of geometric means, and an empty line.
+// readTables reads benchstat's CSV of three files.
 func readTables(text string) ([]table, error) {
 	var all []table
 	pkg := ""
@@ -93,7 +92,7 @@ func readTables(text string) ([]table, error) {
 		if len(lines) == 0 {
 			continue
 		}
-		// The first head has names of files: two columns for the first file and four for each other. The second has units.
+		// The first head has names of files: two columns for the first file and four for each other.
 		head := lines[0]
 		if len(lines) > 1 && len(head) > 1 && head[1] == sideNew && !slices.Contains(judged, lines[1][1]) {
 			continue // a metric that only the new side prints

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// printed returns the output of ten runs of benchmarks A and B that take a and b nanoseconds. Times vary by up
-// to 0.9 %.
+// printed returns the output of ten runs of benchmarks A and B that take a and b nanoseconds.
 func printed(a, b float64, allocs int) string {
 	var text strings.Builder
 	text.WriteString("pkg: dma\n")
@@ -124,7 +123,6 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 	}
 }
 
-// benchcmp compares a commit and the checkout, whose benchmark allocates and is in another package.
 func TestCommitsAreCompared(t *testing.T) {
 	bench := func(pkg, name, body string) string {
 		return "package " + pkg + "\n\nimport \"testing\"\n\nvar sink []byte\n\n" +

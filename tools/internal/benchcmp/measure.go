@@ -18,10 +18,9 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often benchcmp runs a benchmark binary that fails: it may fail by chance.
+// attempts is how often a benchmark binary that fails is run.
 const attempts = 3
 
-// A comparison has the commits to compare and the options of the measurement.
 type comparison struct {
 	base, now string // commits; now may be empty: the checkout as it is
 	pairs     int
@@ -42,8 +41,8 @@ const (
 
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of both commits. For each package of the base it writes each side's output, with
-// the base's names of benchmarks, to a file PACKAGE.SIDE.
+// measure runs the benchmarks of both commits. It writes each side's output for each package of the base, with
+// the base's names of benchmarks, to PACKAGE.SIDE.
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {
@@ -92,7 +91,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	return write(dir, samples, c.rules)
 }
 
-// newPackages returns the packages that now have the base's packages, or some of their benchmarks.
+// newPackages returns the packages that now have the base's packages or benchmarks.
 func (c *comparison) newPackages() []string {
 	var all []string
 	for _, pkg := range c.packages {
@@ -118,7 +117,7 @@ func (c *comparison) worktree(ctx context.Context, commit string) (string, func(
 	}, nil
 }
 
-// build compiles the tests of packages. A package that has no tests or does not exist has no binary.
+// build compiles the tests of packages.
 func (c *comparison) build(ctx context.Context, tree, side string, packages []string) ([]binary, error) {
 	var all []binary
 	for _, pkg := range packages {
@@ -141,7 +140,7 @@ func (c *comparison) build(ctx context.Context, tree, side string, packages []st
 
 type sample struct{ pkg, name, rest string }
 
-// run runs the benchmarks of a binary once, or again if that fails, up to attempts times.
+// run runs the benchmarks of a binary, up to attempts times if it fails.
 func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -179,8 +178,7 @@ func (s sample) benchmark() entry.Entry {
 	return e
 }
 
-// write writes the samples of each package of the base, with the base's names. A benchmark of the base without
-// an heir is an error.
+// write writes the samples of each package of the base, with the base's names.
 func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	there := map[entry.Entry]bool{}
 	for _, s := range samples[sideNew] {

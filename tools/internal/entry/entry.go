@@ -1,7 +1,7 @@
 // Package entry has the lines of an inventory: the tests and checks of a checkout.
 //
 // An inventory is a text with one entry a line, "KIND PACKAGE NAME". Lines that begin with # are comments.
-// PACKAGE is a directory, or the file of a script. NAME may contain spaces.
+// PACKAGE is a directory, or a script.
 package entry
 
 import (

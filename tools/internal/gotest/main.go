@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// run runs go test, and runs failed tests again alone if they may be. failed reports whether a failure remains.
+// run runs go test, and runs failed tests again alone if they may be.
 func run(args []string, out io.Writer) (failed bool, err error) {
 	start := time.Now()
 	r := newReport(out)
@@ -78,7 +78,6 @@ func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool,
 	return true, l.Add(f.pkg, f.test, f.output)
 }
 
-// isPackage reports whether an argument of go test looks like the name of packages.
 func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.HasPrefix(a, "vnic.dev/") }
 
 // event is a line of go test -json (cmd/test2json).
@@ -101,8 +100,8 @@ type report struct {
 	exit   int
 	failed []failure
 	times  []event
-	// output has, by package and top-level test, the output of the test and of its parts that did not pass. Test
-	// "" has the output of the package itself.
+	// output has, by package and top-level test, the output of parts that did not pass. Test "" is the package
+	// itself.
 	output map[string]map[string]printed
 }
 
@@ -219,7 +218,6 @@ func (r *report) end(e event, top string) {
 	delete(r.output, e.Package)
 }
 
-// slowest prints the packages that took longest, and how many passed and failed.
 func (r *report) slowest(all time.Duration) {
 	slices.SortStableFunc(r.times, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
 	failed := 0

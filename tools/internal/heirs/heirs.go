@@ -54,7 +54,7 @@ func Read(file string) (*Rules, error) {
 	return r, nil
 }
 
-// Parse reads a mapping. Its errors have the number of the line.
+// Parse reads a mapping.
 func Parse(src string) (*Rules, error) {
 	r := &Rules{}
 	n := 0
@@ -120,7 +120,7 @@ func pattern(s string) (e entry.Entry, prefix bool, err error) {
 	return e, prefix, err
 }
 
-// Packages returns the packages that now have the code of an old package.
+// Packages returns the packages with the code of an old package.
 func (r *Rules) Packages(old string) []string {
 	for _, p := range r.packages {
 		if p.old == old {
@@ -130,7 +130,7 @@ func (r *Rules) Packages(old string) []string {
 	return []string{old}
 }
 
-// BenchmarksOf returns the packages to which rules for single benchmarks of an old package lead.
+// BenchmarksOf returns the packages with single benchmarks of an old package.
 func (r *Rules) BenchmarksOf(old string) []string {
 	var all []string
 	for _, rule := range r.entries {
@@ -164,7 +164,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 	return found
 }
 
-// apply returns the heir that the rule gives an entry, and whether the rule matches.
+// apply returns the heir that the rule gives an entry, if it matches.
 func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	if e.Package != r.old.Package {
 		return entry.Entry{}, false
@@ -193,15 +193,14 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 // parts maps a kind to the kind of its parent entries.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
-// partKinds are the kinds of entries that can have parts of the same kind.
+// partKinds can have parts of the same kind.
 var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 
-// A Closed is an entry of the old inventory with its heir.
+// A Closed is an old entry with its heir.
 type Closed struct{ Old, Heir entry.Entry }
 
 // Close finds the heir of each entry of old in now. The error names entries without an heir, and wrong rules.
-// shallow is for an inventory made without running tests: an entry that only a run would list counts as present
-// if now has its parent entry.
+// With shallow, an entry that only a run would list counts as present if now has its parent.
 func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	all := map[entry.Entry]bool{}
 	packages := map[string]bool{}

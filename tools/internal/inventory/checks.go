@@ -41,12 +41,12 @@ var (
 	letter     = regexp.MustCompile(`[A-Za-z]{2}`)
 )
 
-// ofScript lists the checks of a script. shared has checking functions of sourced scripts.
+// ofScript lists the checks of a script; shared are functions of sourced scripts.
 func ofScript(src string, shared map[string]bool) []string {
 	lines := joined(src)
 	known := calls(checkersOf(lines, shared))
 	var all []string
-	var quote byte // of the literal that is open at the end of the previous line; 0: none
+	var quote byte // of the literal that is open at the end of the previous line
 	rows := false  // the lines of the open literal are checks
 	end := ""      // the word that ends the current here-document
 	for _, line := range lines {
@@ -101,8 +101,7 @@ func joined(src string) []string {
 	return all
 }
 
-// openQuote returns the quote that is open at the end of a line; quote is the one at its beginning, 0 none. It
-// does not parse $(...) within double quotes.
+// openQuote returns the quote that is open at the end of a line; quote is the one at its beginning, 0 none.
 func openQuote(line string, quote byte) byte {
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
@@ -121,11 +120,10 @@ func openQuote(line string, quote byte) byte {
 	return quote
 }
 
-// checkers returns the functions that contain checks, from the scripts that others source. These scripts do not
-// begin with #!.
+// checkers returns the functions that contain checks, from the scripts that others source.
 func checkers(dir string, files []string) (map[string]bool, error) {
 	found := map[string]bool{"fail": true}
-	for range 2 { // the second pass finds functions that call functions of a later file
+	for range 2 { // functions may call functions of a later file
 		for _, name := range files {
 			if tree.ClassOf(name) != tree.Acceptance || path.Ext(name) != ".sh" {
 				continue
@@ -142,7 +140,7 @@ func checkers(dir string, files []string) (map[string]bool, error) {
 	return found, nil
 }
 
-// checkersOf returns known and the functions of a script that directly or indirectly call one of known.
+// checkersOf adds the functions of a script that directly or indirectly call one of known.
 func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	found := map[string]bool{}
 	for k := range known {
@@ -168,7 +166,7 @@ func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	return found
 }
 
-// calls returns an expression that matches a line that calls one of the named functions.
+// calls matches lines that call one of the named functions.
 func calls(names map[string]bool) *regexp.Regexp {
 	var b strings.Builder
 	for name := range names {
@@ -195,8 +193,7 @@ func ofTestscript(src string) []string {
 	return all
 }
 
-// resultFunctions returns the functions of a directory's Go files, except main, that have a literal which
-// begins with "ok ".
+// resultFunctions returns functions of a directory's Go files that have a literal which begins with "ok ".
 func resultFunctions(files []*ast.File) map[string]bool {
 	found := map[string]bool{}
 	for _, file := range files {
@@ -216,7 +213,7 @@ func resultFunctions(files []*ast.File) map[string]bool {
 	return found
 }
 
-// ofProgram lists the texts of errors, results and headings in the Go files of a directory.
+// ofProgram lists texts of errors, results and headings in Go files.
 func ofProgram(files []*ast.File) []string {
 	results := resultFunctions(files)
 	var all []string

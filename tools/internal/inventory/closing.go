@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// closing prints old entries with their heirs; with --moved only those whose heir is another entry.
+// closing prints old entries with their heirs.
 func closing(args []string, out, errs io.Writer) error {
 	flags := flag.NewFlagSet("heirs", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -61,7 +61,7 @@ func list(args []string, out, errs io.Writer) error {
 	return entry.Write(out, entry.Sort(all))
 }
 
-// runTests runs tests and benchmarks of each package that has no results yet. A test that fails is no error.
+// runTests tests and benchmarks each package that has no results yet.
 func runTests(dir, results, timeout string, files []string, errs io.Writer) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -123,8 +123,7 @@ func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// readEvents returns the tests that have run. It prints tests that failed or were skipped: their subtests are
-// not all known. A package whose tests did not end is an error.
+// readEvents returns the tests that have run. A package whose tests did not end is an error.
 func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	var all []entry.Entry
 	open := map[string]bool{}
@@ -165,7 +164,7 @@ func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofRun makes an entry of an event for the start of a test, a benchmark or a part of one.
+// ofRun makes an entry of an event, for the start of a test or benchmark.
 func ofRun(e event) (entry.Entry, bool) {
 	found := entry.Entry{Package: strings.TrimPrefix(e.Package, tree.Module+"/"), Name: e.Test}
 	part := strings.Contains(e.Test, "/")

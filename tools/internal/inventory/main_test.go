@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// In small the fuzz target is indented because tools/fuzz searches for lines that are not.
+// The fuzz target is indented because tools/fuzz searches for lines that are not.
 var small = map[string]string{
 	"go.mod": "module " + tree.Module + "\n\ngo 1.26\n",
 	"a/a_test.go": `package a
@@ -125,7 +125,6 @@ var smallStatic = []string{
 	`test a TestTable`,
 }
 
-// differ returns the lines that only one of two lists has.
 func differ(got string, want []string) string {
 	var b strings.Builder
 	have := strings.Split(strings.TrimSuffix(got, "\n"), "\n")

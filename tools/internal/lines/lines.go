@@ -1,4 +1,4 @@
-// Package lines counts the lines of a file that have more than blanks and comments.
+// Package lines counts the lines of code of a file.
 package lines
 
 import (

@@ -32,7 +32,7 @@ const (
 // patience is how long the output of a unit that has ended may stay open.
 var patience = 10 * time.Second
 
-// A unit is an element of a part: a script, a package's long tests, or its fuzz targets.
+// A unit is a script, a package's long tests, or its fuzz targets.
 type unit struct {
 	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
@@ -88,7 +88,7 @@ func run(args []string, out io.Writer) error {
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
-	// hasLong matches the calls by which tests have a long form or boot guests.
+	// hasLong matches calls of tests with a long form or guests.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
 	// guests is no unit: `make test` boots these guests.
 	guests  = "./test/internal/guests"
@@ -160,7 +160,6 @@ func find(class string) ([]unit, error) {
 
 var script = regexp.MustCompile(`^test/\d+-[^/]+\.sh$`)
 
-// divide fills one part after the other, in the order of the units, up to the limit.
 func divide(units []unit) (parts [][]unit) {
 	left := 0
 	for _, u := range units {
@@ -180,8 +179,7 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units one after the other, a failed one once more if package rerun allows it, and prints the time of
-// each.
+// do runs units, a failed one once more if package rerun allows it.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -228,7 +226,6 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines returns the last line that begins with FAIL, or else the last line.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -239,7 +236,7 @@ func lastLines(output string) string {
 	return lines[len(lines)-1]
 }
 
-// run runs a unit, copies its output to out, and returns the last megabyte of it.
+// run runs a unit, copies its output to out, and returns the last megabyte.
 func (u unit) run(out io.Writer) (string, error) {
 	var cmd *exec.Cmd
 	kind, what, _ := strings.Cut(u.name, " ")

@@ -115,7 +115,7 @@ func count(dir string, files []string) (sizes, error) {
 	return sums, nil
 }
 
-// noTesting returns an error if a file that counts as product imports testing.
+// noTesting refuses a product file that imports testing.
 func noTesting(name string, src []byte) error {
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s sizes) judge(most, beside int) error {
 	return nil
 }
 
-// tooWide prints the places of lines with more than columns characters. A tab is one character.
+// tooWide prints the places of lines with more than columns characters.
 func tooWide(out io.Writer, dir string, files []string, columns int) error {
 	n := 0
 	for _, name := range files {

@@ -1,4 +1,4 @@
-// Package tree classifies the files of a checkout as product, test, test support, acceptance or tool.
+// Package tree classifies the files of a checkout.
 package tree
 
 import (
@@ -15,8 +15,7 @@ import (
 // Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support lists the names of directories with packages that only tests import. Files below them are test
-// support, or tests.
+// Support has the names of directories with test support.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
@@ -49,7 +48,7 @@ const (
 	Data     Language = "data"  // such as generated and binary files
 )
 
-// Files lists the files of a checkout that git tracks or would track, with slashes, sorted.
+// Files lists the files of a checkout that git tracks or would track, sorted.
 func Files(dir string) ([]string, error) {
 	cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var stderr bytes.Buffer
@@ -85,7 +84,7 @@ func ClassOf(name string) Class {
 	return Product
 }
 
-// LanguageOf returns the language of a file, by its name, or else by its first line.
+// LanguageOf returns the language of a file, by its name or its first line.
 func LanguageOf(dir, name string) Language {
 	base := path.Base(name)
 	ext := path.Ext(name)
@@ -135,8 +134,7 @@ func LanguageOf(dir, name string) Language {
 	return Data
 }
 
-// Packages lists the directories with Go files of the checkout's main module, sorted, without tools and
-// testdata.
+// Packages lists the directories with Go files, sorted, without tools and testdata.
 func Packages(files []string) []string {
 	var dirs []string
 	for _, name := range files {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// New makes a git checkout with these files, uncommitted, and returns its path.
+// New makes a git checkout with these files, uncommitted.
 func New(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -51,12 +51,12 @@ func main() {
 	}
 }
 
-// list returns the mistakes, with a program without a mistake before and after them.
+// The program without a mistake runs before and after the mistakes.
 func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
 
-// all makes this guest's side of each mistake. Side a compares the first line with the page.
+// all makes this guest's side of each mistake.
 func all(page string) error {
 	rows, err := mistakes.Rows(page)
 	if err != nil {
@@ -93,8 +93,8 @@ func all(page string) error {
 	return nil
 }
 
-// run runs this program, and returns its output's first line without the program's name, and its status: 128 if
-// a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
+// run returns the first line of this program's output, and its status: 128 if a signal ended it, 127 if it
+// could not be started, -1 if it did not end within limit.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
