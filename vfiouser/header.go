@@ -44,6 +44,7 @@ func (c Command) String() string {
 // Flags are the flags of a header (vfio-user.rst, "Header").
 type Flags uint32
 
+// The flags.
 const (
 	FlagType    Flags = 0xf // mask of the type; 0 is a command
 	FlagReply   Flags = 0x1

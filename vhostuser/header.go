@@ -11,6 +11,7 @@ var le = binary.LittleEndian
 // Flags are the flags of a message header (vhost-user.rst, "Header").
 type Flags uint32
 
+// The flags.
 const (
 	Version       Flags = 1      // value of the version bits: VHOST_USER_VERSION
 	FlagVersion   Flags = 3      // mask of the version: VHOST_USER_VERSION_MASK

@@ -5,6 +5,7 @@ import "fmt"
 // Request is the type of a message from the frontend (vhost-user.rst, "Front-end message types").
 type Request uint32
 
+// The requests.
 const (
 	GetFeatures         Request = 1  // VHOST_USER_GET_FEATURES
 	SetFeatures         Request = 2  // VHOST_USER_SET_FEATURES

@@ -214,6 +214,7 @@ func (p *Peer) Post(q int, r Request) error {
 // Status is the status of a completion (enum ibv_wc_status).
 type Status int
 
+// Some statuses.
 const (
 	Success            Status = 0
 	LocalLength        Status = 1

@@ -23,6 +23,7 @@ import (
 	"vnic.dev/vnic/tools/internal/entry"
 )
 
+// Rules is a mapping.
 type Rules struct {
 	packages []packageRule
 	entries  []entryRule // exact ones, then those with *, longest first

@@ -25,6 +25,7 @@ var Support = []string{
 // A Class is the purpose of a file.
 type Class string
 
+// The classes.
 const (
 	Product    Class = "product"
 	Test       Class = "test"
@@ -36,6 +37,7 @@ const (
 // A Language is the language of a file, or Other or Data.
 type Language string
 
+// The languages.
 const (
 	Go       Language = "Go"
 	Shell    Language = "shell"
