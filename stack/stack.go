@@ -7,9 +7,9 @@
 // For transmit, netstack gets placeholders of the same length, and the link layer finds the payload in device
 // memory by the sequence number.
 //
-// The stack holds the pages of a received frame until the application has read past its end and has returned
-// its tokens, or closes the connection. The application owns sent memory again when the peer has acknowledged
-// it, or the connection has ended, and no descriptor of the device points to it.
+// The stack keeps the pages of a delivered frame until the application has read past the frame's end and has
+// returned its tokens, or closes the connection. The application owns sent memory again when the peer has
+// acknowledged it, or the connection has ended, and no descriptor of the device points to it.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a
 // pool's. The stack holds none while it calls the NIC, except the first two, for Transmit and Refill. configMu

@@ -46,7 +46,7 @@ type flight struct {
 	lo, hi uint32
 }
 
-// backlogged is a packet that did not fit on the ring; skip bytes of its payload were sent.
+// backlogged is a packet that waits for room on the ring; skip bytes of its payload were sent.
 type backlogged struct {
 	pkt  *stack.PacketBuffer
 	skip int

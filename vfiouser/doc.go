@@ -1,10 +1,9 @@
 // Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a PCI device
 // in this process for a virtual machine in another.
 //
-// A Server puts the ranges that the client maps for DMA into a dma.Space: a range with a descriptor is memory,
-// a range without one is a reserved address. The client gets the reply to a request to unmap a range only after
-// the device was called (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has
-// left it.
+// A Server puts the ranges that the client maps for DMA into a dma.Space; a range without a descriptor is a
+// reserved address. The client gets the reply that a range is unmapped only after the device was called
+// (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has left it.
 //
 // The client is hostile. A breach of the protocol (ErrBadMessage) ends the connection; another message that is
 // wrong or not served gets an error reply, if it wants a reply. Descriptors that no handler keeps are closed,

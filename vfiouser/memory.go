@@ -53,7 +53,8 @@ func (s *session) dmaMap(m *message) error {
 	return nil
 }
 
-// Before the reply of dmaUnmap every goroutine that was inside the space (dma.Space.Enter) has left it.
+// If dmaUnmap removes ranges, every goroutine that was inside the space (dma.Space.Enter) has left it before
+// the reply.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping". But QEMU 11.1
 // also unmaps the whole address space by powers of two, whatever is mapped (measured). So the rule is Linux's

@@ -103,7 +103,7 @@ func (s *session) write(a *access, data []byte) error {
 	return nil
 }
 
-// regionWriteMulti writes until a write fails or the context of Serve ends.
+// regionWriteMulti stops when a write fails or the context of Serve ends.
 func (s *session) regionWriteMulti(m *message) error {
 	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
 	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {

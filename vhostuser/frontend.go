@@ -230,7 +230,7 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM, or 1 without MQ.
+// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, or 1 without MQ.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -29,7 +29,7 @@ type ring struct {
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 
-// complete reports whether the ring can start.
+// complete reports whether the frontend has sent size, addresses and kick of the ring.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
 // locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7; with VIRTIO_F_EVENT_IDX).

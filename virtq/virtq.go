@@ -44,8 +44,9 @@ var (
 const MaxSize = 1 << 15
 
 const (
-	// MaxDescriptors is how many descriptors a chain may have: as many as QEMU's rings (VIRTQUEUE_MAX_SIZE) and as
-	// Linux's vhost takes (UIO_MAXIOV). The specification limits a chain only by the ring's size (2.7.5.3.1).
+	// MaxDescriptors is how many descriptors a chain may have: as many as QEMU's largest rings
+	// (VIRTQUEUE_MAX_SIZE), and as Linux's vhost takes (UIO_MAXIOV). The specification limits a chain only by the
+	// ring's size (2.7.5.3.1).
 	MaxDescriptors = 1024
 	// MaxSegments is how many segments the buffers of a chain may lie in.
 	MaxSegments = 4 * MaxDescriptors
