@@ -58,8 +58,8 @@ func TestBadInputs(t *testing.T) {
 
 const tick = 10 * time.Millisecond
 
-// innocent is the processor time of an innocent frame on an idle machine. More raises the rows' limits of
-// processor time by the same factor.
+// innocent is the processor time of an innocent frame on an idle machine. If a frame takes more, the rows'
+// limits of processor time rise by the same factor.
 const innocent = 50 * time.Microsecond
 
 func try(t *testing.T, model string, rows []row) {
@@ -155,7 +155,7 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	if most := r.bound.stall + 10*usual; worst > most {
 		over = append(over, fmt.Sprintf("%v for an innocent frame, at most %v", worst, most))
 	}
-	// The innocent frames do not count.
+	// The cost of the innocent frames does not count.
 	if most := time.Duration(slowness * float64(r.bound.cpu+time.Duration(n)*innocent)); spent > most {
 		over = append(over, fmt.Sprintf("%v of processor time, at most %v", spent, most))
 	}

@@ -56,7 +56,7 @@ var mutants = []mutant{
 		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
 
-// With a vnic built without it a row fails.
+// A vnic that is built without one of its bounds fails a row.
 func TestEachBoundIsNeeded(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")

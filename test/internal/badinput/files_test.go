@@ -68,7 +68,7 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// silentFiles opens files on FUSE, and on an overlay above it, without a server.
+// silentFiles opens files of a FUSE, and of an overlay above it, whose server no longer answers.
 func (w *world) silentFiles() (fds []int) {
 	w.t.Helper()
 	fs := fusetest.Mount(w.t)

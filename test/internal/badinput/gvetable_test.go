@@ -226,7 +226,7 @@ func (w *world) errno(err error, want ...unix.Errno) {
 	}
 }
 
-// The switch learns the client's address.
+// meet sends a frame, from which the switch learns the client's address.
 func (w *world) meet(c *gveClient, tx *gveQueue) {
 	w.t.Helper()
 	c.send(tx, frameTo(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, c.mac))

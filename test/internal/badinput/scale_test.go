@@ -118,7 +118,7 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC, with a doorbell once for each chains.
+// gveLoop is a queue of a gVNIC. show rings its doorbell once for several chains (each).
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue

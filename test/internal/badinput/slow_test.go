@@ -132,7 +132,7 @@ func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	return r
 }
 
-// Switch and gateway learn the port's addresses.
+// announce sends a frame, from which switch and gateway learn the port's addresses.
 func announce(say func(frame []byte), port int) {
 	say((&world{}).arp(&attacker{mac: macOf(port)}, uint32(port)))
 }
@@ -154,7 +154,7 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 // slowEnv enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// Traffic for before that is not counted.
+// Each measurement follows traffic that lasts before.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond

@@ -290,7 +290,7 @@ func (a *attacker) await(r *ring, n uint16) {
 	})
 }
 
-// The switch learns the attacker's address.
+// introduce sends a frame, from which the switch learns the attacker's address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}

@@ -100,8 +100,7 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack logs an invalidation, drops the entries of its pages, and answers, unless its mode is Dead or
-// Silent.
+// takeBack logs an invalidation. In the modes Dead and Silent it does not answer.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -226,7 +225,7 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count increments the word in each page that it may write, and requests another one.
+// count increments the word in each page that it may write, and may request other pages.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {

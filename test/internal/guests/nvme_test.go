@@ -158,7 +158,7 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// A connection that stays open would make the target refuse a second one of the same host (EALREADY).
+// While a connection is open, a second one of the same host to the same target is refused (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()

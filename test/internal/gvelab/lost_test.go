@@ -40,7 +40,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		remote   bool // the server is another process
 		end      func(*loss)
 		powerOff bool // the guest ends the run
-		mayAbort bool // by a fault of its own; vnic's error must name the abort
+		mayAbort bool // QEMU may abort by a fault of its own; vnic's error must name that
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
 		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},

@@ -24,7 +24,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suites may have a generic kernel, in this order.
+// suites are the Debian suites that may have a generic kernel, in the order in which they are tried.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
 // modules are the kernel modules that the program needs.

@@ -44,7 +44,7 @@ type Peer struct {
 	Kernel  string           // uname -r
 	Device  string           // of the RDMA device, such as rxe0
 	MAC     net.HardwareAddr // of the device's network interface
-	PortMTU int              // of payload in a packet of the port
+	PortMTU int              // most bytes of payload in a packet of the port
 	Guest   *machine.Guest   // booted by Boot; nil: New has made the Peer
 
 	conn   net.Conn
@@ -102,8 +102,8 @@ func (a *answer) uint(i, bits int) uint64 {
 	return n
 }
 
-// ask sends a request; the answer's first word must be kind, followed by at least n words, or none if a wait
-// timed out. wait is how long the program waits.
+// ask sends a request. The answer's first word must be kind, followed by at least n words; after a wait that
+// timed out there are no words. wait is how long the program waits.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken

@@ -110,7 +110,7 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m of size zero bytes, at most 4 GiB. It replaces an old m.
+// MR makes memory region m, at most 4 GiB, with zeros in it. It replaces an old m.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -140,7 +140,7 @@ func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
 // Wrong has the number and the place of wrong bytes.
 type Wrong struct {
 	Bytes uint64
-	First int64 // of the first wrong byte, counted from off; -1: none
+	First int64 // index of the first wrong byte, counted from off; -1: none
 }
 
 // Check compares bytes of a region with the pattern of Fill.

@@ -92,8 +92,8 @@ type groupsQEMU struct {
 	output  output
 }
 
-// startOfGroup starts a program as nobody in the group. An open descriptor is its directory, whose folders
-// nobody may not enter.
+// startOfGroup starts a program as nobody in the group. Its directory is an open descriptor: nobody has no
+// rights on the folders above.
 func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
 	b.Helper()
 	q := &groupsQEMU{}

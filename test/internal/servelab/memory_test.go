@@ -81,7 +81,7 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// upload takes longer than the test.
+// A guest cannot send upload bytes in the test's time.
 const upload = 64 << 20
 
 // sink compares streams of upload bytes.

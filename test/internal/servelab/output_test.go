@@ -44,7 +44,7 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output, or the program or ctx ends, or patience.
+// until waits until found accepts the program's output, the program or ctx ends, or patience has passed.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {

@@ -164,7 +164,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads a checkout's list of packages that are API, or, if there is none, returns without, unless that is
+// list reads a checkout's list of packages that are API. If there is none, it returns without, unless that is
 // nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))

@@ -36,7 +36,7 @@ func run(args []string, out, errs io.Writer) error {
 	return wrongUse(nil)
 }
 
-// wrongUse adds the usage to err, which may be nil.
+// wrongUse returns an error with the usage and err, but flag.ErrHelp unchanged.
 func wrongUse(err error) error {
 	if err == nil {
 		return errors.New(usage)
