@@ -16,7 +16,7 @@ import (
 // conn receives and sends whole messages, for one goroutine.
 type conn struct {
 	sock      scm.Socket
-	broken    bool // the stream ended within a message
+	broken    bool // a message was received or sent only in part
 	graceUsed bool // rest has already waited drainTimeout longer
 	head      [HeaderLen]byte
 	out       []byte // the reply: a header, then the handler's payload
