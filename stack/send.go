@@ -14,9 +14,8 @@ import (
 // writeSize is netstack's largest segment without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits until the send buffer has space for n bytes, for the longest payload of a packet, or for
-// half of the buffer, or until the flow has ended. It returns how many bytes to write, at least 1.
-// Under wmu.
+// room waits for space in the send buffer, and returns how many bytes to write, at least 1. The caller holds
+// wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -38,8 +37,7 @@ func (c *Conn) room(op string, n int) (int, error) {
 	}
 }
 
-// longest returns the longest payload of a packet: whole segments, because netstack would send the
-// rest as a separate segment.
+// longest returns the longest payload of a packet, of whole segments.
 func (f *flow) longest() int {
 	if f.mss > 0 && f.mss < writeSize {
 		return writeSize - writeSize%f.mss
@@ -47,7 +45,6 @@ func (f *flow) longest() int {
 	return writeSize
 }
 
-// put writes payload to netstack, and returns how many bytes netstack took, which may be fewer.
 func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -87,7 +84,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			if m, err = c.room("send", int(min(r.Len-done, writeSize))); err != nil {
 				break
 			}
-			// Record first where the bytes are, because netstack may send them before put returns.
+			// Netstack may send the bytes before put returns.
 			c.f.addPart(b.buf.GPU(), b.buf.Offset()+r.Off+done, m)
 			m, err = c.put("send", &placeholder{m})
 			c.f.cutPart(m)
@@ -135,21 +132,20 @@ func (c *Conn) ReadCompletion(until time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// wrote adds n bytes of Write that netstack took to the stream.
 func (f *flow) wrote(n int) {
 	f.mu.Lock()
 	f.written += uint64(n)
 	f.mu.Unlock()
 }
 
-// openSend records the start of a call of SendDevmem, which takes over the caller's reference to b.
+// openSend takes over the caller's reference to b.
 func (f *flow) openSend(b *txBinding) {
 	f.mu.Lock()
 	f.sends.push(send{binding: b, open: true})
 	f.mu.Unlock()
 }
 
-// addPart records that the next n bytes of the stream are in a GPU's memory, from off on.
+// addPart records where in a GPU's memory the next n bytes of the stream are.
 func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Lock()
 	f.parts.push(part{
@@ -165,7 +161,7 @@ func (f *flow) cutPart(n int) {
 	defer f.mu.Unlock()
 	f.written += uint64(n)
 	if f.parts.len() == 0 {
-		return // the peer has acknowledged the part, or the flow has ended
+		return
 	}
 	if p := f.parts.elem(f.parts.len() - 1); p.end > f.written {
 		if p.end = f.written; p.start == p.end {
@@ -174,7 +170,7 @@ func (f *flow) cutPart(n int) {
 	}
 }
 
-// closeSend ends a call of SendDevmem. A call that queued nothing gets no number.
+// A call of SendDevmem that queued nothing gets no number.
 func (f *flow) closeSend(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,29 +10,25 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// This is the only file of the package that uses unsafe: it gives netstack payload views over
-// memory that cannot be read. A buffer.View is {read, write int; chunk *chunk}, a chunk is
-// {references, data []byte}; the chunk of a view of more than buffer.MaxChunkSize bytes is never
-// pooled, so its data can be replaced by a reservation. initShadow checks the layout before the
-// first use; if gVisor has changed it, New fails and nothing is corrupted.
+// Only this file of the package uses unsafe: it gives netstack payload views over memory that cannot be read. A
+// buffer.View is {read, write int; chunk *chunk}, a chunk is {references, data []byte}; the chunk of a view of
+// more than buffer.MaxChunkSize bytes is never pooled, so its data can be replaced by a reservation.
 
-// Each frame's payload gets one slot of the shadow, even if its pages are scattered, so that it is
-// one view.
 const (
 	slotShift = 16
 	slotSize  = 1 << slotShift // payload of the largest frame, in bytes
 	junkSlot  = 0              // for payload that the stack does not deliver
 )
 
-// shadow is reserved, inaccessible address space that stands for received payload. Any access to it
-// is a fault. The shadow queue's lock protects it, except for find, which needs no lock.
+// shadow is reserved, inaccessible address space that stands for received payload. The shadow queue's lock
+// protects it; find needs no lock.
 type shadow struct {
 	mem  []byte // PROT_NONE
 	lo   uintptr
 	base *buffer.View // all of mem
 }
 
-// newShadow reserves slots slots, including junkSlot.
+// newShadow reserves address space for slots, including junkSlot.
 func newShadow(slots int) (*shadow, error) {
 	if errLayout != nil {
 		return nil, errLayout
@@ -48,7 +44,6 @@ func newShadow(slots int) (*shadow, error) {
 	return &shadow{mem: mem, lo: uintptr(unsafe.Pointer(unsafe.SliceData(mem))), base: base}, nil
 }
 
-// view returns a view of n bytes at the start of a slot.
 func (s *shadow) view(slot uint32, n int) *buffer.View {
 	v := s.base.Clone()
 	v.TrimFront(int(slot) << slotShift)
@@ -56,8 +51,7 @@ func (s *shadow) view(slot uint32, n int) *buffer.View {
 	return v
 }
 
-// find returns the slot that p starts in, and the offset in the slot. It does not read p, which
-// must not be empty.
+// find returns the slot in which p starts, and the offset there. It does not read p, which must not be empty.
 func (s *shadow) find(p []byte) (slot uint32, off int, ok bool) {
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 	if addr < s.lo || addr-s.lo >= uintptr(len(s.mem)) {
@@ -67,7 +61,7 @@ func (s *shadow) find(p []byte) (slot uint32, off int, ok bool) {
 	return uint32(d >> slotShift), int(d & (slotSize - 1)), true
 }
 
-// startsBehind reports whether all addresses of the shadow are higher than the start of p.
+// startsBehind reports whether the shadow lies behind the start of p.
 func (s *shadow) startsBehind(p []byte) bool {
 	return s.lo > uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }
@@ -78,8 +72,7 @@ func (s *shadow) close() error {
 	return unix.Munmap(s.mem)
 }
 
-// chunkData returns the data field of a view's chunk. v must come from buffer.NewView and have a
-// chunk; errLayout must be nil, so that both offsets were found by reflection on the same types.
+// chunkData returns the data field of a view's chunk. v must come from buffer.NewView and have a chunk.
 func chunkData(v *buffer.View) *[1][]byte {
 	chunk := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(v), layout.chunk))
 	return (*[1][]byte)(unsafe.Add(chunk, layout.data))
@@ -101,7 +94,6 @@ func initShadow() error {
 		return errors.New("gvisor's buffer.chunk has no data: vnic needs the gvisor of its go.mod")
 	}
 	layout.chunk, layout.data = chunk.Offset, data.Offset
-	// Check the behaviour: a view over this memory must show its bytes, at its address.
 	v := buffer.NewView(buffer.MaxChunkSize + 1)
 	mem := make([]byte, buffer.MaxChunkSize+2)
 	mem[0], mem[1], mem[2] = 1, 2, 3

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// faults reports whether f accesses memory that is not accessible, and at which address.
 func faults(f func()) (addr uintptr, ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -45,7 +44,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Each view has its own shadow: a panic leaves a buffer with wrong reference counts.
+			// A panic leaves a buffer with wrong reference counts.
 			s := testkit.Must(newShadow(4))(t)
 			defer s.close()
 			v := s.view(2, 1448)

@@ -11,10 +11,8 @@ import (
 // maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// shadowQueue is one receive queue's part of a binding: its shadow, and for each of the shadow's slots
-// the pieces of memory with the payload. The stack takes a slot when a frame arrives, and releases it
-// when netstack can deliver no byte of it any more; netstack may still have views of the slot, but
-// nothing reads these. The taker owns the pieces of a slot until it releases the slot.
+// shadowQueue is one receive queue's part of a binding: its shadow, and for each slot of it the pieces of
+// memory with the payload, which the taker of the slot owns until it releases the slot.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding
@@ -33,8 +31,8 @@ func makeShadowQueue(queue int, b *rxBinding, sh *shadow, n int) *shadowQueue {
 	return l
 }
 
-// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the slot is
-// the junk slot, and the caller still owns the ranges.
+// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the caller still owns the
+// ranges.
 func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {
@@ -54,13 +52,12 @@ func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// discard returns the ranges of a frame to the pool, because the stack does not deliver the frame.
+// discard returns the ranges of a frame to the pool, undelivered.
 func (l *shadowQueue) discard(ranges []driver.Range) {
 	var rs [gpumem.FramePages]gpumem.Range
 	l.binding.pool.Discard(places(rs[:0], ranges))
 }
 
-// places converts the driver's ranges to gpumem's.
 func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
 	for _, r := range ranges {
 		dst = append(dst, gpumem.Range(r))
@@ -68,14 +65,14 @@ func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
 	return dst
 }
 
-// view returns a view of a slot's first n bytes; a read of these bytes faults.
+// view returns a view of a slot's first n bytes.
 func (l *shadowQueue) view(slot uint32, n int) *buffer.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.shadow.view(slot, n)
 }
 
-// release releases a slot, and the stack's references to its pages.
+// release releases a slot, and its references to pages.
 func (l *shadowQueue) release(slot uint32) {
 	l.binding.pool.Release(l.slots[slot])
 	l.mu.Lock()

@@ -1,30 +1,22 @@
-// Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP
-// stack whose payload it cannot read.
+// Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP stack whose
+// payload it cannot read.
 //
-// Received payload in device memory enters netstack as views of a shadow: address space that is
-// reserved but not accessible (mmap PROT_NONE). Netstack trims, reorders, merges and drops such
-// views by their addresses. When it delivers them, the address gives the pages and the binding of
-// the bytes. If the stack reads payload, the access faults: the shadow is the proof that the stack
-// processes only headers. Bytes at any other address are linear: they were in a header buffer. For
-// transmit, netstack gets placeholders of the same length, and the link layer finds the payload in
-// device memory by the sequence number, also for a retransmission.
+// Received payload in device memory enters netstack as views of a shadow: address space that is reserved but
+// not accessible (mmap PROT_NONE). Netstack handles such views by their addresses, from which the stack finds
+// the pages. A read of the payload faults. Bytes at other addresses are linear: they were in a header buffer.
+// For transmit, netstack gets placeholders of the same length, and the link layer finds the payload in device
+// memory by the sequence number.
 //
-// The stack holds the pages of a received frame until the application has read past the end of the
-// frame and has returned each token for it, or closes the connection; until then nothing is written
-// to them. The application owns sent memory again when the peer has acknowledged it, or the
-// connection has ended, and no descriptor of the device points to it.
+// The stack keeps the pages of a delivered frame until the application has read past the frame's end and has
+// returned its tokens, or closes the connection. The application owns sent memory again when the peer has
+// acknowledged it, or the connection has ended, and no descriptor of the device points to it.
 //
-// If a pool has few pages left, the stack drops data out of order rather than the missing segment,
-// so that the stream recovers.
+// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a
+// pool's. The stack holds none while it calls the NIC, except the first two, for Transmit and Refill. configMu
+// is separate: commands to the NIC and changes of bindings hold it. No goroutine takes it under another lock.
 //
-// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
-// queue's, a pool's. The stack holds none while it calls the NIC, except the first two, for Transmit
-// and Refill. configMu is separate: commands to the NIC and changes of bindings hold it, and take
-// shadow queues' and pools' locks below it. No goroutine takes it under another lock, so a binding
-// that ends under a lock is removed by a new goroutine.
-//
-// Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open,
-// urgent data (its bytes stay in the stream).
+// Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open, urgent data
+// (its bytes stay in the stream).
 //
 // The package and the packages below it are not API (README, Stability).
 package stack
@@ -57,26 +49,20 @@ type Options struct {
 	Gateways  []netip.Addr   // default routes, at most one for each family
 
 	MTU        int // 0: the NIC's
-	SendBuffer int // unacknowledged bytes of a connection; 0: 1 MiB, which netstack raises up to 4 MiB
-	// RecvBuffer limits the unread bytes of a connection; the window is half of it. 0: 1 MiB, which
-	// netstack raises up to 8 MiB.
+	SendBuffer int // bytes; 0: 1 MiB, which netstack raises up to 4 MiB
+	// RecvBuffer limits the unread bytes of a connection. 0: 1 MiB, which netstack raises up to 8 MiB.
 	RecvBuffer int
-	// NoGSO sends frames of at most the MTU's size. Netstack still makes packets of up to 64 KiB, and
-	// the link layer cuts them into frames, as Linux does for a NIC without TSO (GSO). With RACK,
-	// which needs the time of each sent segment, netstack itself makes the segments.
+	// NoGSO sends frames of at most the MTU's size.
 	NoGSO bool
-	// RACK enables loss recovery by time with tail loss probes (RFC 8985), for links that lose
-	// segments. Without RACK, recovery uses only SACK (RFC 6675), and netstack does not retransmit
-	// early when an acknowledgment is late, as often happens with emulated guests. gVisor's RACK
-	// needs the workaround of repeat.go. It hardly recovers data sent to a gVisor peer that has
-	// already closed its own direction, because such a peer sends no SACK (tcp/connect.go: sendRaw):
-	// on a lossy link, close a connection only when all data has arrived.
+	// RACK enables loss recovery by time with tail loss probes (RFC 8985). gVisor's RACK needs the workaround of
+	// repeat.go. On a link that loses segments, close a connection only when all data has arrived: a gVisor peer
+	// that has closed its own direction sends no SACK (tcp/connect.go: sendRaw).
 	RACK bool
-	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: a second, 200 ms with
-	// RACK.
+	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: limits.MinRTO, or with RACK
+	// limits.MinRTORACK.
 	MinRTO time.Duration
-	// WideWindow allows a connection's receive window to be larger than the pool for its payload, as
-	// on Linux. Then the NIC may lack pages for frames, and drops these.
+	// WideWindow allows a receive window that is larger than the pool for its payload, as on Linux: the NIC may
+	// then lack pages.
 	WideWindow bool
 	Log        *slog.Logger
 }
@@ -107,15 +93,15 @@ type Stack struct {
 	conns     devmembase.Set[*Conn]
 	listeners devmembase.Set[*Listener]
 
-	configMu sync.Mutex // protects the fields below except txBinds; held during commands to the NIC
+	configMu sync.Mutex // protects the fields below except txBinds
 	nextID   uint32
 	buffers  map[*Buffer]struct{}
 	rules    map[devmem.FlowID]control.FlowRule // with the NIC's ids
 	nextFlow devmem.FlowID
 	rss      *control.RSS
 	rxBinds  map[uint32]*rxBinding
-	txBinds  sync.Map          // uint32 to *txBinding; senders read it without a lock
-	shadows  map[int][]*shadow // of closed bindings, by number of slots; netstack may still have views
+	txBinds  sync.Map          // uint32 to *txBinding
+	shadows  map[int][]*shadow // of closed bindings, by number of slots
 }
 
 type counters struct {
@@ -178,7 +164,7 @@ func (s *Stack) configure(o Options) error {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
 	s.maxRecv = recv.Max
-	// The RTO is long, because an emulated guest on a busy host may be silent for long without loss.
+	// An emulated guest may be silent for long without loss.
 	rto := limits.MinRTO.Here()
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
@@ -208,7 +194,7 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends all connections, and all waits for a connection, because the NIC has failed with err.
+// fail ends the connections after the NIC has failed with err.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)
@@ -221,8 +207,8 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// failed returns the error with which the NIC has failed. It wraps ENETDOWN; if the NIC was removed,
-// it wraps ENODEV too. nil: the NIC works.
+// failed returns the error with which the NIC has failed, or nil. It wraps ENETDOWN; if the NIC was removed,
+// ENODEV too.
 func (s *Stack) failed() error {
 	err := s.failure.Load()
 	switch {

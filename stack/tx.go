@@ -12,18 +12,17 @@ import (
 
 const (
 	maxRanges  = 17   // pieces of device memory in a frame: MAX_SKB_FRAGS
-	maxBacklog = 4096 // packets that wait for room on a ring; the queue drops more, and netstack retransmits them
+	maxBacklog = 4096 // packets that wait for room on a ring
 )
 
-// txQueue turns netstack's packets into frames. Whenever it puts a frame on the ring, also for a
-// retransmission, it looks up in the flow where the payload is, and whether the peer still needs it.
+// txQueue turns netstack's packets into frames.
 //
 // A goroutine takes mu after netstack's locks and before a flow's.
 type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // TCP frames with payload on the ring, until Completed returns their cookies
+	waiting atomic.Int64 // TCP frames with payload on the ring
 
 	mu      sync.Mutex
 	header  txHeader
@@ -34,7 +33,6 @@ type txQueue struct {
 	backlog deque[backlogged]
 }
 
-// txFrame is the memory of a frame.
 type txFrame struct {
 	header  [maxHeader + header.IPv4MaximumHeaderSize]byte
 	ranges  [maxRanges]driver.Range
@@ -48,13 +46,12 @@ type flight struct {
 	lo, hi uint32
 }
 
-// backlogged is a packet that did not fit on the ring; skip bytes of its payload were sent.
+// backlogged is a packet that waits for room on the ring; skip bytes of its payload were sent.
 type backlogged struct {
 	pkt  *stack.PacketBuffer
 	skip int
 }
 
-// write sends a packet, or puts it on the backlog, or drops it if that is full.
 func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +69,6 @@ func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	return nil
 }
 
-// completed processes returned cookies and sends from the backlog.
 func (q *txQueue) completed(cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +83,7 @@ func (q *txQueue) completed(cookies []uint64) {
 	q.flush()
 }
 
-// putCookie frees the cookie of a frame that the device no longer reads. It ignores a cookie that
-// is not in use.
+// putCookie frees a cookie, if it is in use.
 func (q *txQueue) putCookie(cookie uint64) {
 	fl := q.flights[cookie-1]
 	if fl.flow == nil {
@@ -112,7 +107,6 @@ func (q *txQueue) flush() {
 	}
 }
 
-// close drops the backlog and frees all cookies, after the NIC was closed.
 func (q *txQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,8 +118,8 @@ func (q *txQueue) close() {
 	}
 }
 
-// transmit puts a packet's frames from payload byte skip on on the ring. If not all fit, it returns
-// the next byte.
+// transmit puts a packet's frames, from payload byte skip on, on the ring. If not all fit, it returns the next
+// byte.
 func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
 	if !q.build(pkt, skip) {
 		q.takeBack(q.out)
@@ -150,13 +144,13 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 	return 0, true
 }
 
-// Cookies of frames without device memory: loaded is a TCP frame with payload, bare any other one.
+// Cookies of frames without device memory: loaded for TCP frames with payload, bare for others.
 const (
 	bare   = ^uint64(0)
 	loaded = bare - 1
 )
 
-// count adds the TCP frames with payload, which are now on the ring, to waiting.
+// count adds the TCP frames with payload to waiting.
 func (q *txQueue) count(frames []driver.TxFrame) {
 	n := int64(0)
 	for i := range frames {
@@ -169,7 +163,6 @@ func (q *txQueue) count(frames []driver.TxFrame) {
 	}
 }
 
-// takeBack frees the cookies of frames that are not put on the ring.
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
 		if len(frames[i].Device) > 0 {
@@ -190,12 +183,12 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 			}
 		}
 	}
-	// Each frame has a cookie, so that each Completed is a chance to flush the backlog.
+	// Each frame has a cookie: each Completed is a chance to flush the backlog.
 	q.out = append(q.out, driver.TxFrame{Cookie: bare})
 	return &q.frames[i], &q.out[i]
 }
 
-// build makes the frames of a packet in out. It returns false if the packet must be dropped.
+// build makes the frames of a packet in out, or returns false if the packet must be dropped.
 func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	q.out = q.out[:0]
 	h := &q.header
@@ -227,15 +220,13 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, 0, 0)
 		return true
-	case f == nil || f.ended: // nil: the flow, and so the place of the payload, is unknown
+	case f == nil || f.ended: // nil: the place of the payload is unknown
 		return false
 	}
 	base := f.txOffset(tcp.SequenceNumber())
 	if base+int64(total) <= int64(f.una) {
-		// A late retransmission, whose memory the application owns again, or a probe of netstack.
-		// Send an empty segment below the window instead: it makes the peer acknowledge, like a
-		// keep-alive (RFC 9293, 3.8.4), and cannot carry a byte of host memory in place of device
-		// memory.
+		// A late retransmission, whose memory may have changed, or a probe of netstack: an empty segment below the
+		// window makes the peer acknowledge, like a keep-alive (RFC 9293, 3.8.4).
 		tcp.SetSequenceNumber(f.iss + uint32(f.una))
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, total, 0)
@@ -246,9 +237,8 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	return q.payload(f, pkt, base, max(skip, int(int64(f.una)-base)))
 }
 
-// payload makes the frames for a packet's payload from byte pos on. base is the place in the stream
-// of the payload's first byte. It returns false if the packet must be dropped. Under the flow's
-// lock.
+// payload makes the frames for a packet's payload from byte pos on; the packet begins at base in the stream. It
+// returns false if the packet must be dropped. The caller holds the flow's lock.
 func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int) bool {
 	h, total := &q.header, pkt.Data().Size()
 	mss, most := pkt.GSOOptions.MSS, total
@@ -297,7 +287,6 @@ func (q *txQueue) cookie(f *flow, lo, hi uint32) uint64 {
 	return uint64(c)
 }
 
-// sent updates the flow from the header of an outgoing segment with n bytes of payload.
 func (f *flow) sent(tcp header.TCP, n int) {
 	flags := tcp.Flags()
 	if f.irsKnown && flags.Contains(header.TCPFlagAck) && !flags.Contains(header.TCPFlagRst) {
@@ -321,15 +310,12 @@ func (f *flow) sent(tcp header.TCP, n int) {
 
 // narrow reduces the window that an outgoing segment advertises by one unit of the window scale.
 //
-// Netstack never shrinks its window, but the header rounds it down, so the right edge that a peer
-// sees may move left by up to a unit. Linux accepts data up to the old edge. Netstack drops such
-// data if the rounding closes the window (tcp/rcv.go: acceptable), so a short segment that the peer
-// was allowed to send is sent twice. With a unit less, the edge that a segment advertises is never
-// beyond the rounded edge of a later segment.
+// The header rounds netstack's window down, so the right edge that a peer sees may move left by up to a unit.
+// Netstack drops data up to the old edge if the rounding closes the window (tcp/rcv.go: acceptable). With a
+// unit less, the edge that a segment advertises is never beyond the rounded edge of a later segment.
 //
-// Netstack opens a closed window when an MSS fits again, and narrow must not close a window that
-// netstack treats as open: so two units must be less than the smallest MSS (RFC 9293, 3.7.1). They
-// are less for windows of up to 16 MiB.
+// narrow must not close a window that netstack treats as open: two units must be less than the smallest MSS
+// (RFC 9293, 3.7.1).
 func (f *flow) narrow(tcp header.TCP) {
 	const least = 536
 	unit := 1 << f.shift()
@@ -338,9 +324,7 @@ func (f *flow) narrow(tcp header.TCP) {
 	}
 }
 
-// shift returns the scale of the windows that we advertise. Both ends have to offer a scale, and
-// the answer to a SYN offers one only if the SYN did (RFC 7323, 2.2); the flow did not exist yet
-// when the peer's SYN came.
+// shift returns the scale of the windows that we advertise. Both ends have to offer a scale (RFC 7323, 2.2).
 func (f *flow) shift() uint8 {
 	if f.scale[0] > 0 && (f.scale[1] >= 0 || f.answered) {
 		return uint8(f.scale[0])
@@ -348,11 +332,10 @@ func (f *flow) shift() uint8 {
 	return 0
 }
 
-// place returns where up to n bytes of the stream from off on are: the first linear bytes are in host
-// memory, in netstack, and the next ones in the ranges of device memory, as many as fit into one
-// frame. lo and hi are the numbers of the first and the last send that these ranges belong to.
+// place returns where up to n bytes of the stream from off on are: the first linear bytes in netstack, the next
+// ones in the ranges of device memory. lo and hi are the first and the last send of these ranges.
 func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
-	i, j := 0, f.parts.len() // searches for the first part that ends after off
+	i, j := 0, f.parts.len() // search the first part that ends after off
 	for i < j {
 		if m := int(uint(i+j) / 2); f.parts.elem(m).end > off {
 			j = m

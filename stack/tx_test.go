@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// ringNIC is a NIC that accepts room frames, and keeps them.
 type ringNIC struct {
 	NIC
 	room   int
@@ -41,11 +40,10 @@ func (n *ringNIC) Transmit(_ int, f []driver.TxFrame) (int, error) {
 
 func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
-const testISS = 0xffffff00 // the initial sequence number; numbers wrap soon
+const testISS = 0xffffff00 // numbers wrap soon
 
-// newTxRig makes a transmit queue with one flow. una bytes are acknowledged, and the first total
-// bytes are written: bytes from deviceFrom on are in the GPU, each 100 of them at a separate
-// offset.
+// newTxRig makes a transmit queue with one flow. Bytes from deviceFrom on are in the GPU, each 100 at a
+// separate offset.
 func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}
@@ -71,7 +69,6 @@ func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow)
 	return q, n, f
 }
 
-// testPacket returns a packet as netstack would send it: n bytes of the stream from pos on.
 func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	payload := make([]byte, n)
 	for i := range payload {
@@ -108,8 +105,7 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	return p
 }
 
-// checkFrames checks that frames are valid and carry bytes [from, to) of the stream, each from the
-// right memory.
+// checkFrames checks that frames carry bytes [from, to) of the stream.
 func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int) {
 	t.Helper()
 	pos := from
@@ -192,8 +188,7 @@ func TestTransmitPlacesPayload(t *testing.T) {
 	}
 }
 
-// A stack without GSO cuts netstack's packets: each frame has one segment, wherever its bytes are,
-// and after a full ring the next frame continues with the next byte.
+// A stack without GSO cuts netstack's packets into frames of one segment.
 func TestTransmitCuts(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	for _, ipv6 := range []bool{false, true} {
@@ -231,7 +226,6 @@ func TestTransmitCuts(t *testing.T) {
 	}
 }
 
-// returnAll acknowledges the whole flow and completes all frames.
 func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	t.Helper()
 	for i := range n.frames {
@@ -248,8 +242,7 @@ func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	}
 }
 
-// The stack does not send acknowledged bytes again, because their memory may have changed. Instead it
-// sends a segment that asks the peer for an acknowledgment.
+// The stack does not send acknowledged bytes again: their memory may have changed.
 func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, c := range []struct{ una, pos, n int }{{5000, 0, 1448}, {5000, 3552, 1448}, {5000, 4999, 1}, {0, -1, 1}} {
@@ -273,8 +266,7 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	}
 }
 
-// When the ring is full the rest of a packet waits, and later continues in order with the next byte,
-// without the bytes that the peer has acknowledged meanwhile.
+// When the ring is full the rest of a packet waits, and later continues in order.
 func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	q, n, f := newTxRig(false, 0, 0, 9000)
@@ -304,8 +296,7 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// The stack drops frames that the NIC refuses, and packets whose payload it cannot find. A dropped
-// frame keeps no send incomplete.
+// A dropped frame keeps no send incomplete.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := newTxRig(false, 0, 0, 5000)
 	n.err = syscall.EIO
@@ -326,8 +317,7 @@ func TestTransmitDrops(t *testing.T) {
 	}
 }
 
-// A segment that is sent late gets the current acknowledgment, window and timestamp, and nothing else
-// changes; a segment that is not late does not change at all.
+// A segment that is sent late gets the current acknowledgment, window and timestamp.
 func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		q, n, f := newTxRig(ipv6, 0, 0, 2000)
@@ -384,8 +374,7 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	}
 }
 
-// The last data is repeated together with a later FIN: if a peer lacks both, its answer to the FIN
-// alone does not help. Both are kept until both are acknowledged.
+// The last data is repeated together with a later FIN.
 func TestLastDataIsRepeatedBesideTheFIN(t *testing.T) {
 	q, _, f := newTxRig(false, 0, 0, 500)
 	q.s.repeat = true

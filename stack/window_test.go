@@ -14,12 +14,10 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// A sends up to the edge of the last window that it received; the last segment has one byte. Before
-// the byte arrives, B sends an acknowledgment, which is lost, with a window of less than one unit
-// of the window scale.
+// B sends an acknowledgment, which is lost, with a window of less than one unit of the window scale, while A's
+// data up to the edge of an earlier window is under way.
 //
-// Invariant: stack: A segment within the window that a peer has received is accepted, and not sent
-// twice.
+// Invariant: stack: A segment within the window that a peer has received is accepted, and not sent twice.
 func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		w := newRig(t, stacktest.Options{}, func(o *stack.Options) {
@@ -34,15 +32,15 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 			return true
 		})
 		piece := strings.Repeat("x", 32<<10)
-		write(t, ca, "x") // the filter counts the first segment too, so the counter is reset below
+		write(t, ca, "x") // the filter counts the first segment too
 		skip(t, cb, 1)
 		again.Store(0)
-		for range 128 { // this opens the congestion window
+		for range 128 { // opens the congestion window
 			write(t, ca, piece)
 			skip(t, cb, len(piece))
 		}
 		filled := 0
-		// B does not read, so the window closes. The rest of it is more than a segment of one byte.
+		// B does not read, so the window closes.
 		left := window(t, ca)
 		for left > 4000 {
 			n := min(left-2000, len(piece))
@@ -72,7 +70,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	}
 }
 
-// window returns how much a connection's peer lets it send when all is acknowledged.
+// window returns the peer's window, when all is acknowledged.
 func window(t *testing.T, c devmem.Conn) (wnd int) {
 	t.Helper()
 	testkit.Eventually(t, "all is acknowledged", func() bool {

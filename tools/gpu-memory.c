@@ -1,11 +1,9 @@
 // Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer is a GPU's memory.
 //
-// GPU_NODE: a memfd's pages, and nothing else of the program, come from that NUMA node. Shared memory keeps the policy
-// of a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy
-// would move the program's socket buffers as well.
+// GPU_NODE: a memfd's pages come from that NUMA node. Shared memory keeps the policy of a mapping in its inode
+// (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would move the program's socket buffers as well.
 //
-// GPU, the path of a device of vnicgpu.ko: where ncdevmem creates a dma-buf by /dev/udmabuf, it gets a dma-buf of this
-// device instead.
+// GPU, the path of a device of vnicgpu.ko: /dev/udmabuf gives ncdevmem a dma-buf of this device.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/udmabuf.h>

@@ -29,8 +29,7 @@
 //   counters                               counters NAME=VALUE ...                of the device
 //   quit                                   ok
 //
-// No request waits longer than a minute. The offsets of posted requests are not checked here: the
-// device has to check them.
+// The offsets of posted requests are not checked here.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -96,7 +95,7 @@ static void say(const char *format, ...)
 	fflush(out);
 }
 
-// fault answers with an error; e is an errno.
+// fault answers with an error, the errno e.
 static void fault(const char *what, int e)
 {
 	say("error %s: %d %s", what, e, strerror(e));
@@ -132,7 +131,6 @@ static int64_t now(void)
 	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-// put adds an attribute to a netlink message.
 static void put(struct nlmsghdr *h, int type, const char *s)
 {
 	struct nlattr *a = (struct nlattr *)((char *)h + NLMSG_ALIGN(h->nlmsg_len));
@@ -235,7 +233,7 @@ static int unhex(const char *text, union ibv_gid *g)
 	return 0;
 }
 
-// read_line reads the first line of a file into b, and returns b; "" if it cannot.
+// read_line reads the first line of a file into b, and returns b.
 static char *read_line(const char *path, char *b, size_t n)
 {
 	FILE *f = fopen(path, "re");
@@ -417,8 +415,8 @@ static unsigned char pattern(uint64_t seed, uint64_t i)
 	return word >> 8 * (i % 8);
 }
 
-// part returns the part of a region whose offset is word 2, and whose length, word 3, it stores in len. If it is not
-// within the region, part answers with an error and returns NULL.
+// part returns the part of a region at the offset in word 2, and stores its length, word 3, in len. If it is not within
+// the region, part answers with an error and returns NULL.
 static unsigned char *part(struct region *r, size_t *len)
 {
 	size_t off = num(2);
@@ -544,7 +542,7 @@ static void post(struct queue *q)
 	done("ibv_post_send", ibv_post_send(q->qp, &w, &which));
 }
 
-// wait_for waits until a file can be read, for ms at most, and returns whether it can.
+// wait_for waits until a file can be read, for ms at most, and returns whether it can be.
 static int wait_for(int fd, int64_t ms)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -565,7 +563,7 @@ static void completion(struct queue *q)
 	void *arg;
 	int n;
 
-	// A completion that comes between ibv_poll_cq and ibv_req_notify_cq makes no event: the second ibv_poll_cq finds it.
+	// A completion that comes between ibv_poll_cq and ibv_req_notify_cq makes no event.
 	while (!(n = ibv_poll_cq(q->cq, 1, &wc))) {
 		int e = ibv_req_notify_cq(q->cq, 0);
 
@@ -666,10 +664,9 @@ static void with_region(struct region *r)
 		sum(r);
 }
 
-// A request's name, its number of words with the name, and the kind of its first argument.
 static const struct {
 	const char *name;
-	int words;
+	int words; // with the name
 	char of; // 'q': a queue pair; 'm': a memory region; 0: neither
 } requests[] = {
 	{ "hello", 1, 0 }, { "gid", 2, 0 }, { "async", 2, 0 }, { "counters", 1, 0 }, { "quit", 1, 0 },
@@ -679,7 +676,7 @@ static const struct {
 	{ "poison", 5, 'm' }, { "flip", 3, 'm' }, { "sum", 4, 'm' },
 };
 
-// obey carries out the request in a line and answers it. It returns 0 if the request was "quit", else 1.
+// obey carries out the request in a line and answers it. It returns 0 for "quit".
 static int obey(char *line)
 {
 	size_t r, n = sizeof(requests) / sizeof(*requests);
@@ -722,7 +719,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-// reach listens on a TCP port, and returns the first connection. It ends the program on an error.
+// reach listens on a TCP port, and returns the first connection.
 static int reach(int port)
 {
 	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
@@ -768,7 +765,7 @@ int main(int argc, char **argv)
 		if (!in || !out)
 			die("fdopen");
 	}
-	// A line without an end, or a line that is too long, is no request: it ends the program.
+	// A line without an end, or one that is too long, ends the program.
 	while (fgets(line, sizeof(line), in) && strchr(line, '\n') && obey(line))
 		;
 	return 0;

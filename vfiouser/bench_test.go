@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// quiet is a device that does nothing.
 type quiet struct{}
 
 func (quiet) Info() vfiouser.Info {
@@ -33,7 +32,6 @@ func serveQuiet(b testing.TB) *vfiotest.Client {
 	return l.Client
 }
 
-// BenchmarkDoorbell measures what a driver's doorbell write costs the server and the client.
 func BenchmarkDoorbell(b *testing.B) {
 	c := serveQuiet(b)
 	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
@@ -45,7 +43,6 @@ func BenchmarkDoorbell(b *testing.B) {
 	must(b, c.Reset()) // after its reply all writes have been served
 }
 
-// BenchmarkRead reads a register while a vCPU would wait.
 func BenchmarkRead(b *testing.B) {
 	c := serveQuiet(b)
 	var v [4]byte
@@ -55,8 +52,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkMapUnmap maps and unmaps a range beside a thousand others: an IOMMU's driver does so for
-// each buffer (gve.md, section 2).
+// BenchmarkMapUnmap maps and unmaps a range beside a thousand others.
 func BenchmarkMapUnmap(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)
@@ -70,8 +66,7 @@ func BenchmarkMapUnmap(b *testing.B) {
 	}
 }
 
-// BenchmarkMostMaps makes the largest number of maps, one message each, and removes them with one
-// message.
+// BenchmarkMostMaps makes the largest number of maps.
 func BenchmarkMostMaps(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)

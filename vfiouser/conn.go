@@ -13,20 +13,19 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// conn receives and sends whole messages. One goroutine uses it.
+// conn receives and sends whole messages, for one goroutine.
 type conn struct {
 	sock      scm.Socket
-	broken    bool // conn received or sent only a part of a message: the stream cannot be used any more
-	graceUsed bool // rest has waited drainTimeout longer once, after Serve was interrupted
+	broken    bool // a message was received or sent only in part
+	graceUsed bool // rest has already waited drainTimeout longer
 	head      [HeaderLen]byte
-	out       []byte // the reply: space for a header, then the handler's payload
+	out       []byte // the reply: a header, then the handler's payload
 }
 
-// MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends at most 16).
+// MaxFDs is how many descriptors one message may carry (max_msg_fds).
 const MaxFDs = scm.MaxFDs
 
-// message is a received message. body is valid until the next receive into the same message; the
-// caller of receive closes fds.
+// message is a received message; body is valid until the next receive into it.
 type message struct {
 	Header
 	body []byte
@@ -34,13 +33,10 @@ type message struct {
 	buf  []byte
 }
 
-// receive reads a message. It returns io.EOF if the peer closed between two messages,
-// io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
+// receive reads a message. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in
+// the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops
-// descriptors that come with later bytes, because rest reads these bytes without asking for
-// descriptors. (A read ends after the part of the stream that descriptors came with, and no read
-// crosses the end of a message: each message gets its own descriptors.)
+// Descriptors come with the first byte of a message (gve.md, section 2).
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
@@ -64,9 +60,8 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with the following bytes. A connection shall end between two messages: if the
-// context of Serve ends, or memory faults, while a message is arriving, rest waits drainTimeout
-// longer for the remaining bytes of that message, but only once in a connection.
+// rest fills b with the following bytes. After Serve was interrupted, it waits drainTimeout longer, once in a
+// connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
@@ -87,13 +82,13 @@ func (c *conn) rest(b []byte) error {
 // beginReply reserves space for the header of a reply.
 func (c *conn) beginReply() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
 
-// reply sends the bytes appended to out since beginReply, as the reply to m.
+// reply sends out as the reply to m.
 func (c *conn) reply(m *message) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: uint32(len(c.out)), Flags: FlagReply}
 	return c.send(&h)
 }
 
-// refuse sends an error as the reply to m: "the reply message must only include the reply header".
+// refuse sends an error as the reply: "the reply message must only include the reply header".
 func (c *conn) refuse(m *message, errno unix.Errno) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: HeaderLen, Flags: FlagReply | FlagError, Errno: uint32(errno)}
 	c.beginReply()
@@ -108,9 +103,7 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads all bytes that have arrived, so that the socket has no unread bytes when Serve
-// closes it (see drain). drain has shut down the socket for reading before, so discard does not
-// block. The kernel closes descriptors that are not read.
+// discard reads what has arrived: closing a socket with unread bytes would reset the connection.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return

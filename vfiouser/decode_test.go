@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenMessages compares messages byte for byte: the layouts of vfio-user.rst, and messages of
-// QEMU 11.1 (gve.md, section 2).
+// TestGoldenMessages has the layouts of vfio-user.rst, and messages of QEMU 11.1 (gve.md, section 2).
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
@@ -39,8 +38,7 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage decodes the fixed part of any message, and encodes the result again: the bytes must
-// be the same.
+// FuzzMessage decodes the fixed part of any message, and encodes the result again.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {
@@ -125,7 +123,6 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// again decodes the payload of a message, encodes the result, and compares.
 func again[T any](t *testing.T, m *message) {
 	t.Helper()
 	wantSame(t, m, peer.Append(nil, peer.Decode[T](m.body)))

@@ -15,14 +15,13 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// lost is the log's text when a guest loses its device (gve.md, section 2, "Disconnect").
+// lost is the log's text when a guest loses its device.
 const lost = "the guest has lost a device"
 
-// drainPatiently makes the end of Serve wait for answers long enough for a loaded machine.
+// drainPatiently waits long enough for a loaded machine.
 func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
 
-// blockRead makes the device block in a read: the device closes inRead then, and the test closes
-// goOn.
+// blockRead makes the device's next read close inRead, and block until goOn is closed.
 func (h *host) blockRead() (inRead, goOn chan struct{}) {
 	inRead, goOn = make(chan struct{}), make(chan struct{})
 	h.OnCall(func(method string) {
@@ -73,10 +72,10 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	}
 }
 
-// QEMU waits with its lock held for the answers to its requests: a server that ends sends them too.
+// QEMU waits with its lock held for the answers to its requests.
 //
-// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as
-// long as the client reads, logs what the guest will see, and resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as long as the
+// client reads, logs what the guest will see, and resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -103,8 +102,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 			break
 		}
 		got = append(got, r.ID)
-		// Serve notices the cancelled context between two messages: before any of the waiting requests,
-		// or after some.
+		// Serve notices the cancelled context between two messages.
 		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 &&
 			r.ID != 1 {
 			continue
@@ -118,8 +116,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	}
 }
 
-// A message of very many writes does not delay a server that is to end, although each write may be
-// slow.
+// A message of many writes does not delay a server that is to end.
 func TestCancelInManyWrites(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -142,8 +139,7 @@ func TestCancelInManyWrites(t *testing.T) {
 	}
 }
 
-// If the client hangs up and then the context is cancelled, Serve does not log that a guest has
-// lost its device, whichever of the two it notices first.
+// If the client hangs up first, no loss of a device is logged.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	h, l := serving(t)
 	inRead, goOn := h.blockRead()
@@ -158,11 +154,10 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	}
 }
 
-// Whatever the client is sending when the connection ends, the connection is closed and not reset:
-// QEMU does not survive a reset.
+// QEMU does not survive a reset of its connection.
 //
-// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as
-// long as the client reads, logs what the guest will see, and resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request that wants a reply, as long as the
+// client reads, logs what the guest will see, and resets no connection.
 func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -202,7 +197,6 @@ func TestCancelBeforeServe(t *testing.T) {
 	h.servesAnother()
 }
 
-// A client that never reads its answers blocks only itself.
 func TestClientThatDoesNotRead(t *testing.T) {
 	h, l := serving(t)
 	reads := make(chan struct{}, 1)
@@ -227,7 +221,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// A server that ends also answers requests that arrive while it calls the device's Disconnected.
+// Requests that arrive during Disconnected are answered, too.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

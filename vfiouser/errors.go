@@ -2,8 +2,7 @@ package vfiouser
 
 import "errors"
 
-// ErrBadMessage means that the client sent something that no client may send, so that the stream
-// cannot be trusted any more.
+// ErrBadMessage means that the client sent something that no client may send.
 var ErrBadMessage = errors.New("bad vfio-user message")
 
 // ErrBusy is the error of Serve while another Serve of the same Server runs.

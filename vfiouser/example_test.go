@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// adder is a device with one register: a driver writes the address of two 32-bit numbers to it; the
-// device adds them, writes the sum behind them, and interrupts.
+// adder is a device with one register: a driver writes the address of two 32-bit numbers to it; the device adds
+// them.
 type adder struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -95,7 +95,7 @@ func (d *adder) SetIRQ(_, _ int, fd int) error {
 
 func (d *adder) DisableIRQs(int) error    { return d.SetIRQ(0, 0, -1) }
 func (d *adder) Reset() error             { d.config.Reset(); return nil }
-func (d *adder) Unmapping(uint64, uint64) {} // nothing is kept from one write to the next
+func (d *adder) Unmapping(uint64, uint64) {}
 func (d *adder) MemoryChanged()           {}
 func (d *adder) Disconnected()            { _ = d.SetIRQ(0, 0, -1) }
 

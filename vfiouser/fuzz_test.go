@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// script is the operations of FuzzSession: one byte chooses an operation, the next bytes are its
-// arguments.
+// script has operations, each a byte with its arguments.
 type script struct {
 	peertest.Script
 	l      *link
@@ -19,7 +18,7 @@ type script struct {
 	events [3]*vfiotest.Event
 }
 
-// span returns a range on a grid, on which ranges are adjacent, overlap and wrap around.
+// span returns a range on a grid.
 func (s *script) span() (iova, size uint64) {
 	a, n := uint64(s.Next()), uint64(s.Next()%40)
 	if a >= 240 {
@@ -98,9 +97,7 @@ func (s *script) step() error {
 	return s.l.Send(m)
 }
 
-// FuzzSession plays a client from bytes: messages in any order, with any descriptors. The device
-// must only get calls that the contract of Device allows, and nothing must be left after the client
-// hangs up.
+// FuzzSession plays a client from bytes.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {

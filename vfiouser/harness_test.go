@@ -19,13 +19,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	testkit.OK(t, err)
 }
 
-// want fails the test if err is not the errno.
 func want(t testing.TB, err error, errno unix.Errno) {
 	t.Helper()
 	peertest.WantError(t, "request", err, errno)
@@ -42,7 +40,7 @@ const (
 	guestSize = 1 << 20
 )
 
-// recorder is a Device that records its calls, and reports calls that a Server must not make.
+// recorder is a Device that records its calls, and reports wrong ones.
 type recorder struct {
 	*peertest.Rig
 	config *pci.Config
@@ -122,7 +120,7 @@ func (d *recorder) SetIRQ(index, vector, fd int) error {
 	return err
 }
 
-// drop closes the eventfd of a vector, if there is one. The caller holds mu.
+// drop closes a vector's eventfd. The caller holds mu.
 func (d *recorder) drop(index, vector int) {
 	k := [2]int{index, vector}
 	if fd, ok := d.fds[k]; ok {
@@ -141,7 +139,6 @@ func (d *recorder) DisableIRQs(index int) error {
 	return err
 }
 
-// fire signals a vector.
 func (d *recorder) fire(t testing.TB, vector int) {
 	t.Helper()
 	d.mu.Lock()
@@ -202,8 +199,7 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, server: vfiouser.NewServer(d, d.Space, d.Log())}
 }
 
-// serving returns a host and a connection to it. At the end of the test the host must serve another
-// connection, and nothing may leak.
+// serving returns a host and a connection to it.
 func serving(t testing.TB) (*host, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -237,7 +233,6 @@ func (h *host) connect() *link {
 	return l
 }
 
-// wantByte fails the test if the device reads another byte than want at iova.
 func (h *host) wantByte(iova uint64, want byte) {
 	h.t.Helper()
 	got, err := h.ByteAt(iova)
@@ -245,14 +240,13 @@ func (h *host) wantByte(iova uint64, want byte) {
 	testkit.Equal(h.t, fmt.Sprintf("byte at %#x", iova), got, want)
 }
 
-// wantNoByte fails the test if the device can read the byte at iova, or gets another error than want.
+// wantNoByte fails the test unless reading the byte at iova gives the error want.
 func (h *host) wantNoByte(iova uint64, want error) {
 	h.t.Helper()
 	_, err := h.ByteAt(iova)
 	peertest.WantError(h.t, fmt.Sprintf("byte at %#x", iova), err, want)
 }
 
-// wantNotLost fails the test if the log reports that a guest has lost its device.
 func (h *host) wantNotLost() {
 	h.t.Helper()
 	if s := h.Logs.String(); strings.Contains(s, lost) {
@@ -260,7 +254,6 @@ func (h *host) wantNotLost() {
 	}
 }
 
-// post sends a message and does not wait.
 func (l *link) post(t testing.TB, h vfiouser.Header, body []byte, fds ...int) {
 	t.Helper()
 	must(t, l.Send(vfiotest.Message{Header: h, Body: body, FDs: fds}))
@@ -282,8 +275,7 @@ func event(t testing.TB) *vfiotest.Event {
 	return e
 }
 
-// works checks that a connection is served: registers, memory, interrupts, reset. At iova no memory
-// must be mapped.
+// works checks that a connection is served. No memory may be mapped at iova.
 func (h *host) works(l *link, iova uint64) {
 	h.t.Helper()
 	must(h.t, l.Write(0, 8, []byte{1, 2, 3, 4}))
@@ -307,7 +299,6 @@ func (h *host) works(l *link, iova uint64) {
 	must(h.t, l.Unmap(iova, 8192))
 }
 
-// servesAnother checks that a host serves a new connection.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	h.OnCall(nil)

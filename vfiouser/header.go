@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification"): we
-// support only little-endian machines.
+// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification").
 var le = binary.LittleEndian
 
 // Command is the kind of a message (vfio-user.rst, "Commands").
 type Command uint16
 
-// The commands (vfio-user.rst, "Commands"; QEMU hw/vfio-user/protocol.h for 14).
+// The commands (QEMU hw/vfio-user/protocol.h for 14).
 const (
 	CmdVersion          Command = 1  // VFIO_USER_VERSION
 	CmdDMAMap           Command = 2  // VFIO_USER_DMA_MAP
@@ -45,12 +44,12 @@ func (c Command) String() string {
 // Flags are the flags of a header (vfio-user.rst, "Header").
 type Flags uint32
 
-// The flags (vfio-user.rst, "Header").
+// The flags.
 const (
-	FlagType    Flags = 0xf    // mask of the type; 0 is a command
-	FlagReply   Flags = 0x1    // the type of a reply
-	FlagNoReply Flags = 1 << 4 // No_reply: a command that is not answered
-	FlagError   Flags = 1 << 5 // Error: a reply with an errno
+	FlagType    Flags = 0xf // mask of the type; 0 is a command
+	FlagReply   Flags = 0x1
+	FlagNoReply Flags = 1 << 4 // a command that is not answered
+	FlagError   Flags = 1 << 5 // a reply with an errno
 )
 
 // HeaderLen is the length of a Header.
@@ -81,8 +80,6 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check returns an error for a header whose Size is too small or too large for a message, or that is no
-// command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

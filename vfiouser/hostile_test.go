@@ -17,9 +17,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// attack is what a hostile client does on a connection with memory and an interrupt: it sends a
-// header, with descriptors (see files), or calls do. ends, if not nil, is the error with which
-// Serve must end by itself; otherwise the connection must go on.
+// attack is what a hostile client does on a connection with memory and an interrupt. ends is the error with
+// which Serve must end; nil: the connection must go on.
 type attack struct {
 	name  string
 	sends vfiouser.Header
@@ -33,14 +32,13 @@ func head(cmd vfiouser.Command, flags vfiouser.Flags) vfiouser.Header {
 	return vfiouser.Header{ID: 77, Command: cmd, Flags: flags}
 }
 
-// write sends bytes unchanged.
 func (l *link) write(t *testing.T, b ...byte) {
 	t.Helper()
 	_, err := l.Conn().Write(b)
 	must(t, err)
 }
 
-// files opens descriptors by their kinds, separated by spaces, until the end of the test.
+// files opens descriptors of the kinds.
 func files(t *testing.T, kinds string) []int {
 	t.Helper()
 	var fds []int
@@ -84,7 +82,6 @@ func multi(n uint64, entries ...[]byte) []byte {
 
 func zeros(n int) []byte { return make([]byte, n) }
 
-// bare returns words of 32 bits as bytes.
 func bare(ws ...uint32) []byte { return peer.Append(nil, ws) }
 
 var (
@@ -140,7 +137,7 @@ var attacks = []attack{
 			_, _, err := l.Conn().WriteMsgUnix([]byte{b}, unix.UnixRights(event(t).FD()), nil)
 			must(t, err)
 		}
-		// A reset takes no descriptor, so one sent with the first byte is an error.
+		// A reset takes no descriptor.
 		if r, err := l.Receive(); err != nil || r.Flags&vfiouser.FlagError == 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -152,8 +149,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests that must be answered with an errno, and must not end the connection. The
-// log has the reason.
+// refusals are requests that must be answered with an errno.
 var refusals = []struct {
 	name  string
 	errno unix.Errno
@@ -259,7 +255,7 @@ var refusals = []struct {
 	{"reset with a payload", unix.EINVAL, vfiouser.CmdReset, zeros(1), "", ""},
 }
 
-// attackIOVA is the address of the 8192 bytes of memory of an attacked connection.
+// attackIOVA is the address of an attacked connection's memory.
 const attackIOVA = 0x1000_0000
 
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
@@ -304,7 +300,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// A wrong VERSION ends the connection, and so does a message before VERSION.
+// A wrong VERSION, or none at first, ends the connection.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestHostileVersions(t *testing.T) {
@@ -342,7 +338,7 @@ func TestHostileVersions(t *testing.T) {
 	}
 }
 
-// Whatever a client does with descriptors, this process keeps none but the device's eventfd.
+// This process keeps no descriptor but the device's eventfd.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestDescriptorsAreClosed(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// vectors returns how many vectors IRQ index i has.
 func (s *session) vectors(i uint32) uint32 {
 	if int64(i) >= int64(len(s.info.IRQs)) {
 		return 0
@@ -30,10 +29,7 @@ func (s *session) getIRQInfo(m *message) error {
 	return nil
 }
 
-// setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again
-// whenever the guest unmasks the vector, and sends no descriptor for a vector that nothing listens
-// to. The server refuses to mask or trigger interrupts by message: only level-triggered interrupts
-// need masking, and triggering only lets a client test its own handlers.
+// QEMU sends a vector's eventfd again whenever the guest unmasks the vector.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)
@@ -60,13 +56,12 @@ func (s *session) setIRQs(m *message) error {
 	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
-// setEvents sets the eventfd of each vector of i, or removes them all: "If no file descriptors are
-// provided, this de-assigns the specified previously configured interrupts".
+// "If no file descriptors are provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
 		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
 	}
-	for k := range m.fds.Len() { // check all eventfds before passing the first one to the device
+	for k := range m.fds.Len() { // check all eventfds before the device gets the first one
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
 			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
@@ -83,7 +78,7 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 	return nil
 }
 
-// disableIRQs succeeds also without vectors: QEMU disables any index that it may have enabled.
+// QEMU disables any index that it may have enabled, also without vectors.
 func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil

@@ -10,19 +10,14 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// shareHint tells the client's user how to share guest memory that comes without a descriptor.
+// shareHint tells the client's user how to share guest memory.
 const shareHint = "if this is the guest's RAM, it must be shared: " + peer.ShareFlags
 
-// pageSize is the granularity of ranges, announced as pgsizes in VERSION (default 4 KiB, the
-// smallest that QEMU supports). QEMU rounds what it maps to pages (hw/vfio/listener.c,
-// vfio_get_section_iova_range), and an IOMMU maps no less. Without this granularity a range could
-// have a single byte.
+// pageSize is the granularity of ranges. QEMU rounds what it maps to pages (hw/vfio/listener.c,
+// vfio_get_section_iova_range).
 const pageSize = 4096
 
-// dmaMap adds a range to the space. It records a range without a descriptor too, although the
-// device cannot use it, because QEMU exits if a server refuses to map its ROMs. (Reading such
-// memory by message would be possible, but only a machine without share=on needs that, and the log
-// tells its user to share memory.)
+// A range without a descriptor gets no access: QEMU exits if a server refuses to map its ROMs.
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
@@ -32,8 +27,7 @@ func (s *session) dmaMap(m *message) error {
 		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
 			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
-	// A range that the device may write but not read (from an emulated IOMMU) is mapped for both: it
-	// is the guest's own memory, which the guest's driver lets the device write.
+	// A range that the device may only write (from an emulated IOMMU) is mapped for both.
 	to := dma.Map{IOVA: d.IOVA, Size: d.Size, FileOffset: d.Offset, ReadOnly: d.Flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
@@ -42,18 +36,16 @@ func (s *session) dmaMap(m *message) error {
 	}
 	err := s.space.Add(to)
 	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
-		// This is probably the file of a ROM, which the client has not opened for writing. No device
-		// needs to read it, so record the range without access.
+		// Probably the file of a ROM, not open for writing.
 		to.NoAccess = true
 		err = s.space.Add(to)
 	}
 	if err != nil {
 		return err
 	}
-	// A range of one page is not RAM, so it gets no warning: QEMU maps such a page for a guest's
-	// stolen time (hw/arm/virt.c, VIRT_PVTIME).
+	// QEMU maps one page for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
 	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
-		s.warnedUnshared = true // warn once: there may be many such ranges, and some do not matter (video memory)
+		s.warnedUnshared = true // warn once: there may be many such ranges
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
 			"size", d.Size, "hint", shareHint)
 	}
@@ -61,16 +53,13 @@ func (s *session) dmaMap(m *message) error {
 	return nil
 }
 
-// dmaUnmap removes ranges from the space. The reply tells the client that the device no longer uses
-// them: dmaUnmap has called the device's Unmapping for each range, and then RemoveRange or Replace
-// has waited, at most once for all ranges, until every goroutine inside the space (dma.Space.Enter)
-// had left it.
+// If dmaUnmap removes ranges, every goroutine that was inside the space (dma.Space.Enter) has left it before
+// the reply.
 //
-// "The address and size of the DMA region being unmapped must match exactly a previous mapping".
-// But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by
-// powers of two, whatever is mapped (measured), and reports each error. So the rule is Linux's
-// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, also
-// none, but must not cut one.
+// "The address and size of the DMA region being unmapped must match exactly a previous mapping". But QEMU 11.1
+// also unmaps the whole address space by powers of two, whatever is mapped (measured). So the rule is Linux's
+// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, but must not cut
+// one.
 func (s *session) dmaUnmap(m *message) error {
 	d := peer.Decode[dmaUnmap](m.body)
 	switch {
@@ -94,7 +83,6 @@ func (s *session) dmaUnmap(m *message) error {
 	return nil
 }
 
-// unmapAll removes all ranges from the space, and returns how many it removed.
 func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	if d.IOVA != 0 || d.Size != 0 { // as in Linux
 		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.IOVA, d.Size, unix.EINVAL)
@@ -104,7 +92,6 @@ func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	return len(all), s.space.Replace(nil)
 }
 
-// unmap removes the ranges inside d from the space, and returns how many it removed.
 func (s *session) unmap(d *dmaUnmap) (n int, err error) {
 	inside, err := s.space.RegionsIn(d.IOVA, d.Size)
 	if err != nil || len(inside) == 0 {

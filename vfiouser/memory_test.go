@@ -50,7 +50,7 @@ func TestMapAndUnmap(t *testing.T) {
 	h.WantCalls("Disconnected")
 }
 
-// An IOMMU maps pages for the device to write to (DMA_FROM_DEVICE).
+// An IOMMU maps pages that the device may only write (DMA_FROM_DEVICE).
 func TestMapWithoutRead(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, 4096)
@@ -62,8 +62,7 @@ func TestMapWithoutRead(t *testing.T) {
 	}
 }
 
-// ROMs come without a descriptor, or with one that is not open for writing; QEMU exits if mapping
-// them fails (gve.md, 2).
+// ROMs come without a descriptor, or with one that is not open for writing (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
 	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
@@ -73,7 +72,7 @@ func TestMapWithoutAccess(t *testing.T) {
 	defer rom.Close()
 	must(t, l.MapRange(0xfffc0000, 0x40000, -1, 0, false))
 	must(t, l.MapRange(0xc0000, 0x2000, int(rom.Fd()), 0, false))
-	must(t, l.MapRange(0x90a0000, 0x1000, -1, 0, true)) // an arm64 guest's stolen time, with KVM
+	must(t, l.MapRange(0x90a0000, 0x1000, -1, 0, true)) // an arm64 guest's stolen time
 	if s := h.Logs.String(); strings.Contains(s, "share=on") {
 		t.Errorf("log: %s", s)
 	}
@@ -117,7 +116,6 @@ func TestUnmapOfSeveral(t *testing.T) {
 	must(t, l.Unmap(top, 4096))
 	h.WantCalls("Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
 
-	// Unmap all.
 	_, err := l.Request(vfiouser.CmdDMAUnmap, dmaUnmap(2, 0x1000, 0x1000), 24)
 	want(t, err, unix.EINVAL)
 	must(t, l.UnmapAll())
@@ -126,7 +124,6 @@ func TestUnmapOfSeveral(t *testing.T) {
 	h.WantCalls()
 }
 
-// unmap unmaps a range, or all.
 func (l *link) unmap(all bool, iova, size uint64) error {
 	if all {
 		return l.UnmapAll()
@@ -134,8 +131,7 @@ func (l *link) unmap(all bool, iova, size uint64) error {
 	return l.Unmap(iova, size)
 }
 
-// unmapWaits starts to unmap while a worker is inside the space, and returns when waiting returns
-// true.
+// unmapWaits starts to unmap while a worker is inside the space, and waits for waiting.
 func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
 	t.Helper()
 	unmapped = make(chan error, 1)
@@ -151,11 +147,8 @@ func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting fun
 	return unmapped
 }
 
-// The server replies to an unmap after it has called the device and every worker has left the
-// space; until then it answers no other request.
-//
-// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
-// and cuts no mapping.
+// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
+// mapping.
 func TestUnmapWaitsForWorkers(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -188,9 +181,6 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 	}
 }
 
-// A client may truncate its memory: its own connection ends, with an error that names the
-// truncation.
-//
 // Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	h, l := serving(t)
@@ -209,11 +199,8 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	l.Close()
 }
 
-// A client makes and removes the largest number of maps: the memory that they take, and the garbage
-// of one message, are bounded.
-//
-// Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one makes at most 16
-// KiB of garbage.
+// Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one makes at most 16 KiB of
+// garbage.
 func TestMostMaps(t *testing.T) {
 	testkit.Slow(t)
 	const (
@@ -281,7 +268,6 @@ func TestMostMaps(t *testing.T) {
 	h.servesAnother()
 }
 
-// counting is a device that counts the calls about memory.
 type counting struct {
 	quiet
 	unmapping, changed int
@@ -304,11 +290,8 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Workers access memory while the client maps and unmaps it. At unmapped addresses they get an
-// error, never a fault.
-//
-// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
-// and cuts no mapping.
+// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
+// mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	h, l := serving(t)
 	done := make(chan struct{})
@@ -335,7 +318,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 		})
 	}
 	for range 25 {
-		m, err := vfiotest.NewMemory(8192) // another file each time, so that the old mapping is really gone
+		m, err := vfiotest.NewMemory(8192) // another file each time: the old mapping must be gone
 		must(t, err)
 		must(t, l.Map(guestIOVA, m))
 		for n := written.Load(); written.Load() == n; {
@@ -351,8 +334,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// The server waits for workers once when it unmaps several mappings, and not at all if no worker is
-// inside the space.
+// An unmap waits at most once for the workers inside the space.
 func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -381,10 +363,6 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	}
 }
 
-// The server records memory that the client has mapped privately, as QEMU exits at a refusal, but
-// the device cannot use it. The log has a line for each file, up to a limit. The device can use the
-// same file once the client has mapped it shared and sends it again.
-//
 // Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
 func TestMapOfPrivateMemory(t *testing.T) {
 	h, l := serving(t)

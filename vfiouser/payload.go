@@ -2,8 +2,7 @@ package vfiouser
 
 import "fmt"
 
-// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size, its
-// default).
+// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size).
 const MaxTransfer = 1 << 20
 
 // maxPayload is the payload of the longest message, a REGION_WRITE.
@@ -21,16 +20,14 @@ const (
 	accessLen     = 16
 	multiHeadLen  = 8
 	multiLen      = accessLen + multiData
-	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI; count of them are valid
+	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI
 )
 
-// Flags of DMA_MAP.
 const (
-	dmaRead  = 1 << 0 // readable
-	dmaWrite = 1 << 1 // writeable
+	dmaRead  = 1 << 0
+	dmaWrite = 1 << 1
 )
 
-// dmaMap is the payload of DMA_MAP.
 type dmaMap struct {
 	Argsz  uint32 // offset 0
 	Flags  uint32 // 4
@@ -39,8 +36,7 @@ type dmaMap struct {
 	Size   uint64 // 24
 }
 
-// Flags of DMA_UNMAP, from struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The vfio-user document
-// has no flags here; QEMU sends unmapAll.
+// Flags of DMA_UNMAP: struct vfio_iommu_type1_dma_unmap (linux/vfio.h).
 const (
 	unmapDirty = 1 << 0 // VFIO_DMA_UNMAP_FLAG_GET_DIRTY_BITMAP
 	unmapAll   = 1 << 1 // VFIO_DMA_UNMAP_FLAG_ALL
@@ -54,7 +50,6 @@ type dmaUnmap struct {
 	Size  uint64 // 16
 }
 
-// Flags of DEVICE_GET_INFO.
 const (
 	infoReset = 1 << 0 // VFIO_DEVICE_FLAGS_RESET
 	infoPCI   = 1 << 1 // VFIO_DEVICE_FLAGS_PCI
@@ -68,7 +63,6 @@ type deviceInfo struct {
 	IRQs    uint32 // 12
 }
 
-// Flags of DEVICE_GET_REGION_INFO.
 const (
 	regionRead  = 1 << 0 // VFIO_REGION_INFO_FLAG_READ
 	regionWrite = 1 << 1 // VFIO_REGION_INFO_FLAG_WRITE
@@ -84,7 +78,7 @@ type regionInfo struct {
 	Offset uint64 // 24: for mmap
 }
 
-// irqEventFD is the only flag of DEVICE_GET_IRQ_INFO used here: VFIO_IRQ_INFO_EVENTFD.
+// irqEventFD is VFIO_IRQ_INFO_EVENTFD.
 const irqEventFD = 1 << 0
 
 // irqInfo is the payload of DEVICE_GET_IRQ_INFO and of its reply.
@@ -114,8 +108,7 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access is the part of a region that a message reads or writes: the head of REGION_READ,
-// REGION_WRITE, their replies, and of each entry of REGION_WRITE_MULTI.
+// access is a part of a region.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8
@@ -128,7 +121,6 @@ func (a *access) decode(b *[accessLen]byte) {
 	a.count = le.Uint32(b[12:])
 }
 
-// String describes the access, for errors.
 func (a *access) String() string {
 	return fmt.Sprintf("region %d [%#x, +%#x)", a.region, a.offset, a.count)
 }

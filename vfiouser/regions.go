@@ -41,7 +41,7 @@ func (s *session) getRegionInfo(m *message) error {
 	return nil
 }
 
-// region returns region i, or an empty one if there is none.
+// region returns region i, or an empty one.
 func (s *session) region(i uint32) Region {
 	if int64(i) >= int64(len(s.info.Regions)) {
 		return Region{}
@@ -49,7 +49,6 @@ func (s *session) region(i uint32) Region {
 	return s.info.Regions[i]
 }
 
-// checkAccess returns an error for an access that is not inside a region, or is not allowed there.
 func (s *session) checkAccess(a *access, write bool) error {
 	r := s.region(a.region)
 	switch {
@@ -104,7 +103,7 @@ func (s *session) write(a *access, data []byte) error {
 	return nil
 }
 
-// regionWriteMulti performs the writes one by one, until one fails or the context of Serve ends.
+// regionWriteMulti stops when a write fails or the context of Serve ends.
 func (s *session) regionWriteMulti(m *message) error {
 	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
 	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {

@@ -11,17 +11,17 @@ type span struct{ min, max uint32 }
 
 func exactly(n uint32) span { return span{n, n} }
 
-// rule describes the form of a command, and its handler or the reason why the server refuses it.
+// rule describes the form of a command, and its handler.
 type rule struct {
 	name     string // without VFIO_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	slow     bool   // its handler may have to wait for the device's workers
 	handle   func(*session, *message) error
-	unserved string // why the server refuses a known command; "": it does not
+	unserved string // why the server refuses a known command
 }
 
-// rules are indexed by command; an unknown command has no rule.
+// rules are indexed by command.
 var rules = [...]rule{
 	CmdVersion:        {name: "VERSION", body: span{versionLen, versionLen + maxVersionData}, handle: (*session).version},
 	CmdDMAMap:         {name: "DMA_MAP", body: exactly(dmaMapLen), fds: span{0, 1}, slow: true, handle: (*session).dmaMap},
@@ -45,7 +45,7 @@ var rules = [...]rule{
 	CmdMigDataWrite: {name: "MIG_DATA_WRITE", unserved: "live migration is not supported"},
 }
 
-// ruleFor checks a message against the rule for its command, and returns that rule.
+// ruleFor checks a message against the rule for its command.
 func ruleFor(m *message) (*rule, error) {
 	if int(m.Command) >= len(rules) || rules[m.Command].name == "" {
 		return nil, fmt.Errorf("unknown: %w", unix.ENOTSUP)

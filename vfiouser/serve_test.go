@@ -107,7 +107,6 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 	}
 	h.Take()
 
-	// Posted writes are not answered, and are in order with other requests.
 	must(t, l.Post(0, 0, []byte{1}))
 	must(t, l.Post(2, 4, []byte{2, 0, 0, 0}))
 	must(t, l.WriteMulti(vfiotest.Write{Region: 2, Off: 8, Data: []byte{3}},
@@ -164,7 +163,7 @@ func TestDeviceErrorsAreAnswered(t *testing.T) {
 		must(t, c.do())
 	}
 	h.FailWith("Write", unix.EAGAIN)
-	must(t, l.Post(0, 0, []byte{1})) // not answered
+	must(t, l.Post(0, 0, []byte{1}))
 	h.FailWith("Write", nil)
 	h.works(l, guestIOVA)
 }
@@ -185,8 +184,7 @@ func TestNoReset(t *testing.T) {
 func TestInterrupts(t *testing.T) {
 	h, l := serving(t)
 
-	// As QEMU does (gve.md, section 2): enable with a dead vector, then each vector, and again at
-	// each unmasking.
+	// As QEMU does (gve.md, section 2): enable with a dead vector, then each vector, and again at each unmasking.
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, nil))
 	first, second := event(t), event(t)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, first))
@@ -201,7 +199,6 @@ func TestInterrupts(t *testing.T) {
 	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
 	h.Take()
 
-	// Set the eventfds of several vectors with one message, which carries as many as allowed.
 	var events []*vfiotest.Event
 	for range vfiouser.MaxFDs {
 		events = append(events, event(t))
@@ -213,17 +210,16 @@ func TestInterrupts(t *testing.T) {
 			t.Errorf("event %d was not signalled", i)
 		}
 	}
-	// Remove the eventfds of two vectors with one message.
 	_, err := l.Request(vfiouser.CmdSetIRQs, irqSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
 	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
 	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
-	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // the device has no INTx: QEMU disables it all the same
+	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // QEMU disables INTx, which the device does not have
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
 }
 
-// Requests of QEMU's iothread and of a vCPU overlap: a reply is matched by its id.
+// Requests of QEMU's iothread and of a vCPU overlap.
 func TestSeveralRequestsInFlight(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)

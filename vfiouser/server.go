@@ -23,18 +23,16 @@ type Server struct {
 	busy  atomic.Bool
 }
 
-// NewServer returns a Server for dev. While a connection lasts, space holds the ranges that the
-// client maps; only the Server may change space. If log is nil, the Server logs nothing.
+// NewServer returns a Server for dev. Only the Server may change space, which holds the ranges that the client
+// maps during a connection. log may be nil.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	return &Server{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
-// Serve serves the device on sock, which it closes, until the client hangs up (nil;
-// io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client faults
-// (a *dma.FaultError), the client breaks the protocol (ErrBadMessage), or another error, such as one
-// of sock, makes it impossible to go on. Before it returns, it calls Disconnected, empties the
-// space, and closes or discards (dma.Space.Discard) every received descriptor that the device does
-// not own. While another Serve of the same Server runs, it only closes sock and returns ErrBusy.
+// Serve serves the device on sock, which it closes, until the client hangs up (nil; io.ErrUnexpectedEOF within
+// a message), ctx ends (its cause), or there is an error, such as a *dma.FaultError or ErrBadMessage. Before it
+// returns, it calls Disconnected, and empties the space. While another Serve of the same Server runs, it only
+// closes sock and returns ErrBusy.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {
@@ -45,8 +43,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 
 	ses := newSession(s, sock, ctx.Done())
 	err, cause := peer.Serve(ctx, s.space, func() {
-		// The past deadline ends the present read and each later one. An answer that Serve is writing has
-		// drainTimeout to be sent.
+		// An answer that Serve is writing has drainTimeout to be sent.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
 		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout.Here()))
 	}, ses.serveOne)
@@ -60,8 +57,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return err
 	}
 	ses.drain()
-	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and aborts when it cannot
-	// report a change of the memory map (hw/vfio/listener.c; measured with a reboot).
+	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect").
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+
 		"times out and gives up; its QEMU goes on, does not connect again, and aborts when the guest reboots: end that "+
 		"QEMU, and start it anew once vnic serves again (this machine, and vnic itself, need no restart)", "cause", err)

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// session is one connection of a client to the Server. Only the goroutine of Serve uses it.
+// session is one connection, used only by the goroutine of Serve.
 type session struct {
 	conn
 	dev   Device
@@ -44,12 +44,10 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu
-// sets it). After that QEMU drops the request, and treats a later reply as an error.
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout).
 const qemuTimeout = limits.QEMUReply
 
-// serveOne receives and handles one message, and answers it unless it wants no reply. An error that
-// serveOne returns ends the connection.
+// serveOne receives, handles and answers one message.
 func (s *session) serveOne() error {
 	m := &s.msg
 	defer m.fds.Close()
@@ -93,15 +91,13 @@ func (s *session) serveOne() error {
 	return s.reply(m)
 }
 
-// fail answers a message with an error, unless it wants no reply, before the connection ends. It
-// ignores an error of sending.
+// fail answers a message with an error, unless it wants no reply.
 func (s *session) fail(m *message) {
 	if m.Flags&FlagNoReply == 0 {
 		_ = s.refuse(m, unix.EINVAL)
 	}
 }
 
-// errno returns the errno by which a reply reports an error.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -115,7 +111,7 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// refused logs a request that failed without ending the connection.
+// refused logs a failure that does not end the connection.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
@@ -131,7 +127,6 @@ func (s *session) reset(*message) error {
 	return s.dev.Reset()
 }
 
-// end disconnects the device and unmaps the memory.
 func (s *session) end() {
 	s.dev.Disconnected()
 	if err := s.space.Replace(nil); err != nil {
@@ -141,21 +136,18 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// drainTimeout limits each wait for a client at the end of Serve (rest, the last answer, drain); a
-// test sets it higher.
+// drainTimeout limits each wait for a client at the end of Serve.
 var drainTimeout = limits.Drain
 
-// drain answers all requests that the client has already sent, with an error. If the server closed
-// the connection without an answer to a request, QEMU would wait for it for qemuTimeout with its
-// lock held; requests that QEMU sends after the end of the connection fail at once. Also, closing a
-// socket with unread data resets the connection, which QEMU 11.1 does not survive (util/error.c, an
-// assertion of error_setv; measured).
+// drain answers requests that the client has already sent with an error: QEMU would wait for qemuTimeout with
+// its lock held. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
+// survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
 	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.broken { // the loop ends: after CloseRead the socket receives no more bytes
+	for !s.broken { // ends: after CloseRead no more bytes arrive
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

@@ -10,18 +10,16 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The supported version (QEMU sends 0.0; each minor version only adds to the previous minor
-// version).
+// The supported version (each minor version only adds to the previous one).
 const (
 	major = 0
 	minor = 0
 )
 
-// maxVersionData is how long the JSON of VERSION may be. QEMU's has some 200 bytes.
+// maxVersionData is how long the JSON of VERSION may be.
 const maxVersionData = 64 << 10
 
-// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION"). Each is
-// optional.
+// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION").
 type capabilities struct {
 	MaxMsgFDs       *uint64 `json:"max_msg_fds,omitempty"`
 	MaxDataXferSize *uint64 `json:"max_data_xfer_size,omitempty"`
@@ -35,7 +33,7 @@ type versionData struct {
 	Capabilities capabilities `json:"capabilities"`
 }
 
-// decodeVersion decodes VERSION. hasData reports whether it contains JSON.
+// decodeVersion decodes VERSION; hasData reports whether it contains JSON.
 func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasData bool, err error) {
 	gotMajor, gotMinor = le.Uint16(b[0:]), le.Uint16(b[2:])
 	text := b[versionLen:]
@@ -53,9 +51,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 	return gotMajor, gotMinor, data, true, nil
 }
 
-// answer returns the proposed capabilities that this end supports: "The capability list must be a
-// subset of those proposed". So a reply to QEMU is not longer than its request, and QEMU reserves
-// as much space for the reply as the request takes.
+// answer returns the capabilities that this end supports: "The capability list must be a subset of those
+// proposed".
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {
@@ -73,9 +70,7 @@ func (c *capabilities) answer() capabilities {
 	}
 }
 
-// pages returns the proposed page sizes that DMA_MAP accepts: all multiples of our page. Any such
-// size works, because files are mapped as a whole. If there is none, the answer omits pgsizes,
-// which means 4 KiB.
+// pages returns the proposed page sizes that DMA_MAP accepts; no pgsizes means 4 KiB.
 func pages(proposed *uint64) *uint64 {
 	if proposed == nil || *proposed&^(pageSize-1) == 0 {
 		return nil
@@ -84,8 +79,7 @@ func pages(proposed *uint64) *uint64 {
 	return &n
 }
 
-// version negotiates. ErrBadMessage ends the connection: "or closes the connection if it cannot support
-// the advertised version". A second VERSION is only refused.
+// ErrBadMessage: "or closes the connection if it cannot support the advertised version".
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)

@@ -25,19 +25,16 @@ type Backend struct {
 	unaccepted atomic.Pointer[string] // result of Unaccepted
 }
 
-// NewBackend returns a Backend for dev. While a connection lasts, space holds the memory that the
-// frontend shares; only the Backend may change space. If log is nil, the Backend logs nothing.
+// NewBackend returns a Backend for dev. Only the Backend may change space, which holds the memory that the
+// frontend shares during a connection. log may be nil.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	return &Backend{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
-// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends (its
-// cause), memory of the frontend faults (a *dma.FaultError), the frontend breaks the protocol
-// (ErrBadMessage, ErrUnsupported), a request about features or memory fails for which the frontend
-// wants no acknowledgement, or another error, such as one of sock, makes it impossible to go on.
-// Before it returns, it stops every queue, closes or discards (dma.Space.Discard) every received
-// descriptor, calls Disconnected, and empties the space. While another Serve of the same Backend
-// runs, it only closes sock and returns ErrBusy.
+// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends (its cause), or
+// there is an error, such as a *dma.FaultError, ErrBadMessage or ErrUnsupported. Before it returns, it stops
+// the queues, calls Disconnected, and empties the space. While another Serve of the same Backend runs, it only
+// closes sock and returns ErrBusy.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -49,7 +46,7 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	s := newSession(b, sock)
 	b.log.Info("vhost-user frontend connected")
 	err, cause := peer.Serve(ctx, b.space, func() {
-		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write, and each later one
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write
 	}, s.serveOne)
 	s.end()
 	if cause != nil {
@@ -64,11 +61,9 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted returns the offer that the frontend of the last connection that has ended did not
-// accept: the frontend asked for the features and hung up before a SET_FEATURES succeeded. Else
-// Unaccepted returns "". QEMU hangs up like this if QEMU ends before its guest has loaded a driver,
-// and at each connection if the guest uses a feature that the device no longer offers
-// (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c, vhost_user_start).
+// Unaccepted returns the offer of the last ended connection, if its frontend asked for the features and hung up
+// before a SET_FEATURES succeeded, or "". QEMU does so if the guest uses a feature that the device no longer
+// offers (net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -76,8 +71,7 @@ func (b *Backend) Unaccepted() string {
 	return ""
 }
 
-// serveOne receives and handles one message, and answers it if an answer is due. An error that
-// serveOne returns ends the connection.
+// serveOne receives, handles and answers one message.
 func (s *session) serveOne() error {
 	m := &s.msg
 	m.Header = Header{}
@@ -89,7 +83,7 @@ func (s *session) serveOne() error {
 	})
 	if err != nil {
 		if errors.Is(err, ErrUnsupported) && s.ackDue(m) {
-			s.fail(m) // the frontend waits, so it gets a failure before the connection closes
+			s.fail(m) // the frontend waits
 		}
 		return err
 	}
@@ -123,8 +117,8 @@ func (s *session) serveOne() error {
 	return nil
 }
 
-// ackDue reports whether the backend must acknowledge a message, if its request has no reply of its
-// own (vhost-user.rst, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
+// ackDue reports whether the frontend wants an acknowledgement (vhost-user.rst,
+// "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
 }
@@ -137,11 +131,10 @@ func (s *session) ack(m *message, result uint64) error {
 	return s.reply(m, le.AppendUint64(nil, result))
 }
 
-// fail answers a message with a failure before the connection ends. It ignores an error of sending.
+// fail answers a message with a failure.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// refused logs that a request, or a part of it, failed without ending the connection. Of failures
-// with ErrMemory it logs only the first until the regions change, and counts the others.
+// Of failures with ErrMemory refused logs only the first until the regions change, and counts the others.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {

@@ -10,21 +10,19 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// conn sends and receives whole messages. At most one goroutine receives and one sends at a time.
+// conn sends and receives whole messages: at most one goroutine receives and one sends at a time.
 type conn struct {
 	sock scm.Socket
 }
 
-// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE may have
-// regions.
+// maxFDs is how many descriptors one message may carry.
 const maxFDs = MaxTableRegions
 
 func newConn(sock *net.UnixConn) conn {
 	return conn{sock: scm.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
 }
 
-// message is a received message. body is valid until the next receive into the same message; the
-// caller of receive closes fds.
+// message is a received message; body is valid until the next receive into it.
 type message struct {
 	Header
 	body []byte
@@ -32,13 +30,10 @@ type message struct {
 	buf  [maxPayload]byte
 }
 
-// receive reads a header, passes it to check, and if check accepts it reads the payload. It returns
-// io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds
-// may hold descriptors even after an error.
+// receive reads a message, whose header check must accept. It returns io.EOF if the peer closed between two
+// messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message; descriptors that come with later bytes are an
-// error. (A read ends after the part of the stream that descriptors came with, and no read crosses
-// the end of a message: each message gets its own descriptors.)
+// Descriptors must come with the first byte of a message.
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {
@@ -58,8 +53,8 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 	return nil
 }
 
-// readFull fills b. If first is set, b starts a message: an end of the stream before b is io.EOF,
-// any other io.ErrUnexpectedEOF, and only the first byte of b may bring descriptors.
+// If first is set, b starts a message: an end of the stream before b is io.EOF, and the first byte of b may
+// bring descriptors.
 func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		start := first && done == 0
@@ -79,7 +74,7 @@ func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	return nil
 }
 
-// send writes a message. The descriptors remain the caller's.
+// send writes a message. The caller keeps the descriptors.
 func (c *conn) send(h Header, body []byte, fds []int) error {
 	b := peer.Append(make([]byte, 0, headerLen+maxPayload), h)
 	return c.sock.WriteFDs(append(b, body...), fds)

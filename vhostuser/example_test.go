@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// bell is a device with one queue and 8 bytes of configuration. It answers kicks with calls and
-// never reads the ring: a real device gives the addresses of the Vring to package virtq.
+// bell is a device with one queue, which answers kicks with calls and never reads the ring.
 type bell struct {
 	vhostuser.BaseDevice
 	config  [8]byte
@@ -51,7 +50,7 @@ func (b *bell) StartQueue(v vhostuser.Vring) (err error) {
 	return err
 }
 
-// SetCall is called while the queue runs: a frontend may change its call eventfd at any time.
+// A frontend may change its call eventfd at any time.
 func (b *bell) SetCall(_, fd int) error { return b.worker.SetCall(fd) }
 
 func (b *bell) EnableQueue(_ int, on bool) error {
@@ -74,8 +73,7 @@ func event() *os.File {
 	return os.NewFile(uintptr(fd), "eventfd")
 }
 
-// socketpair returns the two ends of a connection. With QEMU the backend would listen on a Unix
-// socket.
+// socketpair returns the two ends of a connection.
 func socketpair() (a, b *net.UnixConn) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	check(err)
@@ -101,8 +99,6 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- vhostuser.NewBackend(&bell{}, space, nil).Serve(context.Background(), theirs) }()
 
-	// The frontend has 64 KiB of memory at guest-physical address 1 MiB. Its user addresses, by
-	// which it names rings, are 0 to 64 KiB here.
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
 	check(err)
 	defer unix.Close(ram)
@@ -130,8 +126,7 @@ func Example() {
 		var calls uint64
 		check(binary.Read(call, binary.NativeEndian, &calls))
 	}
-	// The guest's driver moves its interrupt: the running queue now fires the other eventfd, and
-	// once immediately.
+	// The running queue now fires the other eventfd.
 	other := event()
 	defer other.Close()
 	check(front.SetVringCall(0, int(other.Fd())))

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// FeatureProtocol is bit 30 of the virtio features. Devices never offer it; vhost-user uses it to
-// negotiate protocol features (vhost-user.rst, "Communication": VHOST_USER_F_PROTOCOL_FEATURES).
-// The Backend offers it for its device.
+// FeatureProtocol is bit 30, by which vhost-user negotiates protocol features (vhost-user.rst, "Communication":
+// VHOST_USER_F_PROTOCOL_FEATURES).
 const FeatureProtocol uint64 = 1 << 30
 
 // Ring and transport bits of the virtio features (virtio 1.3, 6; VHOST_F_LOG_ALL:
@@ -37,14 +36,13 @@ var featureNames = [64]string{
 	38: "NOTIFICATION_DATA", 39: "NOTIF_CONFIG_DATA", 40: "RING_RESET", 41: "ADMIN_VQ",
 }
 
-// Features prints virtio feature bits by name. Device, if not nil, has the names of the device
-// type's bits; a bit without a name is printed as "bit" and its number.
+// Features prints virtio feature bits by name. Device, if not nil, names the device type's bits.
 type Features struct {
 	Bits   uint64
 	Device *[64]string
 }
 
-// String returns the names of the set bits, lowest first, joined by |.
+// String returns the names of the set bits, joined by |.
 func (f Features) String() string {
 	return bitNames(f.Bits, func(i int) string {
 		if f.Device == nil {
@@ -57,7 +55,7 @@ func (f Features) String() string {
 // ProtocolFeatures is a set of protocol features (vhost-user.rst, "Protocol features").
 type ProtocolFeatures uint64
 
-// The protocol features (vhost-user.rst, "Protocol features"; VHOST_USER_PROTOCOL_F_*).
+// The protocol features (VHOST_USER_PROTOCOL_F_*).
 const (
 	ProtocolMQ                ProtocolFeatures = 1 << 0  // MQ
 	ProtocolLogShmFD          ProtocolFeatures = 1 << 1  // LOG_SHMFD
@@ -84,7 +82,7 @@ const (
 	ProtocolShmem             ProtocolFeatures = 1 << 22 // SHMEM
 )
 
-// SupportedProtocol is the set that a Backend can offer; Device.ProtocolFeatures selects from it.
+// SupportedProtocol is the set that a Backend can offer.
 const SupportedProtocol = ProtocolMQ | ProtocolRARP | ProtocolReplyAck | ProtocolMTU | ProtocolBackendReq |
 	ProtocolConfig | ProtocolResetDevice | ProtocolMemSlots | ProtocolStatus
 
@@ -94,7 +92,7 @@ var protocolNames = [64]string{
 	"STATUS", "XEN_MMAP", "SHARED_OBJECT", "DEVICE_STATE", "GET_VRING_BASE_INFLIGHT", "GPA_ADDRESSES", "SHMEM",
 }
 
-// String returns the names of the set bits, lowest first, joined by |.
+// String returns the names of the set bits, joined by |.
 func (p ProtocolFeatures) String() string {
 	return bitNames(uint64(p), func(i int) string { return protocolNames[i] })
 }

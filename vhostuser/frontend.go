@@ -11,25 +11,22 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer by default (see SetTimeout), on a
-// machine that is not slow. It is long because the backend drains a queue before it answers
-// GET_VRING_BASE.
+// DefaultTimeout is how long a Frontend waits for an answer by default, on a machine that is not slow.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
-// Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any
-// goroutine may call its methods; requests go one after another. After an error the connection is
-// closed, except after ErrRefused, and after an error that comes before anything is sent (such as
-// for bad arguments).
+// Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any goroutine may call
+// its methods; requests go one after another. An error closes the connection, unless it is ErrRefused or comes
+// before anything is sent.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
 	msg      message
 	timeout  time.Duration
-	broken   error // the error after which the Frontend sends no more requests
+	broken   error // the error that closed the connection
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int
-	table    []MemRegion // of the last SET_MEM_TABLE that succeeded, with duplicated descriptors
+	table    []MemRegion // of the last SET_MEM_TABLE, with duplicated descriptors
 }
 
 // NewFrontend returns a Frontend on sock, which it owns.
@@ -37,15 +34,14 @@ func NewFrontend(sock *net.UnixConn) *Frontend {
 	return &Frontend{conn: newConn(sock), timeout: limits.Frontend.Here()}
 }
 
-// SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait too,
-// so a context can: context.AfterFunc(ctx, func() { f.Close() }).
+// SetTimeout sets how long each request waits for its answer; 0 is for ever.
 func (f *Frontend) SetTimeout(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.timeout = d
 }
 
-// Close closes the connection. A request that waits in another goroutine ends with net.ErrClosed.
+// Close closes the connection, also while a request waits.
 func (f *Frontend) Close() error {
 	err := f.conn.sock.Close() // not under mu, which the waiting request holds
 	f.mu.Lock()
@@ -54,7 +50,7 @@ func (f *Frontend) Close() error {
 	return err
 }
 
-// fail closes the connection for err, unless the Frontend has failed before. The caller holds mu.
+// fail closes the connection for err. The caller holds mu.
 func (f *Frontend) fail(err error) {
 	if f.broken != nil {
 		return
@@ -72,8 +68,7 @@ func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	return f.features, f.protocol
 }
 
-// command sends a request that has no reply of its own. If REPLY_ACK was negotiated, it waits for
-// that acknowledgement.
+// command sends a request without a reply of its own, and waits for a negotiated acknowledgement.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,13 +89,12 @@ func (f *Frontend) commandLocked(r Request, body []byte, fds ...int) error {
 	return nil
 }
 
-// query sends a request whose reply has size bytes. The caller holds mu; the result is valid until it
-// releases mu.
+// query sends a request whose reply has size bytes. The caller holds mu; the reply is valid until it releases
+// mu.
 func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
 	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
 }
 
-// queryU64 sends a request without payload whose reply is a number.
 func (f *Frontend) queryU64(r Request) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,14 +118,14 @@ func (f *Frontend) exchange(h Header, body []byte, fds []int, size uint32) ([]by
 	return f.msg.body, nil
 }
 
-// checkReply checks r, the header of the answer to the message with header h.
+// checkReply checks r, the header of the answer to h.
 func checkReply(h, r *Header, size uint32) error {
 	switch {
 	case r.Flags&FlagVersion != Version || r.Flags&FlagReply == 0:
 		return fmt.Errorf("flags %v: %w", r.Flags, ErrBadMessage)
 	case r.Request != h.Request:
 		return fmt.Errorf("to %v: %w", r.Request, ErrBadMessage)
-	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // GET_CONFIG: a payload of length 0 reports an error
+	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // GET_CONFIG: an empty payload is an error
 		return fmt.Errorf("payload of %d bytes, not %d: %w", r.Size, size, ErrBadMessage)
 	}
 	return nil
@@ -149,8 +143,7 @@ func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
 	return nil
 }
 
-// receiveLocked receives into f.msg. It closes descriptors that come with the answer, as no answer
-// needs any.
+// receiveLocked receives into f.msg, without descriptors.
 func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
@@ -189,9 +182,8 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
 }
 
-// Negotiate negotiates features (of the device and its rings) and protocol features, and takes
-// ownership, in QEMU's order. If protocol is not 0, it also asks for bit 30 (FeatureProtocol). It
-// returns the features among those asked for that the backend offers.
+// Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. It
+// returns those asked for that the backend offers.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -238,8 +230,7 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs
-// for a network device; at most MaxVrings. After a Negotiate without MQ the result is 1.
+// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, or 1 without MQ.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -251,8 +242,7 @@ func (f *Frontend) SetMTU(mtu uint16) error {
 	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
 }
 
-// SetStatus sets the virtio device status. With status 0 a Backend of this package stops the
-// queues, and also resets the device if RESET_DEVICE was not negotiated.
+// SetStatus sets the virtio device status.
 func (f *Frontend) SetStatus(s uint8) error {
 	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
 }
@@ -263,7 +253,7 @@ func (f *Frontend) GetStatus() (uint8, error) {
 	return uint8(s), err
 }
 
-// ResetDevice puts the device into its initial state. Memory stays shared.
+// ResetDevice puts the device into its initial state.
 func (f *Frontend) ResetDevice() error { return f.command(ResetDevice, nil) }
 
 // SendRARP asks the backend to announce mac.
@@ -271,7 +261,7 @@ func (f *Frontend) SendRARP(mac [6]byte) error {
 	return f.command(SendRARP, append(mac[:], 0, 0))
 }
 
-// GetConfig fills b from offset off of the device's configuration space.
+// GetConfig fills b from the configuration space at off.
 func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {
@@ -288,7 +278,7 @@ func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	return nil
 }
 
-// SetConfig writes b at offset off of the device's configuration space.
+// SetConfig writes b to the configuration space at off.
 func (f *Frontend) SetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {

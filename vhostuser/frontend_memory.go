@@ -11,9 +11,9 @@ import (
 
 // MemRegion is one piece of the frontend's memory.
 type MemRegion struct {
-	FD     int    // a memfd or a file on tmpfs, open for reading and writing; remains the caller's
+	FD     int    // a memfd, open for reading and writing
 	GPA    uint64 // guest-physical address
-	User   uint64 // address in the frontend, which names rings by it: any unique base, the same for the whole connection
+	User   uint64 // address in the frontend: any unique base
 	Size   uint64
 	Offset uint64 // of the region in FD, in bytes
 }
@@ -22,9 +22,8 @@ var errNoFD = errors.New("memory without a descriptor")
 
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
-// AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address
-// user. fd remains the caller's. Without CONFIGURE_MEM_SLOTS it sends the whole table again, which
-// holds at most MaxTableRegions.
+// AddMemory shares [off, off+size) of fd, which the caller keeps, at the guest-physical address gpa and the
+// user address user. Without CONFIGURE_MEM_SLOTS there are at most MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	if fd < 0 {
 		return errNoFD
@@ -38,8 +37,8 @@ func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	return f.sendTable(append(slices.Clone(f.table), r))
 }
 
-// RemoveMemory stops sharing a region. If REPLY_ACK was negotiated, the backend no longer
-// touches the region once RemoveMemory has returned without an error.
+// RemoveMemory stops sharing a region. With REPLY_ACK, the backend no longer touches it after a return without
+// an error.
 func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	r := MemRegion{GPA: gpa, User: user, Size: size}
 	f.mu.Lock()
@@ -54,8 +53,7 @@ func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	return f.sendTable(slices.Delete(slices.Clone(f.table), i, i+1))
 }
 
-// SetMemTable replaces all regions, by at most MaxTableRegions. The descriptors remain the
-// caller's.
+// SetMemTable replaces all regions, by at most MaxTableRegions.
 func (f *Frontend) SetMemTable(regions []MemRegion) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,8 +62,7 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 
 func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
-// sendTable makes next the table. f.table holds duplicates of the descriptors, because AddMemory
-// and RemoveMemory send them again.
+// sendTable makes next the table, and keeps duplicates of its descriptors.
 func (f *Frontend) sendTable(next []MemRegion) error {
 	if len(next) > MaxTableRegions {
 		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong,

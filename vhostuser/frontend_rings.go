@@ -11,14 +11,13 @@ type VringSetup struct {
 	Index             int
 	Size              uint16
 	Desc, Avail, Used uint64 // user addresses, in shared memory
-	Base              uint32 // where the ring goes on: the result of GetVringBase, or 0
-	// Kick and Call are eventfds and remain the caller's; -1 is none. A Backend of this package makes
-	// them non-blocking: wait for them with poll.
+	Base              uint32 // the result of GetVringBase, or 0
+	// Kick and Call are eventfds, which the caller keeps; -1 is none. A Backend of this package makes them
+	// non-blocking.
 	Kick, Call int
 }
 
-// SetupVring describes a ring and sends its descriptors, in QEMU's order. If there is a kick
-// eventfd, the backend starts the ring at the first kick.
+// SetupVring describes a ring and sends its descriptors, in QEMU's order.
 func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
@@ -63,8 +62,7 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 	return f.vringState(SetVringEnable, i, n)
 }
 
-// GetVringBase stops ring i and returns where the ring goes on (its next available index). When it
-// has returned without an error, the backend no longer touches the ring.
+// GetVringBase stops ring i and returns its next available index.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err

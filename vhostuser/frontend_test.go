@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// backend is the other end of a Frontend under test: the test sends its answers.
 type backend struct{ conn }
 
 func frontend(t *testing.T) (*Frontend, *backend) {
@@ -33,7 +32,7 @@ func (b *backend) write(t *testing.T, data []byte, fds ...int) {
 	must(t, b.sock.WriteFDs(data, fds))
 }
 
-// next receives a request. Its descriptors are closed when the test ends.
+// next receives a request.
 func (b *backend) next(t *testing.T) *message {
 	t.Helper()
 	var m message
@@ -42,7 +41,6 @@ func (b *backend) next(t *testing.T) *message {
 	return &m
 }
 
-// unhex decodes hexadecimal bytes; spaces are ignored.
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
@@ -50,8 +48,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestFrontendTakesNoBadAnswer: a wrong answer of the backend ends the connection, also for every
-// later request.
+// TestFrontendTakesNoBadAnswer: a wrong answer of the backend ends the connection.
 func TestFrontendTakesNoBadAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name, answer string // to GET_VRING_BASE of ring 1, without need_reply
@@ -96,7 +93,7 @@ func TestFrontendTimeout(t *testing.T) {
 	_, err := f.GetStatus()
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	f.SetTimeout(0)
-	_, err = f.GetStatus() // its answer may still come: the connection cannot be used any more
+	_, err = f.GetStatus() // its answer may still come
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	if err := f.Close(); err == nil {
 		t.Error("closed twice")
@@ -116,8 +113,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 	peertest.WantError(t, "error", <-result, net.ErrClosed)
 }
 
-// TestFrontendTable: without CONFIGURE_MEM_SLOTS the Frontend keeps the table, with duplicated
-// descriptors.
+// TestFrontendTable has no CONFIGURE_MEM_SLOTS: the Frontend sends tables.
 func TestFrontendTable(t *testing.T) {
 	h, _, l := serving(t)
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
@@ -128,7 +124,7 @@ func TestFrontendTable(t *testing.T) {
 		must(t, err)
 		must(t, unix.Ftruncate(fd, 4096))
 		must(t, l.AddMemory(fd, i<<20, i<<30, 4096, 0))
-		must(t, unix.Close(fd)) // the Frontend needs the descriptor again, for the next table
+		must(t, unix.Close(fd)) // the Frontend needs its duplicate again, for the next table
 	}
 	g := newGuest(t)
 	peertest.WantError(t, "ninth region", l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0), errTooLong)
@@ -136,7 +132,7 @@ func TestFrontendTable(t *testing.T) {
 	if err := l.RemoveMemory(3<<20, 3<<30, 4096); err == nil {
 		t.Error("removed twice")
 	}
-	wantRefused(t, "overlap", l.AddMemory(g.fd, 0, 1<<40, 4096, 0)) // overlaps
+	wantRefused(t, "overlap", l.AddMemory(g.fd, 0, 1<<40, 4096, 0))
 	if err := l.AddMemory(-5, 1<<40, 1<<40, 4096, 0); err == nil {
 		t.Error("no descriptor")
 	}
@@ -156,7 +152,6 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 	peertest.WantError(t, "error", f.SetConfig(0, make([]byte, MaxConfig+1)), errTooLong)
 }
 
-// TestFrontendWithoutProtocolFeatures: the backend offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	f, back := frontend(t)
 	back.write(t, raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...))
@@ -174,7 +169,7 @@ func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	}
 }
 
-// A backend hangs up during the handshake, after any number of answers.
+// A backend hangs up during the handshake.
 func TestFrontendNegotiationFails(t *testing.T) {
 	for answers := range 5 {
 		f, back := frontend(t)

@@ -14,11 +14,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestSilentFUSE: a frontend sends files whose server answers no system call. Neither examining the
-// files, nor closing them, nor the end of Serve waits for the server.
+// TestSilentFUSE: a frontend sends files whose server answers no system call.
 //
-// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait longer than 2 s, not
-// even of a file whose server does not answer.
+// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait longer than 2 s, not even of a
+// file whose server does not answer.
 func TestSilentFUSE(t *testing.T) {
 	fusetest.Run(t, func(t *testing.T) {
 		fs := fusetest.Mount(t)
@@ -33,8 +32,7 @@ func TestSilentFUSE(t *testing.T) {
 	})
 }
 
-// inTime calls f; if f takes longer than testkit.Patience, the test fails, and inTime ends the servers so
-// that f returns.
+// After testkit.Patience the servers end, so that f returns.
 func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
 	t.Helper()
 	late := time.AfterFunc(testkit.Patience, func() {
@@ -64,8 +62,7 @@ func silentFile(t *testing.T, fd int) {
 	}
 	testkit.ErrorIs(t, l.Wait(), ErrBadMessage)
 	h.servesAnother()
-	// A frontend may send a limited number of such files; then its host stops serving. Other hosts go
-	// on.
+	// A frontend may send a limited number of such files; then its host stops serving.
 	l = h.connect()
 	l.negotiate(t, allProtocol)
 	sent := 0
@@ -81,7 +78,6 @@ func silentFile(t *testing.T, fd int) {
 	testkit.OK(t, a.Close())
 	bystander.works(b)
 	must(t, b.HangUp())
-	// Cancelling the context ends a connection whose frontend has sent such a file.
 	h = newHost(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	a, theirs = testkit.SocketPair(t)

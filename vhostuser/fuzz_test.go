@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzMessage decodes any message, and encodes the result again: the meaningful bytes must be the
-// same.
+// FuzzMessage decodes any message, and encodes the result again.
 func FuzzMessage(f *testing.F) {
 	for _, a := range [][]byte{
 		raw(GetFeatures, Version),
@@ -85,8 +84,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// script is the operations of FuzzSession: one byte chooses an operation, the next bytes are its
-// arguments.
+// script has operations, each a byte with its arguments.
 type script struct {
 	peertest.Script
 	sock *conn
@@ -94,8 +92,7 @@ type script struct {
 	ev   int
 }
 
-// region returns a piece of memory on a grid, on which pieces are adjacent, overlap or exceed the
-// file.
+// region returns a piece of memory on a grid.
 func (s *script) region() memRegion {
 	a, n, o := uint64(s.Next()%24), uint64(s.Next()%9), uint64(s.Next()%20)
 	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
@@ -182,12 +179,9 @@ func (s *script) step() error {
 	return s.sock.sock.WriteFDs(b, fds)
 }
 
-// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. The device
-// must only get calls that the contract of Device allows, and nothing must be left after the
-// frontend hangs up.
+// FuzzSession plays a frontend from bytes.
 //
-// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
-// behind.
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
 	// 1 MiB of memory at 0, ring 0 on pages 1 to 3, kick, call, enable.
 	good := []byte{

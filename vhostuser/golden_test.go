@@ -11,9 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written
-// ones: little endian, as QEMU's struct VhostUserMsg. The other end sends the answers that the
-// Frontend needs.
+// TestGoldenRequests checks the bytes of a Frontend's requests: as QEMU's struct VhostUserMsg.
 func TestGoldenRequests(t *testing.T) {
 	testkit.CheckFDs(t)
 	fd := eventfd(t)
@@ -21,7 +19,7 @@ func TestGoldenRequests(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(f *Frontend) error
-		want string // header and payload
+		want string
 		fds  int
 		ans  string // payload of the answer
 	}{
@@ -118,7 +116,7 @@ func TestGoldenRequests(t *testing.T) {
 	}
 }
 
-// TestGoldenReplies checks the bytes of every answer of a Backend.
+// TestGoldenReplies checks the bytes of a Backend's answers.
 func TestGoldenReplies(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -135,14 +133,14 @@ func TestGoldenReplies(t *testing.T) {
 			"18000000 05000000 12000000 00000000 06000000 00000000 02766e696301"},
 		{"GET_CONFIG refused", "18000000 01000000 10000000 16000000 04000000 00000000 00000000",
 			"18000000 05000000 00000000"},
-		// REPLY_ACK is not negotiated yet: need_reply is not answered, the next request is.
+		// REPLY_ACK is not negotiated yet.
 		{"need_reply too early", "03000000 09000000 00000000 28000000 01000000 00000000",
 			"28000000 05000000 08000000 0000000000000000"},
 		{"SET_PROTOCOL_FEATURES", "10000000 09000000 08000000 1880010000000000",
 			"10000000 05000000 08000000 0000000000000000"},
 		{"acked", "03000000 09000000 00000000", "03000000 05000000 08000000 0000000000000000"},
 		{"refused", "14000000 09000000 08000000 0100000000000000", "14000000 05000000 08000000 0100000000000000"},
-		// A request with a reply of its own gets only that; the next bytes are the next answer.
+		// The next bytes are the next answer.
 		{"need_reply of a GET", "01000000 09000000 00000000 28000000 09000000 00000000",
 			"01000000 05000000 08000000 2080007001000000 28000000 05000000 08000000 0000000000000000"},
 		// POSTCOPY_LISTEN comes last, because it ends the connection
@@ -178,7 +176,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
-	for r := GetFeatures; r <= GetShmemConfig; r++ { // each request is served, or has a reason why it is not
+	for r := GetFeatures; r <= GetShmemConfig; r++ {
 		if served, why := rules[r].handle != nil, rules[r].unserved != ""; served == why || rules[r].name == "" {
 			t.Errorf("%v: served %t, excuse %t", r, served, why)
 		}

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a Device that records its calls, and reports calls that a Backend must not make.
+// recorder is a Device that records its calls, and reports wrong ones.
 type recorder struct {
 	*peertest.Rig
 	queues int
@@ -30,7 +30,7 @@ type recorder struct {
 	status  uint8
 	config  [24]byte
 	base    uint32       // result of StopQueue
-	first   map[int]byte // first byte of the descriptor table at StartQueue, read through the Space
+	first   map[int]byte // first byte of the descriptor table at StartQueue
 }
 
 const (
@@ -204,7 +204,6 @@ func (d *recorder) answerBase(base uint32) {
 	d.base = base
 }
 
-// SendRARP implements Announcer.
 func (d *recorder) SendRARP(mac [6]byte) error { return d.Note("SendRARP", " %x", mac) }
 
 // host is a Backend with its device and memory.
@@ -221,8 +220,7 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, back: NewBackend(d, d.Space, d.Log())}
 }
 
-// serving returns a host, a guest, and a new connection. At the end of the test the host must serve
-// another connection, and nothing may leak.
+// serving returns a host, a guest, and a new connection.
 func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -246,14 +244,12 @@ func (h *host) connect() *link {
 	return &link{f, peertest.Serve(h.t, func(ctx context.Context) error { return h.back.Serve(ctx, b) }, f.Close), a}
 }
 
-// negotiate negotiates all features, and the given protocol features.
 func (l *link) negotiate(t testing.TB, protocol ProtocolFeatures) {
 	t.Helper()
 	_, _, err := l.Negotiate(testFeatures, uint64(protocol))
 	must(t, err)
 }
 
-// wantBase stops a ring and checks its base.
 func (l *link) wantBase(t testing.TB, ring int, base uint32) {
 	t.Helper()
 	got, err := l.GetVringBase(ring)
@@ -294,20 +290,17 @@ func eventfd(t testing.TB) int {
 	return fd
 }
 
-// vring returns queue i of the guest: its parts lie on pages 3i+1, 3i+2 and 3i+3.
 func (g *guest) vring(i int) VringSetup {
 	page := func(n int) uint64 { return userBase + uint64(3*i+n)*4096 }
 	return VringSetup{Index: i, Size: 128, Desc: page(1), Avail: page(2), Used: page(3), Kick: eventfd(g.t),
 		Call: eventfd(g.t)}
 }
 
-// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	testkit.OK(t, err)
 }
 
-// start negotiates all features and starts n queues.
 func (g *guest) start(l *link, n int) {
 	g.t.Helper()
 	l.negotiate(g.t, allProtocol)
@@ -318,8 +311,7 @@ func (g *guest) start(l *link, n int) {
 	}
 }
 
-// servesAnother checks that a host serves a new connection, reads its memory, and starts and stops
-// its rings.
+// servesAnother checks that a host serves a new connection.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	g := newGuest(h.t)

@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification"): we
-// support only little-endian machines.
+// "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification").
 var le = binary.LittleEndian
 
 // Flags are the flags of a message header (vhost-user.rst, "Header").
 type Flags uint32
 
-// The flags (vhost-user.rst, "Header").
+// The flags.
 const (
 	Version       Flags = 1      // value of the version bits: VHOST_USER_VERSION
 	FlagVersion   Flags = 3      // mask of the version: VHOST_USER_VERSION_MASK

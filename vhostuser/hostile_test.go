@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// raw returns a message as bytes, with the size of its payload.
 func raw(r Request, flags Flags, body ...byte) []byte {
 	return append(peer.Append(nil, Header{r, flags, uint32(len(body))}), body...)
 }
@@ -32,15 +31,14 @@ func zeros(n int) []byte { return make([]byte, n) }
 // at1T returns a region at 1 TiB, where a guest has no memory.
 func at1T(size, offset uint64) []byte { return singleBody(memRegion{1 << 40, size, 1 << 40, offset}) }
 
-// attack is what a hostile frontend does on a connection with two live rings: it sends bytes, with
-// descriptors (see files), or calls do. ends is the error with which Serve must end by itself; nil:
-// the connection must go on.
+// attack is what a hostile frontend does on a connection with two live rings. ends is the error with which
+// Serve must end; nil: the connection must go on.
 type attack struct {
 	name  string
 	bytes []byte
 	files string
 	ends  error
-	says  string // part of the error
+	says  string
 	do    func(t *testing.T, g *guest, l *link)
 }
 
@@ -193,7 +191,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests with need_reply that must be refused, and must not end the connection.
+// refusals are requests with need_reply that must be refused.
 var refusals = []struct {
 	name    string
 	request Request
@@ -228,7 +226,7 @@ func wantRefused(t *testing.T, what string, err error) {
 	testkit.ErrorIs(t, err, ErrRefused, "%s", what)
 }
 
-// files opens descriptors by their kinds, separated by spaces, until the end of the test.
+// files opens descriptors of the kinds.
 func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	t.Helper()
 	open := func(name string, mode int) int {
@@ -264,13 +262,12 @@ func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	return fds
 }
 
-// write sends bytes unchanged.
 func (l *link) write(t *testing.T, g *guest, b []byte, files string) {
 	t.Helper()
 	must(t, l.conn.sock.WriteFDs(b, g.files(t, files)))
 }
 
-// waitRead returns when the backend has read everything that was written.
+// waitRead returns when the backend has read what was written.
 func (l *link) waitRead(t *testing.T) {
 	t.Helper()
 	raw, err := l.sock.SyscallConn()
@@ -282,14 +279,12 @@ func (l *link) waitRead(t *testing.T) {
 	}
 }
 
-// errHungUp stands for a regular end, which is nil.
+// errHungUp stands for an end without an error.
 var errHungUp = errors.New("hung up")
 
-// TestHostileFrontends: after each attack another Backend still works, the attacked one serves a
-// new connection, and descriptors and goroutines are as before.
+// After each attack everything else still works.
 //
-// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
-// behind.
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileFrontends(t *testing.T) {
 	all := attacks
 	for _, r := range refusals {
@@ -321,8 +316,7 @@ func TestHostileFrontends(t *testing.T) {
 	}
 }
 
-// TestHostileFrontendDoesNotRead: the answers fill the socket and Serve blocks in a write;
-// cancelling its context still ends it.
+// The answers fill the socket and Serve blocks in a write.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
 	_, g, l := serving(t)
 	g.start(l, 2)
@@ -341,7 +335,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 			}
 		}
 	}()
-	// When the frontend's own writes block too, Serve has stopped reading because it cannot write.
+	// When the frontend's own writes block too, Serve has stopped reading.
 	raw, err := l.sock.SyscallConn()
 	must(t, err)
 	for full := false; !full; {
@@ -357,10 +351,9 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestHostileShapes sends every request with right and wrong sizes and numbers of descriptors.
+// Requests have right and wrong sizes and numbers of descriptors.
 //
-// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
-// behind.
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileShapes(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

@@ -14,10 +14,9 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after
-// another, until ctx ends (nil) or the socket fails; then it removes the socket and returns. A
-// frontend decides what the device sees as guest memory, so the socket's mode is 0600. Errors of
-// connections are logged until ctx ends; log may be nil.
+// ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after another,
+// until ctx ends (nil) or the socket fails; then it removes the socket. The socket's mode is 0600. log may be
+// nil.
 func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	// A socket's file gets the mode that the socket has when it is bound (Linux net/unix/af_unix.c,
@@ -30,8 +29,7 @@ func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space
 		return err
 	}
 	defer func() { _ = listener.Close() }() // also removes the socket
-	// A deadline (long past) instead of Close: after Close in another goroutine the descriptor
-	// might still be open when ListenAndServe returns.
+	// After Close in another goroutine the descriptor might still be open when ListenAndServe returns.
 	defer context.AfterFunc(ctx, func() { _ = listener.(*net.UnixListener).SetDeadline(time.Unix(1, 0)) })()
 	log.Info("listening", "socket", path)
 	backend := NewBackend(d, space, log)

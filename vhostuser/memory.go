@@ -8,14 +8,12 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// region is a piece of the frontend's memory, and the identity of its file: a later region at the
-// same address may be of another file.
+// region is a piece of memory, and the identity of its file.
 type region struct {
 	memRegion
 	file dma.FileID
 }
 
-// newRegion records the identity of the file behind fd.
 func newRegion(r memRegion, fd int) (region, error) {
 	file, err := dma.FileIDOf(fd)
 	return region{r, file}, peer.Wrap(err, "region at %#x", r.GPA)
@@ -28,15 +26,11 @@ type location struct {
 	off  uint64
 }
 
-// pageSize is the granularity of regions: the smallest page size. QEMU shares the guest's RAM,
-// which consists of pages of at least 4 KiB, in sections (hw/virtio/vhost.c, vhost_commit). QEMU
-// does not share device memory that is smaller than a page, such as a TPM's, because it has no
-// descriptor (vhost_user_mem_section_filter), except with -machine aux-ram-share=on. Without this
-// granularity a region could have a single byte.
+// pageSize is the granularity of regions. QEMU shares RAM in sections of whole pages (hw/virtio/vhost.c,
+// vhost_commit).
 const pageSize = 4096
 
-// check returns an error for a region that is empty, exceeds an address space, or is not whole
-// pages.
+// check returns an error for a region that is not whole pages in an address space.
 func (r *memRegion) check() error {
 	switch last := r.Size - 1; {
 	case r.Size == 0:
@@ -59,13 +53,13 @@ func (r *memRegion) dma(fd int) dma.Map {
 	return dma.Map{IOVA: r.GPA, Size: r.Size, FD: fd, FileOffset: r.Offset}
 }
 
-// same reports whether q, the region in a REM_MEM_REG message, identifies region r: "identified by
-// its guest address, user address and size. The mmap offset is ignored".
+// same reports whether the regions are the same for REM_MEM_REG: "identified by its guest address, user address
+// and size. The mmap offset is ignored".
 func (r *memRegion) same(q *memRegion) bool {
 	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
 
-// translate finds the location of [user, user+n), which must lie in one region.
+// translate finds [user, user+n), which must lie in one region.
 func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
@@ -77,12 +71,10 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint tells the frontend's user how to share memory that is missing or that the Backend
-// cannot use. For memory without a descriptor QEMU sends no region and reports no error, but it
-// sends the rings that lie in it.
+// QEMU sends no region for memory without a descriptor, but the rings that lie in it.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
-// memoryError wraps an error of the space with shareHint; nil stays nil.
+// memoryError wraps an error of the space with shareHint.
 func memoryError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -90,7 +82,6 @@ func memoryError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w (%s)", what, ErrMemory, err, shareHint)
 }
 
-// setMemTable replaces all regions.
 func (s *session) setMemTable(m *message) ([]byte, error) {
 	table, err := decodeMemTable(m.body)
 	if err != nil {
@@ -115,9 +106,7 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
 
-// addMemReg adds a region. The specification's "reply payload" is for postcopy, which the Backend
-// does not offer. Without postcopy the only answer is the acknowledgement of REPLY_ACK, as QEMU
-// expects.
+// The specification's "reply payload" is for postcopy, which the Backend does not offer.
 func (s *session) addMemReg(m *message) ([]byte, error) {
 	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
@@ -150,10 +139,8 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap changes the regions to next by calling apply. Before that it stops the rings that will not
-// stay in the same bytes of the same files. After it, it starts each complete ring whose memory is
-// mapped then; a ring may wait for a later message, because QEMU removes a region and adds its
-// parts again one by one.
+// remap changes the regions to next by calling apply. It stops rings that move before, and starts complete
+// rings after it.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

@@ -21,32 +21,26 @@ const (
 )
 
 const (
-	// MaxTableRegions is how many regions a SET_MEM_TABLE holds at most: "Multiple Memory regions
-	// description", where region7 is the last. ADD_MEM_REG allows more.
+	// MaxTableRegions is how many regions a SET_MEM_TABLE holds at most.
 	MaxTableRegions = 8
-	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions the Backend accepts on a
-	// connection: as many as libvhost-user (VHOST_USER_MAX_RAM_SLOTS), with which QEMU is tested.
+	// MaxMemSlots is how many regions a connection may have: as many as libvhost-user's
+	// (VHOST_USER_MAX_RAM_SLOTS).
 	MaxMemSlots = 509
-	// MaxConfig is how many bytes of the configuration space one message may hold (QEMU
-	// VHOST_USER_MAX_CONFIG_SIZE).
+	// MaxConfig is how many bytes of configuration one message may hold (QEMU VHOST_USER_MAX_CONFIG_SIZE).
 	MaxConfig = 256
-	// MaxVrings is how many rings the kick, call and err messages can name: bits 0 to 7
-	// (SET_VRING_KICK).
+	// MaxVrings is how many rings the kick, call and err messages can name.
 	MaxVrings = 256
 	// MaxRingSize is the largest number of descriptors in a ring (virtio 1.3, 2.7).
 	MaxRingSize = 32768
 )
 
-// vringState is "A vring state description". In SET_VRING_BASE and GET_VRING_BASE of a split ring
-// the low 16 bits of num are the next index in the available ring ("Vring descriptor index for
-// split virtqueues").
+// vringState is "A vring state description".
 type vringState struct {
 	Index uint32 // offset 0
 	Num   uint32 // 4
 }
 
 // vringAddr is "A vring address description", as struct vhost_vring_addr (linux/vhost_types.h).
-// Older versions of the document have a size field between flags and descriptor, by mistake.
 type vringAddr struct {
 	Index uint32 // offset 0
 	Flags uint32 // 4
@@ -58,8 +52,7 @@ type vringAddr struct {
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8
-// means that no descriptor comes with the message.
+// In the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR bits 0 to 7 are the ring.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
 
 // memRegion is "Memory region description".
@@ -70,7 +63,7 @@ type memRegion struct {
 	Offset uint64 // 24: mmap offset, "where region starts in the mapped memory"
 }
 
-// decodeMemTable decodes "Multiple Memory regions description": a count, padding, and that many regions.
+// decodeMemTable decodes "Multiple Memory regions description".
 func decodeMemTable(b []byte) ([]memRegion, error) {
 	if len(b) < memTableHeadLen {
 		return nil, fmt.Errorf("payload of %d bytes: %w", len(b), ErrBadMessage)
@@ -89,14 +82,13 @@ func decodeMemTable(b []byte) ([]memRegion, error) {
 	return regions, nil
 }
 
-// appendMemTable encodes a table for decodeMemTable.
 func appendMemTable(b []byte, regions []memRegion) []byte {
 	b = le.AppendUint32(b, uint32(len(regions)))
 	b = le.AppendUint32(b, 0) // padding
 	return peer.Append(b, regions)
 }
 
-// singleRegion is "Single memory region description": padding and a region.
+// singleRegion is "Single memory region description".
 type singleRegion struct {
 	_ uint64
 	memRegion
@@ -109,7 +101,7 @@ type configHead struct {
 	Flags  uint32 // 8: 0 for writable fields, 1 for live migration
 }
 
-// decodeConfig decodes "Virtio device config space": data is the rest of b, head.Size bytes long.
+// decodeConfig decodes "Virtio device config space".
 func decodeConfig(b []byte) (head configHead, data []byte, err error) {
 	if len(b) < configHeadLen {
 		return head, nil, fmt.Errorf("payload of %d bytes: %w", len(b), ErrBadMessage)

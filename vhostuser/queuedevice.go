@@ -7,43 +7,37 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only
-// Process. The queue's goroutine calls Process, Pending and Publish; QueueDevice calls Base and
-// Close while that goroutine does not run.
+// Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only Base and Process.
+// The queue's goroutine calls Process, Pending and Publish; Base and Close are called while it does not run.
 type Queue interface {
-	// Process takes chains that the driver made available and commits them: at least one if there is
-	// one, and only a bounded number, because stopping the queue waits for Process. After an error the
-	// queue's goroutine calls Process no more; the error is logged if QueueDevice.Log is set.
+	// Process takes available chains and commits them: at least one if there is one, and only a bounded number,
+	// because stopping the queue waits for it. An error ends the queue's goroutine.
 	Process() error
 	// Pending reports whether Process would find a chain or an error.
 	Pending() bool
 	// Publish shows the driver the committed chains, and reports whether it wants a call.
 	Publish() (call bool)
-	// Base returns the next available index, for the frontend.
+	// Base returns the next available index.
 	Base() uint32
 	// Close releases the ring's memory.
 	Close()
 }
 
-// QueueDevice is a Device that consists only of queues: no feature bits of its type, no
-// configuration space, no MTU. Each started queue has a goroutine that waits for kicks, calls
-// Process, and sends calls. The goroutine of a disabled queue waits. A type that needs more embeds
-// a QueueDevice and replaces methods.
+// QueueDevice is a Device that consists only of queues. Each started queue has a goroutine that waits for
+// kicks, calls Process, and sends calls.
 //
-// A frontend that never reads its calls blocks only its own queue, which can still be stopped. A
-// frontend that makes its eventfds blocking while they are in use can block its own connection and
-// the end of Serve.
+// A frontend that never reads its calls blocks only its own queue, which can be stopped. A frontend that makes
+// its eventfds blocking while they are in use can block the end of Serve.
 type QueueDevice struct {
 	BaseDevice
 	Queues int                          // number of queues, 1 to MaxVrings; set before Serve
-	Open   func(v Vring) (Queue, error) // opens the queue that StartQueue starts; must not use v's descriptors
+	Open   func(v Vring) (Queue, error) // must not use v's descriptors
 	Log    *slog.Logger                 // may be nil
 
 	enabled [MaxVrings]bool
 	workers [MaxVrings]*queueWorker // nil: not started
 }
 
-// queueWorker is a started queue.
 type queueWorker struct {
 	*Worker
 	queue Queue
@@ -83,7 +77,7 @@ func (d *QueueDevice) StartQueue(v Vring) error {
 	return nil
 }
 
-// StopQueue stops the queue's goroutine, waits until it has ended, and closes the queue.
+// StopQueue stops the queue's goroutine, and closes the queue.
 func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	w := d.workers[index]
 	if w == nil {
@@ -95,7 +89,7 @@ func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	return w.queue.Base(), nil
 }
 
-// SetCall makes the queue's goroutine use another call eventfd, and fire it once.
+// SetCall makes the queue use another call eventfd, and fire it once.
 func (d *QueueDevice) SetCall(index, fd int) error {
 	w := d.workers[index]
 	if w == nil {

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueue is a Queue with a number of pending chains. Each Process takes one and sends a token.
+// fakeQueue is a Queue with a number of pending chains.
 type fakeQueue struct {
 	pending   atomic.Int64
-	endless   atomic.Bool // there is always one more
+	endless   atomic.Bool
 	fail      error
 	taken     atomic.Uint32
 	closed    atomic.Bool
@@ -37,7 +37,6 @@ func (q *fakeQueue) Publish() bool { return true }
 func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // of a split ring
 func (q *fakeQueue) Close()        { q.closed.Store(true) }
 
-// queueHost is a Backend of a QueueDevice with two queues, and a frontend that has set up ring 0.
 type queueHost struct {
 	*link
 	t      *testing.T
@@ -99,7 +98,6 @@ func (q *queueHost) signal(fd int) {
 	q.must(err)
 }
 
-// serveOne makes a chain available in a queue, kicks, and waits until it is processed.
 func (q *queueHost) serveOne(i, kick int) {
 	q.t.Helper()
 	q.queues[i].pending.Add(1)
@@ -107,7 +105,6 @@ func (q *queueHost) serveOne(i, kick int) {
 	<-q.queues[i].processed
 }
 
-// waitCall waits until fd is signalled, and reads it.
 func (q *queueHost) waitCall(fd int) {
 	q.t.Helper()
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -128,8 +125,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	f := q.queues[0]
 	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
-	// Ring 0 is enabled, and not kicked yet. When the answer to this request comes, the backend has
-	// handled all earlier requests.
+	// The answer comes after all earlier requests were handled.
 	q.must(q.SetStatus(1))
 	if s, err := q.GetStatus(); err != nil || s != 1 {
 		t.Fatalf("status %d, %v", s, err)
@@ -151,7 +147,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	}
 }
 
-// A queue waits for its first kick: enabling the queue does not start its processing.
+// A queue waits for its first kick.
 func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].pending.Add(1)
@@ -162,7 +158,7 @@ func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	<-q.queues[0].processed
 }
 
-// After the frontend changes a running ring, the queue goes on without another kick.
+// After a change of a running ring, the queue goes on without another kick.
 func TestQueueDeviceGoesOnAfterAChange(t *testing.T) {
 	q := newQueueHost(t)
 	q.must(q.SetEnable(0, true))
@@ -185,11 +181,10 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	q.serveOne(0, q.kick) // without a call eventfd nothing blocks
 }
 
-// Neither a frontend that never reads its calls nor a driver that always has more blocks Serve or
-// the end of the queue.
+// Neither full calls nor an endless ring block Serve.
 //
-// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd
-// blocking while it is used, a queue of a QueueDevice can be stopped.
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd blocking
+// while it is used, a queue of a QueueDevice can be stopped.
 func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q := newQueueHost(t)
 	full := eventfd(t)
@@ -199,7 +194,7 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q.must(q.SetEnable(0, true))
 	q.queues[0].pending.Add(1)
 	q.signal(q.kick)
-	_, err = q.GetVringBase(0) // the worker blocks in a call, before or after the chain
+	_, err = q.GetVringBase(0) // the worker blocks in a call
 	q.must(err)
 
 	q.queues[1].endless.Store(true)
@@ -227,7 +222,7 @@ func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	kick := eventfd(t)
 	q.setup(1, kick, -1)
 	q.must(q.SetEnable(1, true))
-	q.serveOne(1, kick) // the other queue goes on
+	q.serveOne(1, kick)
 	q.wantBase(t, 0, 1)
 }
 

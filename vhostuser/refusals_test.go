@@ -8,9 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Unaccepted returns the offer after a frontend asked for it and hung up without accepting it, as a
-// QEMU that needs more features does. It returns "" if the frontend accepted, did not ask, or if the
-// connection ended with an error.
 func TestUnacceptedOffer(t *testing.T) {
 	h, _, l := serving(t)
 	offered := func(when, want string) {
@@ -50,8 +47,6 @@ func TestUnacceptedOffer(t *testing.T) {
 	offered("accepted, and reset", "")
 }
 
-// The backend logs memory that the frontend does not share once, not again for each ring, until the
-// frontend shares other memory. It only counts repetitions.
 func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)
@@ -59,13 +54,13 @@ func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 		t.Helper()
 		for i := range 4 {
 			must(t, l.SetEnable(i, true))
-			_ = l.SetupVring(g.vring(i)) // refused: its memory is not shared
+			_ = l.SetupVring(g.vring(i))
 		}
 		testkit.Equal(t, "lines", strings.Count(h.Logs.String(), "is the guest's memory shared?"), want)
 	}
 	lines(1)
 	lines(1)
-	must(t, l.AddMemory(memfd(t, 1<<20), 1<<30, userBase+1<<30, 1<<20, 0)) // other memory
+	must(t, l.AddMemory(memfd(t, 1<<20), 1<<30, userBase+1<<30, 1<<20, 0))
 	lines(2)
 	must(t, l.HangUp())
 	if s := h.Logs.String(); !strings.Contains(s, "more vhost-user requests were refused than logged") {

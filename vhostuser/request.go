@@ -5,7 +5,7 @@ import "fmt"
 // Request is the type of a message from the frontend (vhost-user.rst, "Front-end message types").
 type Request uint32
 
-// The requests, by their ids in "Front-end message types".
+// The requests.
 const (
 	GetFeatures         Request = 1  // VHOST_USER_GET_FEATURES
 	SetFeatures         Request = 2  // VHOST_USER_SET_FEATURES
@@ -53,8 +53,7 @@ const (
 	GetShmemConfig      Request = 44 // VHOST_USER_GET_SHMEM_CONFIG
 )
 
-// String returns the request's name without VHOST_USER_, or "request" and its number if it is
-// unknown.
+// String returns the request's name without VHOST_USER_, or its number.
 func (r Request) String() string {
 	if int64(r) < int64(len(rules)) && rules[r].name != "" {
 		return rules[r].name

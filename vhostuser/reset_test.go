@@ -25,8 +25,7 @@ func TestServeResets(t *testing.T) {
 		"SetStatus 0x0")
 }
 
-// Status 0 is a reset only if RESET_DEVICE was not negotiated. If it was, a frontend stops the
-// device by status 0 and may go on: the device keeps its configuration.
+// Status 0 is a reset only if RESET_DEVICE was not negotiated.
 func TestServeTakesStatusZeroForAResetWithoutResetDevice(t *testing.T) {
 	for name, protocol := range map[string]ProtocolFeatures{"RESET_DEVICE": allProtocol,
 		"no RESET_DEVICE": allProtocol &^ ProtocolResetDevice, "no protocol features": 0} {

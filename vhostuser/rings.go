@@ -9,17 +9,15 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// ringLocation is where a ring's parts lie in the guest's memory.
 type ringLocation struct{ desc, avail, used location }
 
-// ring is a virtqueue as the frontend described it. The session (a frontend's connection) owns the
-// eventfds kick, call and err, -1 for none, and passes duplicates to the device, so that it can
-// stop and start a queue again without the frontend.
+// ring is a virtqueue as the frontend described it. The session owns the eventfds kick, call and err, -1 for
+// none; the device has duplicates.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
 	haveAddr        bool
-	haveKick        bool // SET_VRING_KICK came since the last stopRing: the ring may start
+	haveKick        bool // SET_VRING_KICK came since the last stopRing
 	kick, call, err int
 	base            uint32
 	enabled         bool
@@ -31,12 +29,10 @@ type ring struct {
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 
-// complete reports whether the frontend has sent size, addresses and kick of the ring, so that it
-// can start. If the frontend sent no base, base is 0.
+// complete reports whether the frontend has sent size, addresses and kick of the ring.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
-// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7: the sizes of
-// a split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
+// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7; with VIRTIO_F_EVENT_IDX).
 func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
@@ -55,7 +51,6 @@ func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	return p, nil
 }
 
-// ring returns ring i, which message m names.
 func (s *session) ring(m *message, i uint32) (*ring, error) {
 	if int64(i) >= int64(len(s.rings)) {
 		return nil, fmt.Errorf("%v: ring %d of %d: %w", m.Request, i, len(s.rings), ErrBadMessage)
@@ -67,7 +62,7 @@ func (s *session) anyLive() bool {
 	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
 }
 
-// startRing makes the device start a complete ring that it has not started yet.
+// startRing makes the device start a complete ring.
 func (s *session) startRing(i int) error {
 	r := &s.rings[i]
 	if r.live || !r.complete() {
@@ -96,7 +91,7 @@ func (s *session) startRing(i int) error {
 	return nil
 }
 
-// pauseRing makes the device stop a ring, and keeps its description for startRing.
+// pauseRing makes the device stop a ring.
 func (s *session) pauseRing(i int) error {
 	r := &s.rings[i]
 	if !r.live {
@@ -108,8 +103,7 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused calls f to change ring i. It stops a live ring before the call; after the call it
-// starts the ring, live before or not, if the ring is complete.
+// whilePaused calls f to change ring i, which is stopped meanwhile. A complete ring then starts.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -119,9 +113,7 @@ func (s *session) whilePaused(i int, f func()) error {
 	return err
 }
 
-// whileAllPaused calls f while all rings are stopped. Then it starts the rings that were live
-// again, with the changes that f made, or as before if f failed. If one ring does not start, it still
-// starts the others. It returns the error of f, or else the first other error.
+// whileAllPaused calls f while all rings are stopped, and then starts the rings again that were live.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {
@@ -137,8 +129,7 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until it gets a new kick. It closes the ring's kick eventfd, and also the
-// call eventfd, as other backends do: the frontend may now use that eventfd for something else.
+// stopRing stops a ring until a new kick. It closes the call eventfd too, as other backends do.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -148,8 +139,7 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing puts a ring into the state that it has at the beginning of a connection, but keeps err:
-// QEMU sends err only once, before it resets the device.
+// resetRing keeps err: QEMU sends err only once, before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -161,7 +151,6 @@ func (s *session) resetRing(i int) error {
 	return err
 }
 
-// enable makes the device enable or disable ring i, unless the ring is in that state already.
 func (s *session) enable(i int, on bool) error {
 	r := &s.rings[i]
 	if r.enabled == on {
@@ -174,7 +163,6 @@ func (s *session) enable(i int, on bool) error {
 	return nil
 }
 
-// enableAll enables or disables all rings; if one ring fails, it goes on with the next ones.
 func (s *session) enableAll(on bool) (err error) {
 	for i := range s.rings {
 		err = cmp.Or(err, s.enable(i, on))
@@ -182,7 +170,7 @@ func (s *session) enableAll(on bool) (err error) {
 	return err
 }
 
-// withState wraps handle, the handler of a request whose payload is a vringState for ring r.
+// withState wraps a handler of requests with a vringState for ring r.
 func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		v := peer.Decode[vringState](m.body)
@@ -215,12 +203,12 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.Index)
 	}
 	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
-		return nil, s.startRing(int(a.Index)) // a repeated SET_VRING_ADDR: the frontend may have added missing memory
+		return nil, s.startRing(int(a.Index)) // the frontend may have added missing memory
 	}
 	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
 
-// setVringBase sets the next available index. A live ring goes on from there.
+// setVringBase sets the next available index.
 func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error) {
 	if v.Num > 0xffff {
 		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
@@ -228,8 +216,7 @@ func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error
 	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
-// getVringBase stops the ring and returns its base. It answers with a base even if the device
-// failed to stop the ring.
+// getVringBase answers with a base even if the ring did not stop well.
 func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
 	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
@@ -238,8 +225,7 @@ func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error
 	return peer.Append(nil, v), nil
 }
 
-// withFD wraps handle, the handler of a request that brings an eventfd for ring i; r is that ring.
-// handle owns fd; -1 is none.
+// withFD wraps a handler of requests with an eventfd for ring i, which handle owns; -1 is none.
 func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		i, want := int(uint8(m.u64())), 1
@@ -282,7 +268,7 @@ func (s *session) setVringErr(i int, r *ring, fd int) error {
 	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// giveEventFD passes a duplicate of fd to the device if the ring is live.
+// giveEventFD passes a duplicate of fd to the device of a live ring.
 func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil

@@ -7,9 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// When features change while rings are live, each ring goes on, except one that does not start with
-// the new features: the frontend gets an error, and may start that ring later. If the device
-// refuses the features, all rings go on as before.
+// A ring that does not start again with new features does not stop the others.
 func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 	boom := errors.New("boom")
 	all, fewer := u64Body(testFeatures|FeatureProtocol), u64Body(testFeatures&^(1<<5)|FeatureProtocol)

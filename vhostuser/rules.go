@@ -2,13 +2,11 @@ package vhostuser
 
 import "fmt"
 
-// answer is the way in which the Backend answers a request. The zero value: only by REPLY_ACK, if
-// the frontend asked for it; otherwise the Backend only logs the failure of a valid request.
+// answer is how the Backend answers a request; the zero value: only by REPLY_ACK.
 type answer uint8
 
 const (
-	// as the zero value, but if the frontend did not ask for REPLY_ACK, any failure ends the
-	// connection: both ends would disagree
+	// also by REPLY_ACK; without it a failure ends the connection: both ends would disagree
 	mustSucceed answer = iota + 1
 	ownReply           // by a reply of the request's own, never by REPLY_ACK
 )
@@ -23,21 +21,20 @@ var (
 
 func exactly(n uint32) span { return span{n, n} }
 
-// handler serves a request.
 type handler func(*session, *message) (reply []byte, err error)
 
-// rule describes the form of a request, and its handler or the reason why the Backend refuses it.
+// rule describes the form of a request, and its handler.
 type rule struct {
 	name     string // without VHOST_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	answer   answer
-	needs    ProtocolFeatures // features that the device must offer; acked or not, as GET_QUEUE_NUM may come first
+	needs    ProtocolFeatures // features that the device must offer; GET_QUEUE_NUM may come before they are acked
 	handle   handler
-	unserved string // why the Backend refuses a known request and ends the connection; "": it does not
+	unserved string // why the Backend refuses a known request
 }
 
-// rules are indexed by request; an unknown request has no rule.
+// rules are indexed by request.
 var rules = [...]rule{
 	GetFeatures: {name: "GET_FEATURES", answer: ownReply, handle: (*session).getFeatures},
 	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: mustSucceed, handle: (*session).setFeatures},
@@ -89,8 +86,8 @@ var rules = [...]rule{
 		handle: (*session).getMaxMemSlots},
 	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).addMemReg},
-	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages
-	// with one file descriptor." The Backend closes it, like every descriptor that no handler keeps.
+	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages with one file
+	// descriptor."
 	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: optional, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).remMemReg},
 	SetStatus:        {name: "SET_STATUS", body: exactly(u64Len), needs: ProtocolStatus, handle: (*session).setStatus},
@@ -101,8 +98,7 @@ var rules = [...]rule{
 	GetShmemConfig:   {name: "GET_SHMEM_CONFIG", unserved: "shared memory regions are not supported"},
 }
 
-// ruleFor returns the rule for a request. It checks the header, before the Backend reads the
-// payload. offered are the protocol features that the device offers.
+// ruleFor checks a header and returns the rule for its request.
 func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if v := h.Flags & FlagVersion; v != Version {
 		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v),

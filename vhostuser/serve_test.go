@@ -38,8 +38,8 @@ func TestServeLifeOfARing(t *testing.T) {
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 9 running false",
 		"StopQueue 0",
 	)
-	l.wantBase(t, 0, 21) // a stopped ring returns the base at which it stopped
-	// QEMU repeats the whole setup to start a ring again; the new kick starts it.
+	l.wantBase(t, 0, 21)
+	// QEMU repeats the whole setup to start a ring again.
 	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
 	h.WantCalls()
 	must(t, l.SetVringKick(0, v.Kick))
@@ -48,10 +48,7 @@ func TestServeLifeOfARing(t *testing.T) {
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
 }
 
-// TestServeQEMUSequence replays what QEMU 11.1.2 sends for two queue pairs: a handshake per pair on
-// one socket; a reset of the device, and rings enabled before they are described; the first pair
-// live before the second is configured; calls before kicks and again after; REPLY_ACK only for some
-// requests.
+// TestServeQEMUSequence replays what QEMU 11.1.2 sends for two queue pairs.
 func TestServeQEMUSequence(t *testing.T) {
 	h, g, l := serving(t)
 	send := func(r Request, flags Flags, body []byte, fds []int) {
@@ -183,8 +180,7 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	)
 }
 
-// Replacing a table waits once for the workers inside the space, however many regions it replaces,
-// and not at all if no worker is inside.
+// Replacing a table waits at most once for the workers inside the space.
 func TestServeWaitsOnceForATable(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, 0)
@@ -274,8 +270,6 @@ func TestServeMemoryChanges(t *testing.T) {
 	}
 	moves := slices.Concat(stops, []string{"MemoryChanged 1"}, starts)
 
-	// QEMU splits a region: it removes it and adds the parts. A ring waits for the part that it
-	// lies in.
 	must(t, l.RemoveMemory(0, userBase, guestSize))
 	h.WantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
 	must(t, l.AddMemory(g.fd, half, userBase+half, half, half))
@@ -285,19 +279,17 @@ func TestServeMemoryChanges(t *testing.T) {
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 8 running true",
 		"StartQueue 1 size 128 at 0x4000 0x5000 0x6000 base 8 running true")
 
-	// Adding and removing memory in which no ring lies, such as a BAR, does not stop live rings.
+	// No ring lies in this memory.
 	bar := memfd(t, 1<<16)
 	must(t, l.AddMemory(bar, 1<<40, userBase+1<<30, 1<<16, 0))
 	must(t, l.RemoveMemory(1<<40, userBase+1<<30, 1<<16))
 	h.WantCalls("MemoryChanged 3", "MemoryChanged 2")
 
-	// A table with the same regions does not stop the rings; one that moves them does.
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	h.WantCalls("MemoryChanged 1")
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 1 << 32, userBase, guestSize, 0}}))
 	h.WantCalls(moves...)
 
-	// A ring whose address maps to another file, or to another part of the file, has moved.
 	other := newGuest(t)
 	for _, r := range []MemRegion{{other.fd, 1 << 32, userBase, guestSize, 0}, {other.fd, 1 << 32, userBase, half, half}} {
 		must(t, l.SetMemTable([]MemRegion{r}))
@@ -306,7 +298,7 @@ func TestServeMemoryChanges(t *testing.T) {
 	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
 	h.WantCalls("MemoryChanged 1")
 
-	// A table that the backend cannot map changes nothing; the rings go on.
+	// A table that the backend cannot map changes nothing.
 	wantRefused(t, "table beyond its file", l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}}))
 	h.WantCalls(slices.Concat(stops, starts)...)
 
@@ -324,8 +316,7 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 }
 
-// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only
-// the addresses of rings in it.
+// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for such memory.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol&^ProtocolReplyAck)
@@ -366,7 +357,7 @@ func TestServeSmallRequests(t *testing.T) {
 		t.Errorf("configuration % x", b)
 	}
 	for _, err := range []error{
-		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b), // not fatal
+		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b),
 		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // for migration
 	} {
 		wantRefused(t, "configuration", err)
@@ -377,9 +368,6 @@ func TestServeSmallRequests(t *testing.T) {
 	}
 }
 
-// TestServeReportsFailures: if the device fails at a request, the backend reports that in its reply
-// if the frontend has asked for one. Otherwise it ends the connection, if both ends would have
-// different states.
 func TestServeReportsFailures(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -456,13 +444,13 @@ func TestServeOneConnectionAtATime(t *testing.T) {
 	h.works(l)
 }
 
-// TestServeEndsOnAFault: a frontend truncates its memory; the device touches it later.
+// TestServeEndsOnAFault: a frontend truncates its memory.
 func TestServeEndsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 1)
 	must(t, unix.Ftruncate(g.fd, 0))
 	done := make(chan error)
-	dma.Go(func() { // a queue worker
+	dma.Go(func() {
 		_, err := h.ByteAt(0x1000)
 		done <- err
 	})
@@ -470,13 +458,11 @@ func TestServeEndsOnAFault(t *testing.T) {
 	l.WantEnd(dma.ErrFault)
 }
 
-// TestServeStartsOnAFault: the frontend has truncated its memory before Serve's own goroutine reads
-// a ring.
 func TestServeStartsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
-	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring, and the connection ends
+	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring
 	l.WantEnd(dma.ErrFault)
 	h.ClearErrors()
 }

@@ -10,11 +10,10 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// unservedFeatures are ring features that this package does not implement: dirty logs, IOTLB, and
-// the packed ring, whose base has 32 bits.
+// unservedFeatures are ring features that this package does not implement.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
-// session is one connection of a frontend to the Backend. Only the goroutine of Serve uses it.
+// session is one connection, used only by the goroutine of Serve.
 type session struct {
 	dev   Device
 	space *dma.Space
@@ -25,13 +24,13 @@ type session struct {
 	offered    ProtocolFeatures
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30 if it was acked
-	haveFeats  bool             // SetFeatures has succeeded since the start or the last RESET_DEVICE or SET_STATUS 0
+	haveFeats  bool             // SetFeatures has succeeded since the start or the last reset
 	asked      bool             // the frontend sent GET_FEATURES
 	accepted   bool             // a SET_FEATURES of the frontend succeeded
 	unreached  bool             // a request was refused for an ErrMemory, and the regions have not changed since
 	rings      []ring
 	regions    []region
-	backendReq int // channel for requests of the Backend, which sends none; -1: no channel
+	backendReq int // channel for requests of the Backend, which sends none
 	refusals   peer.Refusals
 }
 
@@ -51,8 +50,6 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 	return s
 }
 
-// end stops the queues, unmaps the memory, and closes or discards the descriptors that the session
-// still has.
 func (s *session) end() {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {
@@ -70,7 +67,6 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// checkFDs checks how many descriptors came with a message.
 func checkFDs(m *message, ru *rule) error {
 	if n := uint32(m.fds.Len()); n < ru.fds.min || n > ru.fds.max {
 		return fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Request, n, ru.fds.min, ru.fds.max, ErrBadMessage)
@@ -80,12 +76,11 @@ func checkFDs(m *message, ru *rule) error {
 
 func replyU64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
 
-// u64 returns the payload "A single 64-bit integer"; the message's rule has checked its length.
+// u64 returns the payload "A single 64-bit integer".
 func (m *message) u64() uint64 { return le.Uint64(m.body) }
 
 func (s *session) setOwner(*message) ([]byte, error) { return nil, nil }
 
-// offeredFeatures returns the answer to GET_FEATURES.
 func (s *session) offeredFeatures() uint64 {
 	return s.dev.Features()&^unservedFeatures | FeatureProtocol
 }
@@ -122,7 +117,7 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 		err := s.whileAllPaused(func() error {
 			err := s.dev.SetFeatures(f)
 			if err == nil {
-				s.features, s.haveFeats = f, true // keep the features even if a ring does not start with them
+				s.features, s.haveFeats = f, true
 			}
 			return err
 		})
@@ -161,8 +156,7 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 	return replyU64(uint64(len(s.rings)))
 }
 
-// setBackendReqFD keeps the channel open, as the frontend watches it. The Backend never uses the
-// channel, so it does not check the descriptor's type.
+// setBackendReqFD keeps the channel open, as the frontend watches it.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
 	s.space.Discard(s.backendReq)
 	s.backendReq = m.fds.Take(0)
@@ -200,9 +194,8 @@ func (s *session) getConfig(m *message) ([]byte, error) {
 	return m.body, nil
 }
 
-// setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless
-// the live migration bit is set". The device rejects writes to read-only fields; migration is not
-// supported.
+// setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless the live
+// migration bit is set".
 func (s *session) setConfig(m *message) ([]byte, error) {
 	head, data, err := decodeConfig(m.body)
 	if err != nil {
@@ -216,9 +209,7 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
-// setStatus: 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated. QEMU sends 0
-// whenever it stops vhost: at QMP stop and each migration, after which QEMU goes on from the bases
-// that it read. When a guest resets the device, QEMU sends RESET_DEVICE, if it was negotiated.
+// 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated: QEMU sends 0 also at QMP stop.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
@@ -240,8 +231,7 @@ func (s *session) setStatus(m *message) ([]byte, error) {
 	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }
 
-// resetDevice: "disable all rings and reset all internal device state to the initial state". The
-// memory stays.
+// resetDevice: "disable all rings and reset all internal device state to the initial state".
 func (s *session) resetDevice(m *message) ([]byte, error) {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {
@@ -252,8 +242,8 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 	return nil, peer.Wrap(s.dev.Reset(), "RESET_DEVICE")
 }
 
-// resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it
-// to disable all rings". It has no effect if the frontend could not enable the rings again.
+// resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it to disable
+// all rings". Rings that the frontend could not enable again stay enabled.
 func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil

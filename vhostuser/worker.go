@@ -11,29 +11,22 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Worker calls a function after kicks of a started queue, on a separate goroutine, where a fault in
-// mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. The owner calls all
-// methods except Call on the goroutine of Serve, like the methods of a Device, also while the
-// function runs.
-//
-// A frontend that never reads its calls blocks only its own queue; Stop still works.
+// Worker calls a function after kicks of a started queue, on a separate goroutine, where a fault in mapped
+// memory is a panic (for dma.Recover). It owns the queue's eventfds. The methods except Call are for the
+// goroutine of Serve.
 type Worker struct {
-	// The fields that are not atomic do not change after StartWorker has started the worker's goroutine.
 	kick    *os.File // the kick eventfd; Stop closes it, which ends the goroutine
 	call    atomic.Pointer[os.File]
-	callDue atomic.Bool // SetCall has replaced the call eventfd: the next wait fires the new one
+	callDue atomic.Bool // the next wait fires the call eventfd
 	enabled atomic.Bool
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// StartWorker starts a Worker for the queue v, which StartQueue received; enabled is the queue's
-// present state. The worker calls kicked at the first kick, or at once if v.Running, and then for
-// each later kick; several kicks may lead to one call of kicked. While the queue is disabled, the
-// worker postpones the call of kicked. Stop waits for kicked, so kicked must process a bounded part
-// of the ring, and return true if chains are left: then the worker calls it again.
+// StartWorker starts a Worker for the queue v, enabled or not. The worker calls kicked at the first kick, or at
+// once if v.Running, and then after kicks; several kicks may lead to one call. kicked must process a bounded
+// part of the ring, and return true if chains are left: then the worker calls it again.
 //
-// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an
-// error: the Worker cannot poll a ring.
+// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an error.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
 	scm.Close(v.Err)
 	w := &Worker{kick: os.NewFile(uintptr(v.Kick), "kick"), done: make(chan struct{})} // kick: nil if v.Kick is -1
@@ -55,16 +48,14 @@ func (w *Worker) close() {
 	_ = w.call.Load().Close() // ends a blocked write to the eventfd
 }
 
-// Call signals the call eventfd, if there is one. Besides the Worker itself, only the function
-// kicked may use it.
+// Call signals the call eventfd, if there is one.
 func (w *Worker) Call() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	_, _ = w.call.Load().Write(one[:]) // on a nil or closed file Write only returns an error
 }
 
-// SetCall makes the worker use another call eventfd, -1 for none, and fire it once, because an
-// earlier call may have gone to the old one.
+// SetCall makes the worker use another call eventfd, -1 for none, and fire it once.
 func (w *Worker) SetCall(fd int) error {
 	_ = w.call.Swap(os.NewFile(uintptr(fd), "call")).Close()
 	w.callDue.Store(true)
@@ -77,8 +68,7 @@ func (w *Worker) Enable(on bool) error {
 	return w.wake()
 }
 
-// Stop ends the worker and closes its eventfds. When it returns, kicked is not running, and the
-// worker does not call it again.
+// Stop ends the worker, waits for kicked, and closes the eventfds.
 func (w *Worker) Stop() {
 	w.close()
 	<-w.done
@@ -89,7 +79,7 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 		if due && w.enabled.Load() {
 			due = kicked(w)
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return // kick is closed: end, even if kicked always reports more chains
+				return // kick is closed
 			}
 			if due {
 				continue
@@ -103,12 +93,10 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 	}
 }
 
-// wake interrupts the goroutine's wait for a kick, so that it sees the changes to callDue and
-// enabled.
+// wake interrupts the goroutine's wait for a kick.
 func (w *Worker) wake() error { return w.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait fires a call that is due, and waits for a kick (true) or for wake (false). It returns an error if
-// Stop has closed the kick, or if the kick is no eventfd; then the goroutine ends.
+// wait fires a call that is due, and waits for a kick (true) or for wake (false).
 func (w *Worker) wait() (kicked bool, err error) {
 	if w.callDue.Swap(false) {
 		w.Call()

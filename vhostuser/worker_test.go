@@ -14,13 +14,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// kicked is a Device made of a BaseDevice and a Worker whose function reports each call.
 type kicked struct {
 	BaseDevice
 	enabled bool
 	worker  *Worker
 	more    atomic.Int32 // how often the function reports that chains are left
-	took    chan bool    // gets a value at each call of the function, if it has room
+	took    chan bool    // gets a value at each call, if it has room
 }
 
 func (k *kicked) MaxQueues() int { return 1 }
@@ -29,7 +28,7 @@ func (k *kicked) StartQueue(v Vring) (err error) {
 	k.worker, err = StartWorker(v, k.enabled, func(w *Worker) bool {
 		select {
 		case k.took <- true:
-		default: // an endless queue may send more than is read
+		default:
 		}
 		w.Call()
 		return k.more.Add(-1) >= 0
@@ -52,8 +51,6 @@ func (k *kicked) StopQueue(int) (uint32, error) {
 	return 7, nil
 }
 
-// A worker calls its function after a kick while its queue is enabled, and again while the function
-// reports more. Calls go to the queue's present eventfd. A BaseDevice answers the other requests.
 func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := &host{recorder: newRecorder(t), t: t}
@@ -78,14 +75,14 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.waitCall(q.call)
 	other := eventfd(t)
 	q.must(q.SetVringCall(0, other)) // while the worker runs
-	q.waitCall(other)                // once, because an earlier call may have gone to the old eventfd
+	q.waitCall(other)                // an earlier call may have gone to the old eventfd
 	dev.more.Store(2)
 	q.signal(q.kick)
 	for range 3 {
 		<-dev.took
 	}
 	q.waitCall(other)
-	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end of the queue
+	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end
 	q.signal(q.kick)
 	if base, err := q.GetVringBase(0); err != nil || base != 7 {
 		t.Errorf("base %d, %v", base, err)
@@ -94,7 +91,6 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.must(q.HangUp())
 }
 
-// A queue without a kick eventfd is refused, and its descriptors are closed.
 func TestWorkerWantsAKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	call := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
@@ -102,8 +98,6 @@ func TestWorkerWantsAKick(t *testing.T) {
 	testkit.ErrorSays(t, err, "no kick eventfd")
 }
 
-// ListenAndServe serves one frontend after another, on a socket that only its user may open and
-// that is removed when the context ends.
 func TestListenAndServeServesOneAfterTheOther(t *testing.T) {
 	testkit.CheckFDs(t)
 	path := filepath.Join(t.TempDir(), "s")
@@ -115,7 +109,7 @@ func TestListenAndServeServesOneAfterTheOther(t *testing.T) {
 	}()
 	for range 2 {
 		var c net.Conn
-		for { // until it listens
+		for {
 			var err error
 			if c, err = net.Dial("unix", path); err == nil {
 				break

@@ -28,8 +28,7 @@ func TestBaseOfASplitRing(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, r.conf)), ErrBadRing, "base 0x10000")
 }
 
-// A Base is opaque: by its type it has no operators but == and !=. In code that handles rings, a
-// field or result named Base or base must not be an operand of an operator either.
+// A Base must not be an operand of an operator other than == and !=.
 func TestNobodyComputesWithABase(t *testing.T) {
 	files := 0
 	for _, dir := range []string{"../internal/nic", "../vhostuser", "../internal/driver", "../internal/lab", "../cmd"} {
@@ -67,7 +66,6 @@ func handlesRings(i *ast.ImportSpec) bool {
 	return strings.HasSuffix(i.Path.Value, `/vhostuser"`) || strings.HasSuffix(i.Path.Value, `/virtq"`)
 }
 
-// computes returns the positions of operators that have a base on one side.
 func computes(file *ast.File) (positions []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -89,8 +87,6 @@ func computes(file *ast.File) (positions []token.Pos) {
 	return positions
 }
 
-// isBase reports whether e is x.Base, x.base, x.Base(), a conversion of one of these, or a call of
-// the method State on one.
 func isBase(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.ParenExpr:

@@ -10,8 +10,7 @@ import (
 
 const batch = 32
 
-// loop is a raw ring whose driver only moves avail.idx: avail entry i is head i, and descriptor i
-// is a buffer of n bytes. So a benchmark with it measures only the device's end.
+// loop is a ring whose driver only moves avail.idx.
 type loop struct {
 	avail header
 	idx   uint16
@@ -30,8 +29,7 @@ func newLoop(b *testing.B, g *guest, base, bufs uint64, size int, n uint32, flag
 
 func (l *loop) publish(n uint16) { l.idx += n; l.avail.store(0, l.idx) }
 
-// BenchmarkBothEnds sends a packet the whole way through one ring: Add, Peek, Commit and Poll, 32
-// at a time, without copying. A chain is a header buffer and a payload buffer.
+// BenchmarkBothEnds sends chains the whole way through one ring, without copying.
 func BenchmarkBothEnds(b *testing.B) {
 	for _, indirect := range []bool{false, true} {
 		b.Run(fmt.Sprintf("indirect=%v", indirect), func(b *testing.B) {
@@ -63,9 +61,7 @@ func BenchmarkBothEnds(b *testing.B) {
 	}
 }
 
-// BenchmarkForward is a switch that reads no headers: it peeks a chain of one ring, peeks one of
-// the other, copies, and returns both, 32 at a time. An op is a packet. The reference copies the
-// same bytes between the same buffers.
+// BenchmarkForward moves packets between two rings.
 func BenchmarkForward(b *testing.B) {
 	for _, n := range []int{0, 64, 1448} {
 		b.Run(fmt.Sprintf("%dB/ring", n), func(b *testing.B) {

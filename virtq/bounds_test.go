@@ -10,10 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagesIOVA is the address of the first of a guest's many one-page regions.
 const pagesIOVA = 1 << 32
 
-// shatter gives the guest n adjacent regions of one page each.
+// shatter gives the guest n adjacent regions of one page.
 func (g *guest) shatter(t testing.TB, n int) {
 	t.Helper()
 	maps := g.maps()
@@ -35,7 +34,6 @@ func (r *raw) link(head, n int, d desc) {
 	}
 }
 
-// linkTable makes a chain of n descriptors in an indirect table.
 func (r *raw) linkTable(iova uint64, n int, d desc) {
 	for i := range n {
 		d.flags, d.next = d.flags|flagNext, uint16(i+1)
@@ -46,7 +44,6 @@ func (r *raw) linkTable(iova uint64, n int, d desc) {
 	}
 }
 
-// largeConfig is a ring of the largest size.
 var largeConfig = Config{
 	Size: MaxSize, Desc: ringIOVA, Avail: ringIOVA + 0x80000, Used: ringIOVA + 0xa0000, Indirect: true,
 }
@@ -55,7 +52,7 @@ var largeConfig = Config{
 func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	buf := desc{addr: endIOVA - 4096, len: 1}
 	for _, size := range []uint16{1, 2, 4, 8} {
-		for _, outside := range []int{0, 1} { // descriptors of the ring before the one that refers to the table
+		for _, outside := range []int{0, 1} { // before the one that refers to the table
 			if outside >= int(size) {
 				continue
 			}
@@ -86,13 +83,10 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	}
 }
 
-// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. The
-// device refuses a chain as soon as it exceeds a limit, and keeps no long list of it. The lists of
-// an accepted chain have room for at most twice MaxSegments, and are freed when shorter chains
-// follow.
+// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit.
 //
-// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
-// freed when a short chain follows.
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is freed when a
+// short chain follows.
 func TestChainCostIsBounded(t *testing.T) {
 	const (
 		tableIOVA = bufIOVA
@@ -105,8 +99,8 @@ func TestChainCostIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		make   func(r *raw)
-		segs   int    // segments of a good chain
-		want   string // in the error of a bad chain
+		segs   int // segments of a good chain
+		want   string
 		target error
 	}{
 		{"most descriptors", func(r *raw) { r.link(0, MaxDescriptors, buf) }, MaxDescriptors, "", nil},
@@ -176,7 +170,6 @@ func TestChainCostIsBounded(t *testing.T) {
 					if err := q.Load(0, &chain); err != nil || len(chain.Out)+len(chain.In) != c.segs {
 						t.Errorf("again: %d and %d segments, %v", len(chain.Out), len(chain.In), err)
 					}
-					// The next chains are short, and the long lists' memory is freed.
 					for n := range uint32(2) {
 						if ok, err := q.Peek(&chain); !ok || chain.OutLen != 5+n {
 							t.Errorf("the next: %v, %d bytes, %v", ok, chain.OutLen, err)
@@ -200,8 +193,7 @@ func TestChainCostIsBounded(t *testing.T) {
 	}
 }
 
-// TestReturningUnusedReadsNoDescriptor returns a ring of 32768 chains in batches. The descriptors
-// of each chain refer to unmapped memory: ReturnUnused does not read them.
+// TestReturningUnusedReadsNoDescriptor returns chains whose descriptors refer to unmapped memory.
 //
 // Invariant: virtq: Returning an unused chain costs the same for every chain.
 func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
@@ -236,7 +228,7 @@ func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
 	g.echo(t)
 }
 
-// TestReturningUnusedChecksTheRing: a broken ring stops the queue, as it does in Peek.
+// TestReturningUnusedChecksTheRing: a broken ring stops the queue.
 func TestReturningUnusedChecksTheRing(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -269,7 +261,6 @@ func TestReturningUnusedChecksTheRing(t *testing.T) {
 	}
 }
 
-// TestTrimLetsGoOfLongLists: after Trim a Chain keeps no more room than packets need.
 func TestTrimLetsGoOfLongLists(t *testing.T) {
 	for _, n := range []int{1, dma.KeepSegments, dma.KeepSegments + 1, MaxSegments} {
 		c := Chain{Out: make([]dma.Segment, n), In: make([]dma.Segment, n)}
@@ -284,7 +275,6 @@ func TestTrimLetsGoOfLongLists(t *testing.T) {
 	}
 }
 
-// TestDriverMakesNoChainThatDevicesRefuse uses a ring that is longer than a chain may be.
 func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g := newGuest(t)
 	dr, dev := g.ends(t, 2*MaxDescriptors, false, true)
@@ -308,7 +298,7 @@ func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g.echo(t)
 }
 
-// BenchmarkLongestChain measures the worst case that the package doc states.
+// BenchmarkLongestChain measures the most expensive chains.
 func BenchmarkLongestChain(b *testing.B) {
 	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments per descriptor
 		b.Run(fmt.Sprintf("%d segments", per*MaxDescriptors), func(b *testing.B) {
@@ -331,7 +321,6 @@ func BenchmarkLongestChain(b *testing.B) {
 	}
 }
 
-// BenchmarkReturnUnused measures the cost of a chain that is returned unused, 256 at a time.
 func BenchmarkReturnUnused(b *testing.B) {
 	r := newRaw(newGuest(b), Config{Size: 256, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000})
 	for i := range 256 {

@@ -8,30 +8,25 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Chain is one descriptor chain, translated. Out has the segments that the device reads, In the
-// segments that it writes, each in order. The next Peek or Load into the same Chain reuses or frees
-// the slices.
+// Chain is one descriptor chain, translated: the device reads the segments in Out, and writes those in In. The
+// next Peek or Load into the same Chain reuses or frees the slices.
 type Chain struct {
 	Head    uint16
 	Out, In []dma.Segment
 	OutLen  uint32
 	InLen   uint32
-	InFirst uint32 // bytes of In in the first non-empty writable buffer: the header buffer of a device that splits headers
-	Empty   int    // number of empty buffers: they have no segment
-	Descs   int    // descriptors of the ring's table that the chain takes, one for an indirect table; invalid with a Fault
-	// Fault is the error for memory of the chain that the device cannot reach: the memory is not
-	// mapped (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or the memory is not shared
-	// (dma.ErrNotShared). nil: the device reaches all memory of the chain. A chain with a Fault has no
-	// buffers; like any other, it stays taken until the owner commits it or makes it available again.
+	InFirst uint32 // bytes of In in the first non-empty writable buffer
+	Empty   int    // number of empty buffers, which have no segment
+	Descs   int    // descriptors of the ring's table that the chain takes; invalid with a Fault
+	// Fault is the error for memory of the chain that the device cannot reach: dma.ErrUnmapped, dma.ErrAccess or
+	// dma.ErrNotShared. Such a chain has no buffers.
 	Fault error
 }
 
-// Trim empties the chain's lists, and frees their memory if a chain made them long. The next Peek
-// or Load frees long lists too, if c's present chain needed no long list. Trim is for a Chain that
-// is not used again soon.
+// Trim empties the chain's lists, and frees their memory if a chain made them long.
 func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
 
-// Config describes where a split ring lies and which features the driver negotiated for it.
+// Config describes a split ring.
 type Config struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // IOVAs
@@ -42,18 +37,13 @@ type Config struct {
 
 // Device is the device's end of a split virtqueue.
 //
-// A chain goes through three states. Peek takes it; the owner may hold several, for as long as it
-// needs. Commit stages its return, in any order. Publish shows the driver all chains committed
-// since the last Publish, by one store, as mergeable receive buffers need. Instead of committing
-// chains, the owner may call Rewind, which makes the chains peeked last available again, or PutBack,
-// which does so for the last one; then Peek finds them again.
+// Peek takes a chain; the owner may hold several. Commit stages a chain's return, in any order. Publish shows
+// the driver the chains committed since the last Publish, by one store. Rewind and PutBack make the chains that
+// were peeked last available again.
 //
-// After an error Peek and Load return that error; the owner can still commit and publish chains that
-// it has peeked before. Err returns the error too: ring memory may fault in any method, and some
-// return no error. A translation miss (dma.ErrMiss) is the one error that does not stop the queue.
-// The chain stays available or held, and the same call succeeds once the IOTLB has the entry. After a
-// miss of Peek, Pending returns true, so a worker that sleeps then waits for the entry, not for a
-// kick.
+// After an error Peek and Load return that error; the owner can still commit and publish chains that it has
+// peeked before. A fault of ring memory is such an error. A translation miss (dma.ErrMiss) does not stop the
+// queue: the call can be repeated once the IOTLB has the entry.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -62,24 +52,23 @@ type Device struct {
 	resumed bool
 
 	held  []bool  // by head: the chain is peeked and not committed
-	order []taken // the taken chains by number, modulo its length; Rewind uses the last ones
+	order []taken // the taken chains by number, modulo its length
 
 	next   pos           // position of the chain that is peeked next
-	number uint32        // number of that chain: how many chains were taken before it
-	known  uint32        // the device knows that the chains below this number are available
-	done   uint32        // how many chains were published; number-done are held or staged
-	staged []usedElement // committed, not yet published; never exceeds its cap, the ring's size (available checks that)
+	number uint32        // of the chain at next: how many chains were taken before it
+	known  uint32        // the chains below this number are available
+	done   uint32        // how many chains were published
+	staged []usedElement // committed, not yet published
 }
 
-// taken is the record of a chain that the device has taken (by Peek or ReturnUnused).
+// taken is a chain that the device has taken.
 type taken struct {
 	pos  pos
 	head uint16
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. The used ring goes on at the
-// used.idx found in memory. NewDevice enables kicks: an earlier device may have disabled them, and
-// the first kick starts a ring. It calls dma.Guard for the calling goroutine.
+// NewDevice pins the ring's memory and checks its size and alignment. It goes on at the used.idx found in
+// memory, enables kicks, and calls dma.Guard for the calling goroutine.
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {
@@ -92,7 +81,7 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
 	q := &Device{size: c.Size, ring: r, open: true}
 	q.held = make([]bool, c.Size)
-	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two, so that a number becomes an index quickly
+	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two
 	q.staged = make([]usedElement, 0, c.Size)
 	if q.start(c.Base); q.err != nil {
 		q.Close()
@@ -108,9 +97,7 @@ func (q *Device) start(b Base) {
 	q.ring.enableKick(q.next, 0)
 }
 
-// Repin pins the ring's memory again after the space changed. If the ring's addresses are no longer
-// mapped, it returns an error: the queue keeps its old memory, and the owner must close it; after a
-// translation miss the caller may call Repin again instead.
+// Repin pins the ring's memory again after the space changed. After an error the queue keeps its old memory.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -123,7 +110,7 @@ func (q *Device) Repin() error {
 	return nil
 }
 
-// Close unpins the ring's memory. Afterwards the queue no longer touches it.
+// Close unpins the ring's memory.
 func (q *Device) Close() {
 	q.ring.close()
 	q.open = false
@@ -135,8 +122,8 @@ func (q *Device) Close() {
 // Err is the error that stopped the queue, or nil.
 func (q *Device) Err() error { return q.err }
 
-// Peek loads the next available chain into c; if there is none it returns false. The caller must be
-// inside the space's epoch, and the segments are valid until it leaves the epoch.
+// Peek loads the next available chain into c, or returns false if there is none. The caller must be inside the
+// space's epoch, and the segments are valid until it leaves the epoch.
 func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	if q.err != nil {
 		return false, q.err
@@ -147,8 +134,7 @@ func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	return ok, err
 }
 
-// PeekBatch peeks up to len(cs) chains, faster than as many calls of Peek. With an error it also
-// returns the n good chains before it.
+// PeekBatch peeks up to len(cs) chains. With an error it also returns the n good chains before it.
 func (q *Device) PeekBatch(cs []Chain) (n int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -164,7 +150,7 @@ func (q *Device) peek(c *Chain) (ok bool, err error) {
 	return q.take(c)
 }
 
-// peekBatch returns its count through a pointer, because a fault may end it in the middle.
+// The count goes through a pointer, because a fault may end the call.
 func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	defer dma.Recover(&err)
 	for i := range cs {
@@ -176,15 +162,14 @@ func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	return nil
 }
 
-// stop makes err the queue's sticky error, unless it is a translation miss: the IOTLB may have the
-// entry the next time.
+// stop makes err the queue's sticky error, unless it is a translation miss.
 func (q *Device) stop(err error) {
 	if !errors.Is(err, dma.ErrMiss) {
 		q.err = err
 	}
 }
 
-// take does the work of Peek without a guard against faults. A bad chain stays available.
+// take is Peek without a guard against faults.
 func (q *Device) take(c *Chain) (ok bool, err error) {
 	if q.number == q.known {
 		if ok, err = q.refresh(); !ok {
@@ -207,8 +192,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 	return true, nil
 }
 
-// refuse empties a bad chain and returns err. A nil err means that the chain is bad because its
-// head is in use: then refuse returns the error for that.
+// refuse empties a bad chain and returns err, or, if err is nil, the error of a head in use.
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {
@@ -221,7 +205,6 @@ func (q *Device) inUse(head uint16) error {
 	return bad(head, "avail entry %d: made available again while in use", q.next)
 }
 
-// chain returns the record of the taken chain with this number.
 func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
 
 func (q *Device) refresh() (some bool, err error) {
@@ -230,8 +213,7 @@ func (q *Device) refresh() (some bool, err error) {
 	return n > 0, err
 }
 
-// Load walks a chain again that the owner has peeked and not yet committed. The owner needs this
-// when the memory map may have changed, or when it has left the epoch and entered it again.
+// Load walks a chain again that the owner has peeked and not yet committed.
 func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
@@ -263,8 +245,7 @@ func (q *Device) misused(format string, args ...any) {
 	}
 }
 
-// Rewind makes the last n peeked chains available again. The owner must not have committed any of
-// them.
+// Rewind makes the last n peeked chains available again. None of them may be committed.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
 		last := *q.chain(q.number - 1)
@@ -278,8 +259,7 @@ func (q *Device) Rewind(n int) {
 	}
 }
 
-// PutBack makes a peeked chain available again, if it is the last that the Device has taken.
-// Otherwise it returns false, and the chain stays held.
+// PutBack makes a peeked chain available again, if it is the last that was taken; else it returns false.
 func (q *Device) PutBack(head uint16) (ok bool) {
 	if !q.holds(head) {
 		q.misused("put back of head %d, which is not held", int(head))
@@ -292,8 +272,7 @@ func (q *Device) PutBack(head uint16) (ok bool) {
 	return true
 }
 
-// Commit stages the used element of a peeked chain for Publish; written is how many bytes the
-// device wrote to the chain.
+// Commit stages the return of a peeked chain; written is how many bytes the device wrote to it.
 func (q *Device) Commit(head uint16, written uint32) {
 	if !q.holds(head) {
 		q.misused("commit of head %d, which is not held", int(head))
@@ -303,9 +282,8 @@ func (q *Device) Commit(head uint16, written uint32) {
 	q.staged = append(q.staged, usedElement(head)|usedElement(written)<<32)
 }
 
-// ReturnUnused commits up to n available chains with nothing written, and returns how many it
-// committed. It reads no descriptor: every chain costs the same, and it returns a chain with bad
-// descriptors like any other.
+// ReturnUnused commits up to n available chains with nothing written, and returns their number. It reads no
+// descriptor.
 func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -316,7 +294,6 @@ func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	return returned, err
 }
 
-// returnUnused returns its count through a pointer, because a fault may end it in the middle.
 func (q *Device) returnUnused(n int, returned *int) (err error) {
 	defer dma.Recover(&err)
 	for ; *returned < n; *returned++ {
@@ -340,8 +317,7 @@ func (q *Device) returnUnused(n int, returned *int) (err error) {
 	return nil
 }
 
-// Publish shows all committed chains to the driver by one store, and reports whether the driver
-// wants a call.
+// Publish shows the committed chains to the driver, and reports whether the driver wants a call.
 func (q *Device) Publish() (call bool) {
 	if !q.open || len(q.staged) == 0 {
 		return false
@@ -362,14 +338,12 @@ func (q *Device) DisableKick() {
 	q.ring.disableKick(q.next)
 }
 
-// EnableKick asks the driver for a kick at the next chain. It returns true if a chain is already
-// available: no kick may come for that chain, so the owner must peek before it sleeps. It also
-// returns true for a stopped queue, so that its owner peeks and finds the error.
+// EnableKick asks the driver for a kick at the next chain. If it returns true, the owner must peek before it
+// sleeps.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
-// EnableKickBeyond does the work of EnableKick for an owner that rewound n chains because they did
-// not suffice. It asks the driver for a kick once more than n chains are available (or at each
-// chain, without VIRTIO_F_EVENT_IDX), and returns true if more than n are already available.
+// EnableKickBeyond asks the driver for a kick once more than n chains are available (or at each chain, without
+// VIRTIO_F_EVENT_IDX). If it returns true, the owner must peek before it sleeps.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true
@@ -391,8 +365,7 @@ func (q *Device) Pending() (some bool) {
 	return some
 }
 
-// Available returns how many chains Peek would find if none is bad. (For a packed ring it would be
-// a lower bound.)
+// Available returns how many chains are available, without checking them.
 func (q *Device) Available() (n int) {
 	if q.err != nil {
 		return 0
@@ -407,8 +380,8 @@ func (q *Device) Available() (n int) {
 // Held returns how many chains are peeked and not committed.
 func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 
-// Base returns where the ring goes on. When the owner holds no chain and has published all, it is
-// the answer to GET_VRING_BASE.
+// Base returns where the ring goes on. When the owner holds no chain and has published all, it is the answer to
+// GET_VRING_BASE.
 func (q *Device) Base() Base { return q.ring.base(q.next) }
 
 // Resumed reports whether the Device was made with a Base other than the ring's start.

@@ -5,31 +5,26 @@ import (
 	"math"
 )
 
-// Buf is a piece of the driver's memory, by its address as the device sees it.
+// Buf is a piece of the driver's memory, by the device's address.
 type Buf struct {
 	Addr uint64
 	Len  uint32
 }
 
-// DriverConfig describes a ring that a driver makes.
+// DriverConfig describes a ring for NewDriver.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
+	Mem  []byte // at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
-	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided equally
-	// among the Size heads. A chain of several descriptors that fits into the share of its head then
-	// takes only one descriptor of the ring.
+	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC).
 	Indirect     []byte
 	IndirectAddr uint64 // IOVA of Indirect
 	EventIdx     bool   // VIRTIO_F_EVENT_IDX
-	// Emulated is set if the driver may run on a processor that QEMU emulates. It costs an explicit
-	// barrier (tens of nanoseconds) at each Publish and EnableCall; without the barrier, kicks and
-	// calls may be lost on such a processor (index.go).
+	// Emulated must be set if QEMU may emulate the driver's processor (index.go).
 	Emulated bool
 }
 
-// Used is a chain that the device returned. Len is how many bytes the device reports to have
-// written, at most the length of the chain's writable buffers.
+// Used is a chain that the device returned. Len is how many bytes the device reports to have written.
 type Used struct {
 	Cookie uint32
 	Len    uint32
@@ -37,8 +32,7 @@ type Used struct {
 
 // Driver is the driver's end of a split virtqueue.
 //
-// The driver never reads back from ring memory what it wrote there: it keeps its own copies of
-// chains, free descriptors and indices, which the device cannot change.
+// It never reads back from ring memory what it wrote there.
 type Driver struct {
 	ring  driverRing
 	addr  [3]uint64
@@ -48,17 +42,17 @@ type Driver struct {
 	free  uint16   // head of the free list
 	nfree int
 
-	tables     [][descLen]byte // indirect tables, perTable descriptors for each head
+	tables     [][descLen]byte // perTable descriptors for each head
 	tablesAddr uint64
 	perTable   int
 
-	added  uint64 // chains added since the start; the low 16 bits are the next avail.idx
+	added  uint64 // chains added; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
 	polled uint64 // used chains that Poll has fetched
 	seen   uint16 // the value of used.idx that the driver read last
 }
 
-// slot describes a chain in flight, by its head.
+// slot describes a chain in flight.
 type slot struct {
 	seq    uint64 // value of Driver.added when the chain was added
 	cookie uint32
@@ -101,8 +95,7 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 	return d, nil
 }
 
-// Add puts a chain into the ring; Publish shows it to the device. If too few descriptors are free,
-// Add returns ErrFull.
+// Add puts a chain into the ring. If too few descriptors are free, it returns ErrFull.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
 	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
@@ -141,8 +134,7 @@ func total(bufs []Buf) (n uint64) {
 	return n
 }
 
-// addDirect writes the chain into free descriptors and takes them off the free list. The caller has
-// checked that enough descriptors are free.
+// addDirect writes the chain into free descriptors. Enough must be free.
 func (d *Driver) addDirect(out, in []Buf) {
 	left := len(out) + len(in)
 	put := func(bufs []Buf, flags uint16) {
@@ -162,8 +154,7 @@ func (d *Driver) addDirect(out, in []Buf) {
 	put(in, flagWrite)
 }
 
-// addTable writes the chain into the head's indirect table (2.7.5.3), and the descriptor that
-// refers to it.
+// addTable writes the chain into the head's indirect table (2.7.5.3).
 func (d *Driver) addTable(head uint16, out, in []Buf) {
 	n := len(out) + len(in)
 	first := int(head) * d.perTable
@@ -186,8 +177,7 @@ func (d *Driver) addTable(head uint16, out, in []Buf) {
 	e.encode(&d.ring.descs[head])
 }
 
-// Publish shows all added chains to the device by one store, and reports whether the device wants a
-// kick.
+// Publish shows the added chains to the device, and reports whether the device wants a kick.
 func (d *Driver) Publish() (kick bool) {
 	if d.added == d.shown {
 		return false
@@ -197,9 +187,8 @@ func (d *Driver) Publish() (kick bool) {
 	return kick
 }
 
-// Poll fetches up to len(dst) chains that the device returned. If used.idx is impossible, or a used
-// element names no chain in flight or too many bytes, Poll returns ErrBadUsed with the n good chains
-// before it, and every later Poll returns ErrBadUsed too.
+// Poll fetches up to len(dst) chains that the device returned. If the used ring is invalid, it returns
+// ErrBadUsed with the n good chains before, and later calls return that error too.
 func (d *Driver) Poll(dst []Used) (n int, err error) {
 	if d.err != nil {
 		return 0, d.err
@@ -225,7 +214,6 @@ func (d *Driver) Poll(dst []Used) (n int, err error) {
 	return n, nil
 }
 
-// take checks the used element at index i and frees its chain.
 func (d *Driver) take(i uint16) (Used, error) {
 	id, n := d.ring.element(i)
 	if id >= uint32(len(d.slots)) {
@@ -255,8 +243,8 @@ func (d *Driver) take(i uint16) (Used, error) {
 // DisableCall tells the device that the driver needs no call; one may still come.
 func (d *Driver) DisableCall() { d.ring.disableCall(uint16(d.shown), uint16(d.polled)) }
 
-// EnableCall asks the device for a call at the next used chain. It returns true if there already is
-// a used chain: no call may come for that chain, so the owner must poll before it sleeps.
+// EnableCall asks the device for a call at the next used chain. If it returns true, the owner must poll before
+// it sleeps.
 func (d *Driver) EnableCall() (more bool) {
 	return d.ring.enableCall(uint16(d.shown), uint16(d.polled))
 }
@@ -270,5 +258,5 @@ func (d *Driver) Size() uint16 { return uint16(len(d.slots)) }
 // Err returns the error that stopped the queue, or nil.
 func (d *Driver) Err() error { return d.err }
 
-// Addrs returns the addresses of the ring's three parts, for the device's configuration.
+// Addrs returns the device's addresses of the ring's three parts.
 func (d *Driver) Addrs() (desc, avail, used uint64) { return d.addr[0], d.addr[1], d.addr[2] }

@@ -86,11 +86,9 @@ func TestAddLimits(t *testing.T) {
 	}
 }
 
-// TestBadUsedIsAnError: the device returns false used elements. Poll delivers good elements before
-// the false one, then the queue is stopped.
+// TestBadUsedIsAnError: Poll delivers the good elements before a false one.
 //
-// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the
-// device.
+// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the device.
 func TestBadUsedIsAnError(t *testing.T) {
 	type element struct{ id, n uint32 }
 	for _, c := range []struct {
@@ -139,7 +137,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 	}
 }
 
-// TestLengthOfWhatIsOnlyReadIsIgnored: some devices write a length for a chain they can only read.
+// Some devices write a length for a chain they can only read.
 func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, false, false)
@@ -154,8 +152,7 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	polls(t, d, Used{7, 0})
 }
 
-// TestRingGoesOnAfterReconnect: a second device goes on where the first stopped, from the base and
-// the used ring.
+// TestRingGoesOnAfterReconnect: a second device goes on where the first stopped.
 func TestRingGoesOnAfterReconnect(t *testing.T) {
 	for _, event := range []bool{false, true} {
 		t.Run(fmt.Sprintf("event=%v", event), func(t *testing.T) { reconnect(t, event) })
@@ -170,7 +167,7 @@ func reconnect(t *testing.T, event bool) {
 	for round := range uint32(70_000) { // more than 65536 chains, so that the indices wrap
 		again := round%10_000 == 0
 		if again {
-			dev.DisableKick() // the device ends with kicks disabled
+			dev.DisableKick()
 			base := dev.Base()
 			dev.Close()
 			var err error
@@ -192,8 +189,7 @@ func reconnect(t *testing.T, event bool) {
 	dev.Close()
 }
 
-// TestRepinFollowsTheMemory: the space maps other memory at the ring's addresses, as after vhost-user's
-// SET_MEM_TABLE, then none.
+// TestRepinFollowsTheMemory: the space maps other memory at the ring's addresses.
 func TestRepinFollowsTheMemory(t *testing.T) {
 	g, other := newGuest(t), newGuest(t)
 	d, dev := g.ends(t, 4, false, true)

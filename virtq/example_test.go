@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Both ends of a ring, joined by a memfd: the driver asks, the device answers. Real ends would send
-// the kick and the call through eventfds.
+// Both ends of a ring, joined by a memfd: the driver asks, the device answers.
 func Example() {
 	const size, memLen, outAt, inAt = 256, 1 << 20, 0x80000, 0x90000
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
@@ -21,8 +20,7 @@ func Example() {
 	must(err)
 	defer unix.Munmap(mem)
 
-	// The driver: its ring is at address 0; its one chain has a buffer to read and a buffer to
-	// write.
+	// The driver's chain has a buffer to read and one to write.
 	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: mem, EventIdx: true})
 	must(err)
 	n := copy(mem[outAt:], "ping")
@@ -30,7 +28,7 @@ func Example() {
 	must(err)
 	fmt.Println("kick:", driver.Publish())
 
-	// The device: it maps the memory by its file descriptor, and finds the ring by its addresses.
+	// The device maps the memory by its file descriptor.
 	space := dma.NewSpace("example", dma.NewFiles())
 	defer space.Close()
 	must(space.Add(dma.Map{Size: memLen, FD: fd}))
@@ -69,7 +67,6 @@ func Example() {
 	// chain 42: ping
 }
 
-// must ends the program if there is an error.
 func must(err error) {
 	if err != nil {
 		log.Fatal(err)

@@ -11,11 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fuzzArea is the size of the memory that a fuzzed peer writes: rings of up to 16 entries, and any
-// bytes behind them.
+// fuzzArea is the size of the memory that a fuzzed peer writes.
 const fuzzArea = 1024
 
-// fuzzConfig reads a ring's configuration from two bytes. All its parts lie in fuzzArea.
 func fuzzConfig(shape, base byte) Config {
 	size := uint16(1) << (shape & 7 % 5)
 	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0,
@@ -28,7 +26,6 @@ func fuzzConfig(shape, base byte) Config {
 	return c
 }
 
-// fuzzRing is a good ring for the corpus: descriptors, then avail entries 0, 1, 2... and avail.idx.
 func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 	c := fuzzConfig(shape, 0)
 	b := make([]byte, fuzzArea)
@@ -43,12 +40,10 @@ func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 	return b
 }
 
-// FuzzDescriptorWalk plays a hostile driver: mem is ring memory; ops are operations of the device's
-// owner, and writes of a guest to ring memory between them. Every segment that a Peek returns must
-// lie in the address space and allow its access.
+// FuzzDescriptorWalk plays a hostile driver: mem is ring memory; ops are operations of the device's owner, and
+// the guest's writes between them.
 //
-// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving
-// bytes.
+// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving bytes.
 func FuzzDescriptorWalk(f *testing.F) {
 	peekAll := []byte{0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 3, 0, 5, 7}
 	buf := desc{addr: bufIOVA, len: 100, flags: flagNext, next: 1}
@@ -69,7 +64,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		area := g.ring(ringIOVA)[:fuzzArea]
 		clear(area)
 		copy(area, mem)
-		g.write(seamIOVA-fuzzArea/2, area) // a copy of the area around the seam: indirect tables may lie there too
+		g.write(seamIOVA-fuzzArea/2, area) // indirect tables may lie around the seam
 		conf := fuzzConfig(shape, base)
 		q := testkit.Must(NewDevice(g.space, conf))(t)
 		defer q.Close()
@@ -85,7 +80,6 @@ func FuzzDescriptorWalk(f *testing.F) {
 				}
 				w.do(op)
 			}
-			// While the guest does not write, the queue runs out of chains by itself.
 			for n := 0; w.peek(); n++ {
 				if n > int(conf.Size) {
 					t.Fatalf("%d chains from a ring of %d", n, conf.Size)
@@ -95,14 +89,14 @@ func FuzzDescriptorWalk(f *testing.F) {
 	})
 }
 
-// owner uses a Device by the rules, and checks what it returns.
+// owner uses a Device by the rules.
 type owner struct {
 	t    *testing.T
 	q    *Device
 	conf Config
 	c    Chain
 	held []uint16 // in order of Peek
-	run  int      // how many of the last held chains may be rewound
+	run  int
 }
 
 func (w *owner) do(op byte) {
@@ -134,7 +128,7 @@ func (w *owner) do(op byte) {
 	case 7:
 		w.q.DisableKick()
 		w.q.Pending()
-		if op >= 64 { // after the held chains, which can no longer be rewound
+		if op >= 64 { // held chains can then no longer be rewound
 			if n, _ := w.q.ReturnUnused(int(op-64) / 8); n > 0 {
 				w.run = 0
 			}
@@ -174,7 +168,6 @@ func (w *owner) check() {
 	inside(w.t, c.In, true)
 }
 
-// inside checks segments against the guest's map.
 func inside(t *testing.T, segs []dma.Segment, write bool) {
 	for _, s := range segs {
 		if s.Off > s.Region.Size() || uint64(s.Len) > s.Region.Size()-s.Off || s.Len == 0 {
@@ -190,8 +183,7 @@ func inside(t *testing.T, segs []dma.Segment, write bool) {
 	}
 }
 
-// TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while the
-// device walks them. Each chain comes out consistent, or as an error.
+// TestChainIsReadOnce: a guest rewrites the ring while the device walks it.
 //
 // Invariant: virtq: Ring memory is read once, then checked.
 func TestChainIsReadOnce(t *testing.T) {
@@ -234,11 +226,9 @@ func TestChainIsReadOnce(t *testing.T) {
 	newGuest(t).echo(t)
 }
 
-// FuzzDriverPoll plays a hostile device: ops are operations of the driver's owner, and writes of a
-// device to the used ring. Each chain comes back at most once, and no descriptor is lost.
+// FuzzDriverPoll plays a hostile device: ops are operations of the driver's owner, and writes to the used ring.
 //
-// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the
-// device.
+// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the device.
 func FuzzDriverPoll(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 4, 200, 2, 1, 5, 5})
 	f.Add([]byte{3, 3, 4, 200, 4, 0, 200, 12, 1, 200, 2, 2, 5, 5})

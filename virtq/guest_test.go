@@ -57,10 +57,9 @@ func (g *guest) maps() []dma.Map {
 	}
 }
 
-// ring returns ring memory as the driver maps it, from iova on.
 func (g *guest) ring(iova uint64) []byte { return g.mem[iova : ringIOVA+mib] }
 
-// buffer returns n bytes of buffer memory, or fewer if they cross the seam.
+// buffer returns n bytes of buffer memory, or fewer up to the seam.
 func (g *guest) buffer(iova uint64, n int) []byte {
 	switch {
 	case iova >= seamIOVA:
@@ -103,7 +102,7 @@ func (g *guest) inside(f func()) {
 	f()
 }
 
-// peek takes the next chain, which must exist. The caller is inside the epoch.
+// peek peeks a chain, which must exist.
 func peek(t testkit.T, q *Device, c *Chain) {
 	t.Helper()
 	if ok, err := q.Peek(c); !ok || err != nil {
@@ -111,7 +110,6 @@ func peek(t testkit.T, q *Device, c *Chain) {
 	}
 }
 
-// polls fails the test if the device did not return exactly these chains.
 func polls(t testing.TB, d *Driver, want ...Used) {
 	t.Helper()
 	got := make([]Used, len(want)+1)
@@ -120,7 +118,7 @@ func polls(t testing.TB, d *Driver, want ...Used) {
 	}
 }
 
-// raw is a driver that writes anything to the ring, valid or not.
+// raw is a driver that writes anything to the ring.
 type raw struct {
 	g    *guest
 	conf Config
@@ -128,7 +126,7 @@ type raw struct {
 
 func newRaw(g *guest, c Config) *raw { return &raw{g: g, conf: c} }
 
-// oneChain returns a driver that made one chain available: head 0, one buffer of one byte.
+// oneChain makes one chain of one byte available.
 func oneChain(t testing.TB) *raw {
 	t.Helper()
 	r := newRaw(newGuest(t), rawConfig)
@@ -137,14 +135,12 @@ func oneChain(t testing.TB) *raw {
 	return r
 }
 
-// rawConfig is a ring of 8 with each part on a page of its own.
 var rawConfig = Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000, Indirect: true}
 
 func (r *raw) desc(i int, d desc) {
 	d.encode((*[descLen]byte)(r.g.ring(r.conf.Desc + uint64(i)*descLen)))
 }
 
-// table writes an indirect table.
 func (r *raw) table(iova uint64, ds ...desc) {
 	for i, d := range ds {
 		var b [descLen]byte
@@ -157,7 +153,6 @@ func (r *raw) entry(i int, head uint16) {
 	le.PutUint16(r.g.ring(r.conf.Avail+4+2*uint64(i%int(r.conf.Size))), head)
 }
 
-// offer makes chains available, as the first of the ring.
 func (r *raw) offer(heads ...uint16) {
 	for i, head := range heads {
 		r.entry(i, head)
@@ -165,8 +160,7 @@ func (r *raw) offer(heads ...uint16) {
 	r.idx(uint16(len(heads)))
 }
 
-// idx stores avail.idx without atomics, for tests in which only one goroutine uses avail.idx at a
-// time.
+// idx stores avail.idx without atomics.
 func (r *raw) idx(v uint16) { le.PutUint16(r.g.ring(r.conf.Avail+2), v) }
 
 func (r *raw) usedIdx() uint16 { return le.Uint16(r.g.ring(r.conf.Used + 2)) }

@@ -12,12 +12,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestBadChainStopsItsQueue: each case makes a bad chain available behind a good one, or avail.idx
-// impossible. Peek returns an error that names the fault. The queue stays stopped, and another
-// queue moves bytes.
+// TestBadChainStopsItsQueue: each case has a bad chain behind a good one, or an impossible avail.idx.
 //
-// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving
-// bytes.
+// Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {
 	const tableIOVA = bufIOVA + 0x8000
 	buf := desc{addr: bufIOVA, len: 16}
@@ -26,7 +23,7 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		make   func(r *raw)
-		want   string // in the error
+		want   string
 		target error
 	}{
 		{"loop of one", func(r *raw) { r.desc(3, with(buf, flagNext, 3)) }, "head 3: descriptor 3: a loop", nil},
@@ -131,7 +128,6 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(5) {
 				t.Error("a stopped queue must not let its worker sleep on it")
 			}
-			// A chain taken before the bad one can still be returned.
 			if base := q.Base(); base == BaseOf(1) {
 				q.Commit(0, 0)
 				if q.Publish(); r.usedIdx() != 1 {
@@ -228,7 +224,7 @@ func TestGoodChains(t *testing.T) {
 	}
 }
 
-// same compares segments with address ranges; the ranges may be cut at regions' ends.
+// same compares segments with address ranges, which may be cut at regions' ends.
 func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	var got, want []Buf
 	join := func(bs []Buf, b Buf) []Buf {
@@ -258,8 +254,6 @@ func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	return nil
 }
 
-// TestDriverCannotHaveMoreOutThanTheRing: a driver makes heads available again before the device
-// returned them.
 func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)
@@ -274,7 +268,7 @@ func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 			peek(t, q, &c)
 			q.Commit(c.Head, 0)
 		}
-		r.idx(9) // the device has returned nothing yet
+		r.idx(9)
 		if _, err := q.Peek(&c); !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), "with 8 in use") {
 			t.Fatal(err)
 		}
@@ -316,7 +310,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingInMisalignedMapping: the guest's address is aligned, the memory mapped there is not.
+// TestRingInMisalignedMapping: only the memory is misaligned, not the guest's address.
 func TestRingInMisalignedMapping(t *testing.T) {
 	g := newGuest(t)
 	for off := uint64(1); off < 4; off++ {
@@ -329,8 +323,7 @@ func TestRingInMisalignedMapping(t *testing.T) {
 	}
 }
 
-// TestTruncatedRingIsAnError: the file shrinks under the ring. The queue stops with the file's
-// fault; another guest's queue goes on.
+// TestTruncatedRingIsAnError: the file shrinks under the ring.
 //
 // Invariant: dma: Truncating a file is an error for the spaces that map it, and for no other space.
 func TestTruncatedRingIsAnError(t *testing.T) {
@@ -385,8 +378,7 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 	}
 }
 
-// TestTruncatedBeforeTheStart: any goroutine may set up a ring whose file is truncated, also one
-// that dma.Go has not started: it gets an error.
+// TestTruncatedBeforeTheStart: a goroutine that dma.Go has not started gets an error, too.
 func TestTruncatedBeforeTheStart(t *testing.T) {
 	g := newGuest(t)
 	testkit.OK(t, unix.Ftruncate(g.fd, 0))

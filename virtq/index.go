@@ -8,18 +8,14 @@ import (
 	"unsafe"
 )
 
-// This is the package's only file that touches memory through unsafe: for the 16-bit fields that
-// both ends of a ring share, and to view bytes as descriptors and ring entries. The rest of a ring
-// (descriptors, entries) is ordinary bytes; accesses to these fields order them.
+// Only this file of the package uses unsafe: for the 16-bit fields that both ends of a ring share, and to view bytes as
+// descriptors and ring entries.
 //
 // Go has no 16-bit atomics, so:
 //
-//   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other
-//     half may lie outside the ring (the avail ring may be 2 mod 4; used_event and avail_event are
-//     the last two bytes of their rings), but never outside its page: an aligned word does not
-//     cross one. The code ignores that half.
-//   - A 32-bit store is allowed only where this end owns both halves: {flags, idx} of the ring that
-//     this end writes. It is an atomic store.
+//   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other half may lie outside
+//     the ring (the avail ring may be 2 mod 4), but not outside its page: an aligned word does not cross one.
+//   - A 32-bit store is allowed only where this end owns both halves: {flags, idx} of the ring that this end writes.
 //   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one would write
 //     two bytes that belong to the owner of the memory behind the ring.
 //
@@ -27,32 +23,25 @@ import (
 //
 //   - acquire: loading the peer's idx comes before reading the entries that it covers;
 //   - release: writing entries (and the buffers they name) comes before storing our idx;
-//   - full (store, then load): our idx before the peer's event or flags; our event or flags before the
-//     peer's idx. Without it both ends may miss each other's store, and sleep for ever.
+//   - full (store, then load): our idx before the peer's event or flags; our event or flags before the peer's idx.
+//     Without it both ends may miss each other's store, and sleep for ever.
 //
-// How Go provides these orders. The compiler keeps memory operations in program order around an
-// atomic one, and neither splits nor repeats an aligned access of up to 8 bytes.
+// amd64: loads are not reordered with loads nor stores with stores (TSO). atomic.StoreUint32 is XCHG, which is locked,
+// thus a full barrier; it also drains the non-temporal stores of a large memmove.
 //
-// amd64: aligned accesses of 1 to 8 bytes are single; loads are not reordered with loads nor stores with stores
-// (TSO), so every load acquires and every store releases. atomic.StoreUint32 is XCHG, which is locked, thus a full
-// barrier; it also drains the non-temporal stores of a large memmove.
+// arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR does not pass an
+// earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). The 16-bit STRH of an event is followed by an
+// STLR to a private word (fence): STRH is before STLR, STLR before LDAR. (Without LSE a read-modify-write is a loop
+// around LDAXR and STLXR, into which the later load may move.)
 //
-// arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR
-// does not pass an earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). So our idx
-// comes before the peer's event. The 16-bit STRH of an event is followed by an STLR to a private
-// word (fence): STRH is before STLR, STLR before LDAR. (A read-modify-write would order them only
-// as one instruction; without LSE it is a loop around LDAXR and STLXR, into which the later load
-// may move.)
+// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG translates a locked instruction to
+// a plain load and store (CF_PARALLEL is not set), and STLR before LDAR orders nothing. TCG keeps explicit barriers for
+// any number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in parallel"), so such a
+// driver executes one: barrier, in fence_$GOARCH.s.
 //
-// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG translates a
-// locked instruction to a plain load and store (CF_PARALLEL is not set), and STLR before LDAR
-// orders nothing, although the device is another thread or process. TCG keeps explicit barriers for
-// any number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in
-// parallel"), so such a driver executes one: barrier, in fence_$GOARCH.s.
-//
-// A build with -race needs the barrier too. There atomic.StoreUint32 calls ThreadSanitizer, whose
-// store to memory outside the Go heap (a ring's) is a plain release store
-// (tsan_interface_atomic.cpp, __tsan_go_atomic32_store: mo_release): no barrier follows.
+// A build with -race needs the barrier too. There atomic.StoreUint32 calls ThreadSanitizer, whose store to memory
+// outside the Go heap (a ring's) is a plain release store
+// (tsan_interface_atomic.cpp, __tsan_go_atomic32_store: mo_release).
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {
@@ -60,7 +49,7 @@ type field struct {
 	shift uint8   // 0: lower half, 16: upper half
 }
 
-// fieldAt returns the field at off of b, or an error if it does not lie in b or is not 2-aligned.
+// fieldAt returns the field at off of b. It is an error if the field does not lie in b or is not 2-aligned.
 func fieldAt(b []byte, off int) (field, error) {
 	if off < 0 || len(b) < 2 || off > len(b)-2 {
 		return field{}, fmt.Errorf("field at %d of %d bytes: %w", off, len(b), ErrBadRing)
@@ -70,25 +59,22 @@ func fieldAt(b []byte, off int) (field, error) {
 		return field{}, fmt.Errorf("field at %d: odd address: %w", off, ErrBadRing)
 	}
 	half := uintptr(p) & 2
-	// The word is aligned, so it does not cross a page: see above.
+	// An aligned word does not cross a page.
 	return field{word: (*uint32)(unsafe.Add(p, -int(half))), shift: uint8(half * 8)}, nil
 }
 
-// load reads the field; the load is an acquire.
+// load is an acquire.
 func (f field) load() uint16 { return uint16(atomic.LoadUint32(f.word) >> (f.shift & 31)) }
 
-// store writes the field's own two bytes and nothing else; it orders nothing. It recomputes the
-// address that fieldAt checked: a little-endian word has its upper half at +2.
+// store orders nothing. A little-endian word has its upper half at +2.
 func (f field) store(v uint16) {
 	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
 }
 
-// header is {flags u16, idx u16} at the start of a ring part that this end writes, so this end owns
-// both halves.
+// header is {flags u16, idx u16} at the start of a ring part.
 type header struct{ word *uint32 }
 
-// headerAt returns the header at the start of b, or an error if b has fewer than 4 bytes or is not
-// 4-aligned.
+// headerAt returns the header at the start of b.
 func headerAt(b []byte) (header, error) {
 	if len(b) < 4 {
 		return header{}, fmt.Errorf("ring of %d bytes: %w", len(b), ErrBadRing)
@@ -100,8 +86,7 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store writes both halves; it is a release. On a processor that is not emulated it is also a full
-// barrier before later loads of fields.
+// store is a release, and on a processor that is not emulated also a full barrier before later loads.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -109,11 +94,10 @@ func (h header) store(flags, idx uint16) {
 	}
 }
 
-// barrier executes one instruction that is only a full barrier: MFENCE on amd64, DMB ISH on arm64.
+// barrier executes MFENCE on amd64, DMB ISH on arm64.
 func barrier()
 
-// fence is a full barrier, on a processor that is not emulated, between the stores before full and
-// the field loads after it.
+// fence is a full barrier on a processor that is not emulated.
 type fence struct{ word uint32 }
 
 func (f *fence) full() {
@@ -123,8 +107,7 @@ func (f *fence) full() {
 	}
 }
 
-// rows returns b as a slice of descriptors or ring entries. It leaves out a rest that is shorter
-// than one item. The items are arrays of bytes, so b needs no alignment.
+// rows returns b as a slice of descriptors or ring entries. They are arrays of bytes, so b needs no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))
@@ -134,12 +117,11 @@ func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	return unsafe.Slice((*R)(unsafe.Pointer(&b[0])), n)
 }
 
-// aligned reports whether b starts at a multiple of n in memory.
 func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }
 
-// fieldPlace tells fields to find a field at offset off of b.
+// fieldPlace is where fields finds a field: at off of b.
 type fieldPlace struct {
 	f   *field
 	b   []byte

@@ -55,18 +55,18 @@ func TestNeedEvent(t *testing.T) {
 		event, now, was uint16
 		want            bool
 	}{
-		{0, 1, 0, true},              // exactly the index asked for
-		{0, 0, 0, false},             // nothing new
-		{1, 1, 0, false},             // not reached yet
-		{5, 10, 5, true},             // the first new one
-		{9, 10, 5, true},             // the last new one
-		{10, 10, 5, false},           // behind the new ones
-		{4, 10, 5, false},            // passed long ago
-		{0xffff, 0, 0xffff, true},    // index wraps
-		{0xfffe, 3, 0xffff, false},   // index wraps, passed long ago
-		{2, 3, 0xfffe, true},         // index wraps in between
-		{0x8000, 0x8001, 0x0, true},  // far
-		{0x8001, 0x8001, 0x0, false}, // far, not yet
+		{0, 1, 0, true},
+		{0, 0, 0, false}, // nothing new
+		{1, 1, 0, false},
+		{5, 10, 5, true},
+		{9, 10, 5, true},
+		{10, 10, 5, false},
+		{4, 10, 5, false}, // passed long ago
+		{0xffff, 0, 0xffff, true},
+		{0xfffe, 3, 0xffff, false},
+		{2, 3, 0xfffe, true},
+		{0x8000, 0x8001, 0x0, true},
+		{0x8001, 0x8001, 0x0, false},
 	} {
 		if got := needEvent(c.event, c.now, c.was); got != c.want {
 			t.Errorf("event %#x, %#x to %#x: %v", c.event, c.was, c.now, got)
@@ -74,9 +74,7 @@ func TestNeedEvent(t *testing.T) {
 	}
 }
 
-// TestNothingBehindTheRingsIsWritten runs rings, some with the avail ring at 2 mod 4, between
-// canaries. So the last two bytes of a ring are the upper half of a word in some cases, the lower
-// half in others.
+// TestNothingBehindTheRingsIsWritten runs rings, some with the avail ring at 2 mod 4, between canaries.
 //
 // Invariant: virtq: Nothing behind a ring is written, also with avail at 2 mod 4.
 func TestNothingBehindTheRingsIsWritten(t *testing.T) {
@@ -117,7 +115,6 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 	}
 }
 
-// roundTrips sends n full rings of chains between a plain driver and a Device.
 func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	t.Helper()
 	dr := newPlain(t, g, c)
@@ -151,9 +148,7 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	}
 }
 
-// plain is a driver for rings that lie otherwise than Layout places them, also with the avail ring
-// at 2 mod 4: it stores each field as 16 bits. Each of its chains is one empty descriptor, in
-// order.
+// plain is a driver for rings that lie otherwise than Layout places them.
 type plain struct {
 	conf                           Config
 	flags, idx, event              field // avail
@@ -219,8 +214,7 @@ func (p *plain) enableCall() (more bool) {
 	return p.usedIdx.load() != p.polled
 }
 
-// TestEventStoreDoesNotUndoItsNeighbour: another thread owns the two bytes behind a ring. Writing
-// the event by reading and rewriting its whole word would now and then undo that thread's stores.
+// TestEventStoreDoesNotUndoItsNeighbour: another thread owns the two bytes behind a ring.
 func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)
 	event := testkit.Must(fieldAt(b, 0))(t)
@@ -252,9 +246,8 @@ func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	wg.Wait()
 }
 
-// TestStoreComesBeforeLoad: two ends each store their own index and then load the other's. At least
-// one must see the other's store, or both would sleep. Ring memory is outside the Go heap, which
-// the race detector treats differently.
+// TestStoreComesBeforeLoad: of two ends that store their own index and then load the other's, at least one must
+// see the other's store.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestStoreComesBeforeLoad(t *testing.T) {
@@ -275,7 +268,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			mem := newGuest(t).ring(ringIOVA)
 			words := [2][]byte{mem[:4], mem[256:260]}
-			var saw [2][rounds + 2]uint16 // index of the other end, as seen after each own store
+			var saw [2][rounds + 2]uint16 // the other end's index, as loaded after each own store
 			var wg sync.WaitGroup
 			for me := range 2 {
 				store, other := c.store(words[me]), testkit.Must(fieldAt(words[1-me], 2))(t)
@@ -288,8 +281,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 			}
 			wg.Wait()
 			for i := uint16(1); i <= rounds; i++ {
-				// When end 0 had stored i, end 1 had not yet stored next. So end 1 saw i after it
-				// stored next.
+				// When end 0 had stored i, end 1 had not yet stored next.
 				if next := saw[0][i] + 1; next <= rounds && saw[1][next] < i {
 					t.Fatalf("one stored %d and saw %d, the other stored %d and saw %d", i, next-1, next, saw[1][next])
 				}

@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// Ring fields are little endian, as in every virtio 1 device; the word accesses of index.go depend on
-// this too.
+// Ring fields are little endian, in virtio 1 devices.
 var le = binary.LittleEndian
 
 // Descriptor flags (virtio 1.3, 2.7.5).
@@ -21,9 +20,8 @@ const (
 	usedNoNotify     = 1 // VIRTQ_USED_F_NO_NOTIFY (2.7.8)
 )
 
-// A split ring has three parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16,
-// used_event}; used {flags, idx, ring[n] {id u32, len u32}, avail_event}. The two events take their
-// space even if the driver has not negotiated VIRTIO_F_EVENT_IDX.
+// A split ring has three parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16, used_event}; used
+// {flags, idx, ring[n] {id u32, len u32}, avail_event}.
 const (
 	descLen    = 16
 	availElem  = 2
@@ -47,8 +45,7 @@ func checkSize(size uint16) error {
 	return nil
 }
 
-// Layout returns the offsets of a ring's three parts in its memory and their total length. Each
-// part takes whole pages.
+// Layout returns the offsets of a ring's three parts, each of whole pages, and their total length.
 func Layout(size uint16) (desc, avail, used, total uint64) {
 	page := func(n uint64) uint64 { return (n + pageLen - 1) &^ (pageLen - 1) }
 	avail = page(descLen * uint64(size))
@@ -65,7 +62,7 @@ type desc struct {
 	next  uint16 // 14
 }
 
-// decode reads each word once, because the peer may rewrite it at any moment.
+// The peer may rewrite a word at any moment: decode reads it once.
 func decode(b *[descLen]byte) desc {
 	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
 	return desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
@@ -76,6 +73,6 @@ func (d *desc) encode(b *[descLen]byte) {
 	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
 }
 
-// needEvent reports whether a peer that asked for an event at index event wants an event now that the
-// index went from old to new (2.7.7.1, vring_need_event).
+// needEvent is vring_need_event (2.7.7.1): the peer asked for an event at index event, and the index went from
+// old to new.
 func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeIOMMU translates for a guest whose device has an IOTLB, which is empty at first. An entry
-// covers a page, or all memory of the rings.
+// fakeIOMMU fills the IOTLB of a guest's device, which is empty at first.
 type fakeIOMMU struct {
 	t     *testing.T
 	g     *guest
@@ -24,7 +23,7 @@ func newFakeIOMMU(t *testing.T) *fakeIOMMU {
 	return u
 }
 
-// fill answers a miss with an entry. The caller is not inside the space.
+// fill answers a miss with an entry.
 func (u *fakeIOMMU) fill(err error) {
 	u.t.Helper()
 	var miss *dma.AddrError
@@ -47,8 +46,7 @@ func (u *fakeIOMMU) fill(err error) {
 	u.t.Fatalf("the guest has nothing at %#x", miss.IOVA)
 }
 
-// filling calls f inside the space, and again after each miss, which must not have changed the
-// queue.
+// filling calls f inside the space, and again after each miss.
 func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	u.t.Helper()
 	for {
@@ -65,18 +63,15 @@ func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	}
 }
 
-// TestATranslationMissStopsNothing: with an empty IOTLB each call that translates returns ErrMiss,
-// leaves the chain where it is, and succeeds once the entry is there: NewDevice, Peek, PeekBatch,
-// Load and Repin.
+// TestATranslationMissStopsNothing makes calls with an empty IOTLB.
 //
-// Invariant: virtq: A translation miss consumes nothing and stops nothing: the same call succeeds
-// once the IOTLB is filled.
+// Invariant: virtq: A translation miss consumes nothing and stops nothing: the same call succeeds once the
+// IOTLB is filled.
 func TestATranslationMissStopsNothing(t *testing.T) {
 	u := newFakeIOMMU(t)
 	g := u.g
 	r := newRaw(g, rawConfig)
 	// Head 0: a table that crosses a page's end, a buffer of three pages, one across the seam.
-	// Heads 1 and 2: one page each.
 	const tableIOVA, readIOVA, pageIOVA = bufIOVA + 2*pageLen - descLen, bufIOVA + 8*pageLen + 7, bufIOVA + 32*pageLen
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},
@@ -110,7 +105,6 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 		t.Errorf("moved %q of a chain of %d bytes", got, c.OutLen)
 	}
 
-	// PeekBatch returns the good chains before the miss together with it.
 	testkit.OK(t, g.space.Add(dma.Map{IOVA: pageIOVA + pageLen, Size: pageLen, FD: g.fd}))
 	cs := make([]Chain, 4)
 	var n int
@@ -124,8 +118,6 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 		t.Fatalf("%d chains after the miss: %v", n, err)
 	}
 
-	// The IOMMU removes an entry: the device still holds the chain, and Load succeeds once there is a
-	// new entry.
 	testkit.OK(t, g.space.Remove(pageIOVA+2*pageLen, pageLen))
 	u.fills = nil
 	u.filling(q, func() error { return q.Load(2, &c) })
@@ -143,8 +135,7 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatNoIOTLBCanMendIsTheChainsFault: an IOTLB entry that denies the access, and without an
-// IOTLB an unmapped address, become the chain's Fault.
+// An IOTLB entry that denies the access becomes the chain's Fault.
 func TestWhatNoIOTLBCanMendIsTheChainsFault(t *testing.T) {
 	for _, iotlb := range []bool{true, false} {
 		u := newFakeIOMMU(t)

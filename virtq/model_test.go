@@ -10,9 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestRingIsAModelOfItself plays both ends against slices: chains come out in the order in which
-// they were added, with their buffers; committed ones come back in the order of Commit, each once;
-// and every kick and call is as the standard requires.
+// TestRingIsAModelOfItself compares both ends with a model of a ring.
 func TestRingIsAModelOfItself(t *testing.T) {
 	g := newGuest(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -42,8 +40,7 @@ type modelChain struct {
 	head    uint16 // set once it is held
 }
 
-// model has both ends and their expected state. Chains move from added to avail to held, their used
-// elements from staged to used; its indices never wrap.
+// model has both ends and their expected state.
 type model struct {
 	g   *guest
 	dr  *Driver
@@ -75,7 +72,6 @@ func newModel(t *rapid.T, g *guest) *model {
 	}
 	dr := testkit.Must(NewDriver(c))(t)
 	desc, avail, used := dr.Addrs()
-	// The ring has been used before: both indices are at base.
 	dr.added, dr.shown, dr.polled, dr.seen = uint64(base), uint64(base), uint64(base), uint16(base)
 	le.PutUint16(g.ring(avail+2), uint16(base))
 	le.PutUint16(g.ring(used+2), uint16(base))
@@ -121,8 +117,7 @@ func (m *model) add(t *rapid.T) {
 	}
 }
 
-// signal reports whether the other end wants an event when an index goes from was to now; it asked
-// for one at event, or disabled events (off).
+// signal reports whether the other end wants an event when an index goes from was to now.
 func (m *model) signal(was, now, event int, off bool) bool {
 	if m.event {
 		return was <= event && event < now
@@ -180,8 +175,8 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	}
 }
 
-// rewind rewinds a random number of the chains peeked last, no more than are still held without a
-// gap. A chain committed out of order leaves a gap in the cookies.
+// rewind rewinds a random number of the chains peeked last. A chain committed out of order leaves a gap in the
+// cookies.
 func (m *model) rewind(t *rapid.T) {
 	n := 0
 	next := m.cookies - uint32(len(m.added)) - uint32(len(m.avail)) // cookie of the chain that is peeked next
@@ -293,7 +288,6 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// TestSegmentsReachTheirBytes sends random bytes both ways through random buffers.
 func TestSegmentsReachTheirBytes(t *testing.T) {
 	g := newGuest(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -302,8 +296,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		dev := testkit.Must(NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used}))(t)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
-		// out and in have the same total length but are cut differently; out begins before the seam, in
-		// behind it
+		// the same length, cut differently; out begins before the seam, in behind it
 		cut := func(addr uint64, name string) (bufs []Buf) {
 			left := len(data)
 			for k := range 4 {

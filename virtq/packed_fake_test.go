@@ -8,10 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakePacked is a ring of another format, like a packed one (virtio 1.3, 2.8): a position is an
-// index and a wrap counter; a chain takes several slots; no index tells how many chains there are;
-// heads are buffer ids that the driver chose; and a base has the positions of both ends. Its size
-// is no power of two. It lies in memory of the test, not of a guest.
+// fakePacked is a ring of another format, like a packed one (virtio 1.3, 2.8).
 type fakePacked struct {
 	slots   []fakeSlot
 	used    pos
@@ -25,7 +22,7 @@ type fakePacked struct {
 type fakeSlot struct {
 	id    uint16
 	n     int // slots of the chain that begins here
-	there pos // the position, with its wrap counter, at which it was made available
+	there pos // at which it was made available, with its wrap counter
 }
 
 type fakeUsed struct {
@@ -50,7 +47,6 @@ func (r *fakePacked) behind(p pos, n int) pos {
 
 func (r *fakePacked) slot(p pos) *fakeSlot { return &r.slots[p&(fakeWrap-1)] }
 
-// offer makes a chain of n slots available at p, as a driver does.
 func (r *fakePacked) offer(p pos, id uint16, n int) (next pos) {
 	*r.slot(p) = fakeSlot{id, n, p | 1<<31}
 	return r.behind(p, n)
@@ -71,7 +67,7 @@ func (r *fakePacked) base(next pos) Base { return Base{uint32(r.used)<<16 | uint
 
 func (r *fakePacked) available(next pos, out int) (n int, err error) {
 	if r.pending(next) {
-		return 1, nil // only the next chain is known
+		return 1, nil
 	}
 	return 0, nil
 }
@@ -110,7 +106,7 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 	for _, e := range es {
 		id := uint16(e)
 		r.back = append(r.back, fakeUsed{r.used, id, uint32(e >> 32)})
-		for range r.taken[id] { // slots that this chain or another consumed
+		for range r.taken[id] {
 			r.slot(r.used).there = 0
 			r.used = r.behind(r.used, 1)
 		}
@@ -121,8 +117,7 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 
 func (r *fakePacked) disableKick(pos) { r.kicks = false }
 
-// enableKick cannot ask for a kick beyond n chains: it asks for a kick at each chain, and counts the
-// available chains.
+// enableKick asks for a kick at each chain.
 func (r *fakePacked) enableKick(next pos, n int) (more bool) {
 	r.kicks = true
 	for i := 0; r.pending(next); i++ {
@@ -139,8 +134,7 @@ func newFakePacked() *fakePacked {
 		segment: dma.NewBuffer(make([]byte, 4), dma.Host).Segment(0, 4)}
 }
 
-// TestRingOfAnotherFormat runs a Device on a ring without indices: taking, putting back, and asking
-// whether there are more than n chains.
+// TestRingOfAnotherFormat runs a Device on a ring without indices.
 func TestRingOfAnotherFormat(t *testing.T) {
 	g := newGuest(t)
 	r := newFakePacked()
@@ -168,7 +162,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		ok, err := q.Peek(&c)
 		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
-	for round := range 40 { // 3 chains, of 1, 2 and 4 slots, and later 2, of 2 and 3: once around the ring
+	for round := range 40 { // once around the ring
 		empty()
 		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}
@@ -190,7 +184,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		q.Rewind(2)
 		peeks(ids[1])
 		peeks(ids[2])
-		q.Commit(ids[2], 7) // in any order
+		q.Commit(ids[2], 7)
 		check("none is put back from under one that is committed", q.Held() == 2 && !q.PutBack(ids[1]))
 		q.Commit(ids[0], 8)
 		used := r.used
@@ -208,7 +202,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		check("those that are there are returned, unused", returned == 2 && q.Held() == 0 && q.Publish() &&
 			slices.Equal(r.back, []fakeUsed{{used, ids[0], 0}, {r.behind(used, 2), ids[1], 0}}) && r.used == tail)
 		r.back = nil
-		if round%7 == 3 { // another device goes on from the same base
+		if round%7 == 3 {
 			conf.Base = BaseOf(q.Base().State())
 			q.Close()
 			if q, err = newDevice(g.space, conf, r); err != nil ||

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eventFD stands for an eventfd: it remembers that it was notified, not how often.
+// eventFD stands for an eventfd: it keeps at most one notification.
 type eventFD chan struct{}
 
 func (b eventFD) notify() {
@@ -22,9 +22,8 @@ func (b eventFD) notify() {
 	}
 }
 
-// TestNoWakeupIsLost pumps chains between two goroutines that sleep whenever the results of kick
-// and call suppression allow it. A lost wake-up is a deadlock, which the test runner reports. Each
-// chain carries a number there and back.
+// TestNoWakeupIsLost pumps chains between two goroutines that sleep when the results of kick and call
+// suppression allow it. A lost wake-up is a deadlock.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLost(t *testing.T) {
@@ -165,8 +164,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	}
 }
 
-// TestNoWakeupIsLostWithAvailAtTwoModFour pumps with the plain driver, so that fields lie in halves
-// of words where a Driver never has them.
+// TestNoWakeupIsLostWithAvailAtTwoModFour pumps with the plain driver.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {

@@ -2,5 +2,5 @@
 
 package virtq
 
-// raceEnabled is set if the race detector replaces our atomic operations by its own: see index.go.
+// raceEnabled is set if the race detector replaces atomic operations: see index.go.
 const raceEnabled = true

@@ -10,9 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestChainOutOfReachIsTakenWithoutBuffers: each case makes a chain of head 3 available between two
-// good ones, in memory that the device cannot reach. The device takes and returns all three, and
-// the fault names the memory.
+// TestChainOutOfReachIsTakenWithoutBuffers: each case has a chain out of the device's reach between two good
+// ones.
 //
 // Invariant: virtq: A chain in memory that the device cannot reach is given back, and its queue goes on.
 func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
@@ -22,7 +21,7 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		make   func(r *raw)
-		want   string // in the fault
+		want   string
 		target error
 	}{
 		{"unmapped", func(r *raw) { r.desc(3, desc{addr: endIOVA + mib/2, len: 1}) },
@@ -104,8 +103,7 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 	}
 }
 
-// A chain that the driver makes available again while the device holds the chain stops the queue,
-// wherever its memory is.
+// A chain that is made available again while the device holds it stops the queue.
 func TestChainOutOfReachIsNotTakenTwice(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)

@@ -1,49 +1,40 @@
 package virtq
 
-// pos is the position of a chain among the chains that a driver makes available, in the encoding of
-// the ring's format. Only the ring can compute the next one.
+// pos is a chain's position, in the encoding of the ring's format.
 type pos uint32
 
-// deviceRing is the memory of a ring in one format, as the device uses it: it finds chains and
-// returns them. The Device tracks which chains its owner has peeked, and which of these are
-// committed but not yet published. The split ring is the only format so far.
+// deviceRing is the memory of a ring in one format, as the device uses it.
 //
-// A method that touches ring memory may fault; the Device's guard turns the fault into an error.
+// A method that touches ring memory may fault.
 type deviceRing interface {
-	// repin pins the ring's memory again. It returns the ring to use from now on; if that is
-	// another one, it has closed this one.
+	// repin pins the ring's memory again. If it returns another ring, it has closed this one.
 	repin() (deviceRing, error)
 	close()
 
-	// start reads from ring memory how far an earlier device has filled the used part, and returns the
-	// position of the first chain. resumed reports whether b is not the ring's start.
+	// start returns the position of the first chain.
 	start(b Base) (first pos, resumed bool)
-	// base returns the Base for a ring whose first chain not consumed is at next.
+	// base returns the Base for a ring at next.
 	base(next pos) Base
 
-	// available returns how many chains the Device can take from next on, while it has not yet
-	// returned out chains. 0: there is none. A count that exceeds the ring is an error.
+	// available returns how many chains the Device can take from next on, while out chains are not yet returned. A
+	// count that exceeds the ring is an error.
 	available(next pos, out int) (n int, err error)
 	// pending reports whether there is a chain at next.
 	pending(next pos) bool
-	// take reads the chain at p, which must be available, and returns the position of the next one.
-	// The chain's head is below the ring's size.
+	// take reads the chain at p, which must be available. The chain's head is below the ring's size.
 	take(p pos, c *Chain) (next pos, err error)
-	// head returns the head of the chain at p, which must be available, and the position of the next
-	// one, as take does. It reads no descriptor.
+	// head is take without reading a descriptor.
 	head(p pos) (next pos, head uint16, err error)
 	// load reads a chain again that the Device has taken.
 	load(head uint16, c *Chain) error
 
 	// publish returns chains, and reports whether the driver wants a call.
 	publish(es []usedElement) (call bool)
-	// disableKick tells the driver that the device needs no kick.
 	disableKick(next pos)
-	// enableKick asks the driver for a kick when more than n chains are available from next on, or
-	// sooner. It returns true if more than n are available already.
+	// enableKick asks the driver for a kick when more than n chains are available from next on, or sooner. It
+	// returns true if more than n are available already.
 	enableKick(next pos, n int) (more bool)
 }
 
-// usedElement is a chain that the Device will return: its head in the low half, the number of bytes
-// written to it in the high half.
+// usedElement is a chain to return: its head in the low half, the written bytes in the high half.
 type usedElement uint64

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and
-// writes used. A pos and a Base are avail indices.
+// splitDevice is the memory of a split ring as the device uses it. A pos and a Base are avail indices.
 type splitDevice struct {
 	walk     walker
 	conf     Config
@@ -28,10 +27,9 @@ type splitDevice struct {
 	availFlags field
 	availIdx   field
 	usedEvent  field
-	usedIdx    field // the device writes it, and reads it once: where an earlier device left the ring
+	usedIdx    field // read at the start: where an earlier device left the ring
 }
 
-// pinSplit checks the ring's size and alignment and pins its memory.
 func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
 	if err := checkSize(c.Size); err != nil {
 		return nil, err
@@ -117,9 +115,8 @@ func (r *splitDevice) start(b Base) (first pos, resumed bool) {
 
 func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
-// available reads avail.idx, once for all chains up to it. It returns an error if avail.idx went
-// back, or went so far that the available chains and the out chains that the Device has taken and
-// not yet published are more than the ring has heads.
+// available reads avail.idx once. It is an error if avail.idx went back, or if more chains than the ring has
+// heads are available or not yet published.
 func (r *splitDevice) available(next pos, out int) (n int, err error) {
 	idx := r.availIdx.load()
 	n = int(idx - uint16(next))
@@ -147,9 +144,8 @@ func (r *splitDevice) head(p pos) (next pos, head uint16, err error) {
 
 func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(0, head, c) }
 
-// publish writes the used elements {id u32, len u32}, moves used.idx behind them, and reports
-// whether the driver wants a call. The store of used.idx is a full barrier before the load of the
-// driver's used_event or flags.
+// publish writes the used elements {id u32, len u32}, and moves used.idx behind them. The store of used.idx is
+// a full barrier before the load of the driver's used_event or flags.
 func (r *splitDevice) publish(es []usedElement) (call bool) {
 	was := r.shown
 	i := was
@@ -165,8 +161,7 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	return r.availFlags.load()&availNoInterrupt == 0
 }
 
-// disableKick sets avail_event to the index before next, which the driver passes last, a full lap
-// of the index later; without VIRTIO_F_EVENT_IDX it sets usedNoNotify.
+// The driver reaches the avail_event before next a full lap of the index later.
 func (r *splitDevice) disableKick(next pos) {
 	if r.eventIdx {
 		r.availEvent.store(uint16(next) - 1)

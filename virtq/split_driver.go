@@ -1,7 +1,6 @@
 package virtq
 
-// driverRing is the memory of a split ring as the driver uses it: it writes desc and avail, and
-// reads used. It keeps no index of the ring; callers pass the indices in.
+// driverRing is the memory of a split ring as the driver uses it.
 type driverRing struct {
 	mask     uint16
 	flags    uint16 // the value of avail.flags in the ring
@@ -20,7 +19,7 @@ type driverRing struct {
 	availEvent field
 }
 
-// init finds the ring's fields in its three parts; each slice may be longer than its part.
+// init finds the ring's fields in its three parts, whose slices may be too long.
 func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte) (err error) {
 	n := int(size)
 	avail, used = avail[:availLen(n)], used[:usedLen(n)]
@@ -41,12 +40,10 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 		fieldPlace{&r.availEvent, used, len(used) - 2})
 }
 
-// put writes the avail entry at index i.
 func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[i&r.mask][:], head) }
 
-// publish moves avail.idx from was to now, and reports whether the device wants a kick. The store,
-// with barrier if the processor may be emulated, is a full barrier before the load of the device's
-// avail_event or flags.
+// publish moves avail.idx from was to now. The store, with barrier if the processor may be emulated, is a full
+// barrier before the load of the device's avail_event or flags.
 func (r *driverRing) publish(now, was uint16) (kick bool) {
 	r.avail.store(r.flags, now)
 	if r.emulated {
@@ -58,17 +55,15 @@ func (r *driverRing) publish(now, was uint16) (kick bool) {
 	return r.usedFlags.load()&usedNoNotify == 0
 }
 
-// used returns used.idx: the driver may read the elements before it.
 func (r *driverRing) used() uint16 { return r.usedIdx.load() }
 
-// element returns the used element at index i, reading it once.
+// element reads the used element at index i once.
 func (r *driverRing) element(i uint16) (id, n uint32) {
 	e := le.Uint64(r.useds[i&r.mask][:])
 	return uint32(e), uint32(e >> 32)
 }
 
-// disableCall sets used_event to the index before polled, which the device passes last; without
-// VIRTIO_F_EVENT_IDX it sets availNoInterrupt.
+// The device reaches the used_event before polled a full lap of the index later.
 func (r *driverRing) disableCall(idx, polled uint16) {
 	if r.eventIdx {
 		r.usedEvent.store(polled - 1)

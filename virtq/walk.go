@@ -8,11 +8,11 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// walker turns descriptor chains into segments (2.7.5). Its input is hostile.
+// walker turns descriptor chains into segments (2.7.5).
 type walker struct {
 	space    *dma.Space
 	mem      dma.Translator // of space
-	longest  int            // most direct descriptors of a chain: the ring's size, or MaxDescriptors
+	longest  int            // most direct descriptors of a chain
 	indirect bool           // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	descs [][descLen]byte // the ring's descriptor table
@@ -29,15 +29,13 @@ func (w *walker) init(s *dma.Space, c *Config) {
 	}
 }
 
-// grow makes room for an indirect table of n descriptors.
 func (w *walker) grow(n int) {
 	w.table = make([]byte, n*descLen)
 	w.rows = rows[[descLen]byte](w.table)
 }
 
-// walk translates the chain that starts at head in the ring's table. The caller is inside the
-// space's epoch. After an error the caller empties c, whose lists may have reached their limit.
-// Memory that the device cannot reach is no error: walk sets c.Fault.
+// walk translates the chain that starts at head. The caller is inside the space's epoch. After an error the
+// caller empties c. Memory that the device cannot reach is no error: walk sets c.Fault.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
@@ -47,7 +45,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	if c.Fault != nil {
 		c.Fault = nil
 	}
-	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
+	if cap(c.Out)|cap(c.In) < dma.KeepSegments {
 		c.Out, c.In = c.Out[:0], c.In[:0]
 	} else {
 		c.Out, c.In = dma.Reuse(c.Out), dma.Reuse(c.In)
@@ -56,7 +54,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	var (
 		nested bool        // the walk is in an indirect table
 		most   = w.longest // most descriptors that the chain may have
-		left   = most      // how many descriptors may still follow; one more means a loop, or a chain that is too long
+		left   = most      // how many descriptors may still follow
 		total  uint64
 		writes bool // the walk has met a writable buffer
 	)
@@ -115,10 +113,8 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 }
 
-// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). fetch ignores t's
-// write-only flag. The table may be longer than the ring: 2.7.5.3.1 forbids drivers to make such a
-// chain, but Linux does (virtqueue_use_indirect checks only the ring's free space), and QEMU reads
-// it.
+// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). It may be longer than the ring:
+// 2.7.5.3.1 forbids that, but Linux does it (virtqueue_use_indirect).
 func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	switch {
 	case !w.indirect:
@@ -138,8 +134,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	return w.rows[:t.len/descLen], nil
 }
 
-// unreached handles err, the error of accessing the memory of descriptor i: if the device cannot
-// reach the memory, unreached makes the error the chain's Fault; it returns any other error.
+// If the device cannot reach the memory of descriptor i, unreached makes err the chain's Fault; it returns any
+// other error.
 func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	var isBad *chainError
 	what := "buffer"
@@ -158,8 +154,7 @@ func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
 }
 
-// faultError is the error in Chain.Fault. Error formats its text only on demand, because a driver
-// may cause one for each chain.
+// faultError is formatted only on demand: a driver may cause one for each chain.
 type faultError struct {
 	head uint16
 	i    int
@@ -174,8 +169,7 @@ func (e *faultError) Error() string {
 }
 func (e *faultError) Unwrap() error { return e.err }
 
-// chainError is ErrBadChain for one head, with the reason. errors.Is finds ErrBadChain and the
-// reason.
+// chainError is ErrBadChain for one head, with the reason.
 type chainError struct {
 	head   uint16
 	reason error
@@ -187,8 +181,7 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
-// bad returns the error of a bad chain. If the reason is a translation miss, the chain is not bad,
-// and the error is not ErrBadChain.
+// bad returns the error of a bad chain. A translation miss is not ErrBadChain.
 func bad(head uint16, format string, args ...any) error {
 	reason := fmt.Errorf(format, args...)
 	if errors.Is(reason, dma.ErrMiss) {
@@ -197,12 +190,11 @@ func bad(head uint16, format string, args ...any) error {
 	return &chainError{head: head, reason: reason}
 }
 
-// badEntry returns the error of an avail entry that is no index of a descriptor.
 func badEntry(entry pos, head uint16, size int) error {
 	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
-// BadHead returns the head of the chain that caused err, an ErrBadChain; ok is false if err has none.
+// BadHead returns the head of the chain that caused err, an ErrBadChain.
 func BadHead(err error) (head uint16, ok bool) {
 	var e *chainError
 	if !errors.As(err, &e) {

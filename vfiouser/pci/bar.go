@@ -10,15 +10,14 @@ const (
 	maxNarrow       = 1 << 31
 )
 
-// BAR is a memory range of the device. A size of 0 means that there is none.
+// BAR is a memory range of the device; size 0: none.
 type BAR struct {
 	Size         uint64 // a power of two, at least 16
 	Wide         bool   // 64-bit addresses: takes the next register too
 	Prefetchable bool
 }
 
-// addBARs makes the registers. To find a BAR's size, a driver writes ones and reads back: the
-// address bits below the size stay 0.
+// addBARs makes the registers. When a driver writes ones, the address bits below the size stay 0.
 func (c *Config) addBARs(bars *[6]BAR) error {
 	for i := 0; i < len(bars); i++ {
 		b := &bars[i]

@@ -1,10 +1,8 @@
-// Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter
-// 6; PCI Express Base 5.0, 7.5): identity, base address registers that answer sizing, MSI-X, and
-// the PCI Express capability.
+// Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter 6; PCI
+// Express Base 5.0, 7.5).
 //
-// A Config stores writes of the driver to writable bits, and does not act on them: the virtual
-// machine handles addresses, the MSI-X table and masking (QEMU does, gve.md section 2). One
-// goroutine uses it at a time.
+// A Config stores writes of the driver to writable bits, and does not act on them. One goroutine uses it at a
+// time.
 //
 // The package is API (README, Stability).
 package pci
@@ -43,8 +41,7 @@ const (
 	firstCap     = 0x40
 )
 
-// Bits of the command register (PCI 3.0, 6.2.2), and the only bit of the status register that this
-// package sets (6.2.3).
+// Bits of the command register (PCI 3.0, 6.2.2) and of the status register (6.2.3).
 const (
 	commandMemory    = 1 << 1
 	commandBusMaster = 1 << 2
@@ -54,7 +51,7 @@ const (
 	statusCapList    = 1 << 4
 )
 
-// Options describe the device. It has only memory: no I/O ports, no INTx, no expansion ROM.
+// Options describe a device that has only memory.
 type Options struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16
@@ -62,7 +59,7 @@ type Options struct {
 	Revision             uint8
 	BARs                 [6]BAR
 	MSIX                 MSIX
-	Express              Link // if not zero, a PCI Express endpoint with 4096 bytes and this link; else 256 bytes
+	Express              Link // if not zero, a PCI Express endpoint with this link
 }
 
 // Config is a configuration space.
@@ -73,7 +70,7 @@ type Config struct {
 	msix  int    // offset of the capability; 0: there is none
 }
 
-// New returns the configuration space of a device after reset, or an error if o is invalid.
+// New returns the configuration space of a device after reset.
 func New(o Options) (*Config, error) {
 	size := Size
 	if o.Express != (Link{}) {
@@ -111,15 +108,14 @@ func New(o Options) (*Config, error) {
 	return c, nil
 }
 
-// capability begins a capability at off and links it into the list: link is the offset of its
-// predecessor's pointer.
+// capability begins a capability at off; link is its predecessor's pointer.
 func (c *Config) capability(off, link int, id byte) {
 	c.data[regStatus] |= statusCapList
 	c.data[link] = byte(off)
 	c.data[off] = id
 }
 
-// Size returns the size of the space: 256 or 4096.
+// Size returns the size of the space.
 func (c *Config) Size() uint64 { return uint64(len(c.data)) }
 
 // Reset restores the state that New returned.
@@ -141,7 +137,7 @@ func (c *Config) Read(off uint64, b []byte) error {
 	return nil
 }
 
-// Write writes the writable bits of b at offset off.
+// Write writes b at offset off; bits that are not writable stay.
 func (c *Config) Write(off uint64, b []byte) error {
 	if err := c.check(off, b); err != nil {
 		return err
@@ -155,8 +151,8 @@ func (c *Config) Write(off uint64, b []byte) error {
 
 func (c *Config) command() uint16 { return le.Uint16(c.data[regCommand:]) }
 
-// MemoryEnabled reports whether the device answers in its BARs (command register, bit 1).
+// MemoryEnabled reports whether the device answers in its BARs.
 func (c *Config) MemoryEnabled() bool { return c.command()&commandMemory != 0 }
 
-// BusMaster reports whether the device may do DMA and send MSI-X messages (command register, bit 2).
+// BusMaster reports whether the device may do DMA and send MSI-X messages.
 func (c *Config) BusMaster() bool { return c.command()&commandBusMaster != 0 }

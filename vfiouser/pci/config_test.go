@@ -34,7 +34,6 @@ func put(t testing.TB, c *Config, off uint64, n int, v uint32) {
 	testkit.OK(t, c.Write(off, le.AppendUint32(nil, v)[:n]))
 }
 
-// wantPut writes a register and checks the value that it reads back.
 func wantPut(t testing.TB, what string, c *Config, off uint64, n int, v, want uint32) {
 	t.Helper()
 	put(t, c, off, n, v)
@@ -75,7 +74,7 @@ func TestBARSizing(t *testing.T) {
 		wantPut(t, fmt.Sprintf("BAR %d, zeroed", i), c, off, 4, 0, w.zeroed)
 	}
 	wantPut(t, "address", c, 0x10, 4, 0xfebf1234, 0xfebf1000)
-	put(t, c, 0x12, 1, 0xaa) // one byte of it
+	put(t, c, 0x12, 1, 0xaa)
 	if got := get(t, c, 0x10, 4); got != 0xfeaa1000 {
 		t.Errorf("address %#x", got)
 	}
@@ -182,8 +181,7 @@ func TestOptionsThatMakeNoDevice(t *testing.T) {
 	}
 }
 
-// FuzzConfig writes anything anywhere: bits that are not writable stay, and the driver reads back
-// what it wrote to others.
+// FuzzConfig writes anything anywhere: only writable bits change.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzConfig(f *testing.F) {

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// A driver reads a device's configuration space as a BIOS or a kernel does: its identity and the
-// size of its first BAR; then it lets the device do DMA.
+// A driver reads a device's identity and the size of its first BAR; then it lets the device do DMA.
 func Example() {
 	config, err := pci.New(pci.Options{
 		Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000,

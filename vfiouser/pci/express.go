@@ -9,7 +9,7 @@ const (
 	expressType = 0x02 // capabilities register: version 2, device/port type 0 (endpoint)
 
 	devCap      = 0x04
-	devCapRBER  = 1 << 15 // role-based error reporting, which every device has since 1.1
+	devCapRBER  = 1 << 15 // role-based error reporting
 	devCtl      = 0x08
 	devCtlReset = 0x2810 // relaxed ordering, no snoop, read requests of 512 bytes
 	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no
@@ -20,7 +20,7 @@ const (
 	linkCtl    = 0x10
 	linkMask   = 0x00c8 // read completion boundary, common clock, extended synch
 	linkStatus = 0x12
-	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status; the speed is in the bits below
+	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status
 	slotClock  = 1 << 12
 
 	devCap2    = 0x24
@@ -43,8 +43,6 @@ func (l Link) check() error {
 	return nil
 }
 
-// addExpress adds the capability at off. There are no extended capabilities: the space above 256 is
-// zero. On a root bus QEMU shows the endpoint as an integrated one, and hides the link.
 func (c *Config) addExpress(off, link int, l Link) {
 	c.capability(off, link, capExpress)
 	d, m := c.data[off:off+expressLen], c.mask[off:off+expressLen]

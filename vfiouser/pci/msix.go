@@ -16,7 +16,7 @@ const (
 	bitsOfPBAWord = 64
 )
 
-// MSIX describes the MSI-X capability. Without vectors there is no capability.
+// MSIX describes the MSI-X capability; no vectors: none.
 type MSIX struct {
 	Vectors  int    // 1 to 2048
 	BAR      int    // the BAR with table and pending bits
@@ -51,7 +51,7 @@ func (c *Config) addMSIX(off, link int, m *MSIX, bars *[6]BAR) error {
 	return nil
 }
 
-// MSIXEnabled reports whether MSI-X is enabled and not masked as a whole (message control, bits 15 and 14).
+// MSIXEnabled reports whether MSI-X is enabled and not masked as a whole.
 func (c *Config) MSIXEnabled() bool {
 	return c.msix != 0 && le.Uint16(c.data[c.msix+msixControl:])&(msixEnable|msixMasked) == msixEnable
 }

@@ -26,10 +26,10 @@ const features = 1<<0 | 1<<15 | 1<<28 | 1<<32 // CSUM, MRG_RXBUF, INDIRECT_DESC,
 
 const (
 	ramSize = 64 << 20
-	userAt  = 1 << 46 // user address of guest-physical address 0; ring addresses are relative to it
+	userAt  = 1 << 46 // user address of guest-physical address 0
 )
 
-// attacker is a vhost-user frontend with memory, in which it writes its rings as bytes.
+// attacker is a vhost-user frontend that writes its rings as bytes.
 type attacker struct {
 	t     *testing.T
 	s     *server
@@ -42,17 +42,16 @@ type attacker struct {
 	rings map[int]*ring
 
 	waiting [][]byte // frames that flush will send
-	also    []func() // functions that the attacker calls when it hangs up
+	also    []func() // functions that hangUp calls
 }
 
-// ring is a split virtqueue.
 type ring struct {
 	size              uint16
 	desc, avail, used uint64
 	kick, call        int
 }
 
-// attacker returns an attacker for a port. The attacker is not connected yet.
+// attacker returns an attacker for a port, not yet connected.
 func (s *server) attacker(t *testing.T, port int) *attacker {
 	t.Helper()
 	a := &attacker{t: t, s: s, port: port, mac: macOf(port),
@@ -65,7 +64,7 @@ func (s *server) attacker(t *testing.T, port int) *attacker {
 	return a
 }
 
-// connect connects and negotiates features. It shares no memory.
+// connect connects and negotiates features.
 func (a *attacker) connect() *attacker { return a.connectWith(features) }
 
 func (a *attacker) connectWith(features uint64) *attacker {
@@ -78,7 +77,6 @@ func (a *attacker) connectWith(features uint64) *attacker {
 	return a
 }
 
-// share shares all memory as one region.
 func (a *attacker) share() *attacker {
 	a.t.Helper()
 	testkit.OK(a.t, a.front.AddMemory(a.fd, 0, userAt, ramSize, 0))
@@ -100,7 +98,7 @@ func (a *attacker) hangUp() {
 	a.rings = nil
 }
 
-// alloc returns the offset of n bytes of memory, on new pages.
+// alloc returns the offset of n bytes on new pages.
 func (a *attacker) alloc(n uint64) uint64 {
 	addr := a.next
 	a.next += (n + 4095) &^ 4095
@@ -110,7 +108,6 @@ func (a *attacker) alloc(n uint64) uint64 {
 	return addr
 }
 
-// start starts ring i.
 func (a *attacker) start(i int, size uint16) *ring {
 	a.t.Helper()
 	desc, avail, used, total := virtq.Layout(size)
@@ -127,7 +124,7 @@ func (a *attacker) start(i int, size uint16) *ring {
 	return r
 }
 
-// put writes a descriptor to offset desc of the attacker's RAM.
+// put writes a descriptor to offset desc of the RAM.
 func (a *attacker) put(desc, addr uint64, n uint32, flags, next uint16) {
 	b := a.ram[desc:]
 	le.PutUint64(b, addr)
@@ -136,7 +133,6 @@ func (a *attacker) put(desc, addr uint64, n uint32, flags, next uint16) {
 	le.PutUint16(b[14:], next)
 }
 
-// offer makes chains with these heads available, and kicks.
 func (a *attacker) offer(r *ring, heads ...uint16) {
 	idx := le.Uint16(a.ram[r.avail+2:])
 	for _, h := range heads {
@@ -147,11 +143,9 @@ func (a *attacker) offer(r *ring, heads ...uint16) {
 	_, _ = unix.Write(r.kick, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// usedIdx returns the number of returned chains.
 func (a *attacker) usedIdx(r *ring) uint16 { return le.Uint16(a.ram[r.used+2:]) }
 
-// send sends a frame, with a virtio_net_hdr, on a transmit ring, and waits until its chain is
-// returned.
+// send sends a frame, and waits until its chain is returned.
 func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	a.t.Helper()
 	before := a.usedIdx(r)
@@ -163,7 +157,6 @@ func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	testkit.Eventually(a.t, "the frame comes back", func() bool { return a.usedIdx(r) != before })
 }
 
-// refused fails the test unless the error of a request is vhostuser.ErrRefused: the backend's answer reports a failure.
 func (a *attacker) refused(err error) {
 	a.t.Helper()
 	testkit.ErrorIs(a.t, err, vhostuser.ErrRefused)

@@ -14,7 +14,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a vnic serve with two innocent guests and an attacker.
 type world struct {
 	t        *testing.T
 	s        *server
@@ -27,10 +26,9 @@ type world struct {
 	files    int    // the largest number of descriptors that count has found
 }
 
-// count counts the process's descriptors.
 func (w *world) count() { w.files = max(w.files, w.s.cost().files) }
 
-// Each class of bad inputs has a row at each layer, or a reason why not.
+// Each class has a row at each layer, or a reason why not.
 func TestTableIsWhole(t *testing.T) {
 	have := map[class]map[layer]bool{}
 	for _, r := range slices.Concat(table, onFiles) {
@@ -48,9 +46,6 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// Every bad input costs, in one of its attempts, no more than its row says, and the innocent guests still move bytes.
-// The rows' inputs check the answers.
-//
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadInputs(t *testing.T) {
 	if testing.Short() {
@@ -61,14 +56,12 @@ func TestBadInputs(t *testing.T) {
 	}
 }
 
-// tick is the unit of processor time in /proc.
 const tick = 10 * time.Millisecond
 
-// innocent is the processor time that an innocent frame takes on a machine that does nothing else.
-// If it takes more, the rows' limits of processor time are higher by the same factor.
+// innocent is the processor time of an innocent frame on an idle machine. If a frame takes more, the rows'
+// limits of processor time rise by the same factor.
 const innocent = 50 * time.Microsecond
 
-// try runs the rows of one device model.
 func try(t *testing.T, model string, rows []row) {
 	first := open(t, model)
 	for _, r := range rows {
@@ -84,7 +77,7 @@ func try(t *testing.T, model string, rows []row) {
 			var over []string
 			for i := range attempts {
 				if i > 0 {
-					v = open(t, model) // a new server, because a server logs some lines and allocates some memory only once
+					v = open(t, model) // a server logs some lines only once
 				}
 				w := &world{t: t, s: v.s, a: v.a, b: v.b, in: v.in, attacker: v.s.attacker(t, 2), port: v.port}
 				if over = w.try(r, v.usual, v.slowness); len(over) == 0 {
@@ -97,7 +90,6 @@ func try(t *testing.T, model string, rows []row) {
 	}
 }
 
-// victim is a server whose ports 0 and 1 have innocent guests.
 type victim struct {
 	s    *server
 	a, b *guest
@@ -128,13 +120,10 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is how often a row that exceeds its bounds runs, from the second time on with a new server,
-// before it fails: other work of the machine, and the time of the last garbage collection, can only
-// add to its cost.
+// attempts is how often a row may run: other work of the machine can only add to its cost.
 const attempts = 3
 
-// try runs a row once, and returns the bounds that it exceeds. It returns when the innocent guests
-// still move bytes and the row's descriptors are closed. usual and slowness are the victim's.
+// try runs a row once, and returns the bounds that it exceeds.
 func (w *world) try(r row, usual time.Duration, slowness float64) (over []string) {
 	w.control = w.controlFrames()
 	w.in.move(w.t, 100)
@@ -166,14 +155,13 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	if most := r.bound.stall + 10*usual; worst > most {
 		over = append(over, fmt.Sprintf("%v for an innocent frame, at most %v", worst, most))
 	}
-	// The cost of the innocent frames does not count for the row.
+	// The cost of the innocent frames does not count.
 	if most := time.Duration(slowness * float64(r.bound.cpu+time.Duration(n)*innocent)); spent > most {
 		over = append(over, fmt.Sprintf("%v of processor time, at most %v", spent, most))
 	}
 	return over
 }
 
-// freePort returns a UDP port of this machine that no process uses.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	c := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)

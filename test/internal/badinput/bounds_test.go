@@ -12,20 +12,16 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mutant is a vnic without one of its bounds. Each edit replaces a text that occurs once in its
-// file.
+// mutant is a vnic without one of its bounds.
 type mutant struct {
 	name  string
-	row   string // regular expression for the name of the row that fails without the bound
+	row   string // regular expression for the row that fails without the bound
 	edits []edit
 }
 
 type edit struct{ file, old, new string }
 
-// Patience has no mutant, because no row detects its removal: frames of a slow receiver are dropped for
-// other receivers' frames long before patience ends. Nor has the rule that a refused walk is not
-// repeated: a walk costs too little. Tests of internal/nic and internal/nic/virtio count waiting frames
-// and walks instead.
+// Patience has no mutant: frames of a slow receiver are dropped long before it ends.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
@@ -60,7 +56,7 @@ var mutants = []mutant{
 		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
 
-// Each bound in mutants is needed: with a vnic built without it a row fails.
+// A vnic that is built without one of its bounds fails a row.
 func TestEachBoundIsNeeded(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")

@@ -16,12 +16,10 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// kept is the number of descriptors that a connection may leave open, because closing them could
-// wait (dma.Space.Discard), plus the descriptors of one message.
+// kept is how many descriptors a connection may leave open (dma.Space.Discard), plus those in a message.
 const kept = 64 + 16
 
-// onFiles lists the rows that need their own mounts. After each row the attacker's port refuses all
-// connections.
+// onFiles has the rows that need their own mounts.
 var onFiles = []row{
 	{descriptor, messages, "files whose file system, in user space, is silent", "refused, then the port serves nobody",
 		func(w *world) {
@@ -55,14 +53,12 @@ var onFiles = []row{
 
 var onFile = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: few.lines, left: kept, stall: few.stall}
 
-// vnic does not wait for a file system that does not answer.
-//
 // Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
 func TestBadFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	if os.Getenv(programEnv) == "" { // it is set in the process that fusetest.Run starts
+	if os.Getenv(programEnv) == "" { // set in the process that fusetest.Run starts
 		t.Setenv(programEnv, machinetest.Program(t, "vnic.dev/vnic/cmd/vnic"))
 	}
 	fusetest.Run(t, func(t *testing.T) {
@@ -72,7 +68,7 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// silentFiles opens files on FUSE, and on an overlay above it, whose server no longer answers.
+// silentFiles opens files of a FUSE, and of an overlay above it, whose server no longer answers.
 func (w *world) silentFiles() (fds []int) {
 	w.t.Helper()
 	fs := fusetest.Mount(w.t)
@@ -81,7 +77,6 @@ func (w *world) silentFiles() (fds []int) {
 	return fds
 }
 
-// servesNobody checks that vnic hangs up on every connection to the attacker's port.
 func (w *world) servesNobody() {
 	w.t.Helper()
 	for range 50 {

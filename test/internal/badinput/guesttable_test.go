@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// guestTable lists the inputs that any guest can send in frames: to its NIC, and to the
-// gateway.
 var guestTable = []row{
 	{costly, commands, "rules up to the most, and more, then none again and again", "refused from the most on",
 		func(w *world) {
@@ -50,9 +48,8 @@ var guestTable = []row{
 		s, r := w.sender()
 		piece := make([]byte, 1400)
 		for i := range uint16(8 * reps) {
-			// A datagram of each number has 4 fragments, at bytes 0, 32,696, 65,400 and 32,560: the second
-			// and the last overlap, the third ends beyond 64 KiB, and bytes between the first and the last are
-			// missing.
+			// Four fragments, at bytes 0, 32,696, 65,400 and 32,560: the second and the last overlap, the third ends
+			// beyond 64 KiB.
 			s.batch(r, s.ipv4(gatewayAddr, 17, i/4, 1<<13|(i%4)*700/8+(i%4)*4000, piece))
 		}
 		s.flush(r)
@@ -65,7 +62,7 @@ var guestTable = []row{
 			s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
 		}
 		s.flush(r)
-		// There are 1,024 flows with two sockets each. The flows end when the guest hangs up.
+		// There are 1,024 flows with two sockets each.
 		testkit.Eventually(w.t, "the flows are open", func() bool { return w.s.cost().files >= w.before.files+2*1024 })
 		w.settle()
 	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 10 * few.cpu, lines: few.lines, files: 2*1024 + 8, stall: few.stall}},
@@ -94,7 +91,7 @@ var guestTable = []row{
 			case 2:
 				q = q[:len(q)/2]
 			case 3:
-				q[5] = 200 // the number of questions
+				q[5] = 200
 			}
 			s.batch(r, s.udp(gatewayAddr, 10000+i, 53, q))
 		}
@@ -116,12 +113,12 @@ var guestTable = []row{
 	}, few},
 }
 
-// gatewayAddr is the gateway's address. The last byte of a port's address is its number from 1 (lab.Addr4).
+// The last byte of a port's address is its number from 1 (lab.Addr4).
 var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
 
-// sender connects the attacker and sends a frame, so that the switch learns its address.
+// sender sends a frame, from which the switch learns the attacker's address.
 func (w *world) sender() (*attacker, *ring) {
 	a := w.attacker.connect().share()
 	r := a.start(1, 256)
@@ -129,7 +126,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle counts the process's descriptors until at least 19 counts in a row have not grown.
+// settle counts descriptors until 19 counts in a row have not grown.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -140,7 +137,7 @@ func (w *world) settle() {
 	}
 }
 
-// flush puts up to batchLen frames into the last MiB of memory, which begins at frameSpace: one every frameLen bytes.
+// flush puts up to batchLen frames at frameSpace, one every frameLen bytes.
 const (
 	frameSpace = ramSize - 1<<20
 	frameLen   = 4096
@@ -157,7 +154,7 @@ func (a *attacker) batch(r *ring, frames ...[]byte) {
 	}
 }
 
-// flush sends the frames that batch has collected, and waits until their chains are returned.
+// flush sends the frames of batch.
 func (a *attacker) flush(r *ring) {
 	a.t.Helper()
 	before := a.usedIdx(r)
@@ -172,14 +169,12 @@ func (a *attacker) flush(r *ring) {
 	testkit.Eventually(a.t, "the frames come back", func() bool { return a.usedIdx(r)-before == n })
 }
 
-// request returns a control frame.
 func (a *attacker) request(class control.Class, command control.Command, session, seq uint32, data []byte) []byte {
 	f := control.Frame{Dst: control.MAC, Src: [6]byte(a.mac), Data: data}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, class, command, session, seq
 	return f.Append(nil)
 }
 
-// ipv4 returns a frame with an IPv4 packet to the gateway, or to an address behind the gateway.
 func (a *attacker) ipv4(to netip.Addr, proto byte, id, fragment uint16, data []byte) []byte {
 	b := append(append([]byte{}, macOf(253)...), a.mac...)
 	b = append(b, 8, 0, 0x45, 0)
@@ -197,12 +192,11 @@ func (a *attacker) udp(to netip.Addr, src, dst uint16, data []byte) []byte {
 	return a.ipv4(to, 17, src, 0, append(b, data...))
 }
 
-// syn returns a frame that opens a TCP connection.
 func (a *attacker) syn(to netip.Addr, src, dst uint16) []byte {
 	b := be.AppendUint16(be.AppendUint16(nil, src), dst)
 	b = append(b, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0)
 	f := a.ipv4(to, 6, src, 0, b)
-	be.PutUint16(f[50:], ^sum(f[26:], 6+uint32(len(b)))) // the sum includes the addresses of the pseudo header
+	be.PutUint16(f[50:], ^sum(f[26:], 6+uint32(len(b)))) // with the addresses of the pseudo header
 	return f
 }
 
@@ -217,7 +211,6 @@ func sum(b []byte, n uint32) uint16 {
 	return uint16(n)
 }
 
-// dhcp returns a frame with a DHCP message of a type from a client's MAC.
 func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
 	m := make([]byte, 236, 300)
 	m[0], m[1], m[2] = 1, 1, 6
@@ -232,7 +225,6 @@ func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
 	return f
 }
 
-// question returns a DNS message with one question.
 func (a *attacker) question(name string, id uint16) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,

@@ -15,8 +15,7 @@ import (
 
 var be = binary.BigEndian
 
-// Constants of the gVNIC (docs/specs/gve.md): BARs, doorbells' words, registers, the admin queue's commands; and sizes
-// and an address that the tests use.
+// Constants of the gVNIC (docs/specs/gve.md), and sizes and an address of the tests.
 const (
 	registersBAR = 0
 	doorbellsBAR = 2
@@ -54,7 +53,7 @@ const (
 	dmaAt     = 1 << 32
 )
 
-// gveClient is a vfio-user client with memory, which drives a gVNIC by hand.
+// gveClient drives a gVNIC by hand.
 type gveClient struct {
 	*vfiotest.Client
 	t     *testing.T
@@ -67,7 +66,6 @@ type gveClient struct {
 	here  uint64 // address to which the NIC writes indices of doorbells
 }
 
-// gve connects a client to a port and shares its memory.
 func (s *server) gve(t *testing.T, port int) *gveClient {
 	t.Helper()
 	g := &gveClient{t: t, port: port, mac: macOf(port), Client: testkit.Must(vfiotest.Connect(s.dial(port)))(t),
@@ -77,7 +75,7 @@ func (s *server) gve(t *testing.T, port int) *gveClient {
 	return g
 }
 
-// alloc returns the address of n zeroed bytes, on new pages.
+// alloc returns the address of n zeroed bytes on new pages.
 func (g *gveClient) alloc(n int) (iova uint64) {
 	iova = dmaAt + g.next
 	g.next += (uint64(n) + 4095) &^ 4095
@@ -90,13 +88,11 @@ func (g *gveClient) alloc(n int) (iova uint64) {
 
 func (g *gveClient) bytesAt(iova uint64, n int) []byte { return g.mem.Bytes()[iova-dmaAt:][:n] }
 
-// write writes a register.
 func (g *gveClient) write(reg uint64, v uint32) {
 	g.t.Helper()
 	testkit.OK(g.t, g.Write(registersBAR, reg, be.AppendUint32(nil, v)))
 }
 
-// bell writes a doorbell.
 func (g *gveClient) bell(index int, v uint32) error {
 	return g.Post(doorbellsBAR, 4*uint64(index), le.AppendUint32(nil, v))
 }
@@ -114,7 +110,7 @@ func (g *gveClient) start(n int) {
 	g.count = 0
 }
 
-// slot writes a command of big-endian values to the next of n slots.
+// slot writes a command to the next of n slots.
 func (g *gveClient) slot(n int, op uint32, vs ...any) []byte {
 	s := g.bytesAt(g.aq+uint64(int(g.count)%n)*slotLen, slotLen)
 	clear(s)
@@ -137,13 +133,11 @@ func (g *gveClient) command(op uint32, vs ...any) {
 	}
 }
 
-// configure configures resources for one pair of queues.
 func (g *gveClient) configure() {
 	g.t.Helper()
 	g.command(opConfigure, uint64(0), g.here, uint32(0), uint32(2), uint32(64), uint32(0), uint8(3))
 }
 
-// gveQueue is a queue: the addresses of its rings, and their positions.
 type gveQueue struct {
 	size         int
 	ring, compl  uint64
@@ -154,7 +148,6 @@ func (g *gveClient) queue(size, descLen, complLen int) *gveQueue {
 	return &gveQueue{size: size, ring: g.alloc(size * descLen), compl: g.alloc(size * complLen)}
 }
 
-// createTx starts the transmit queue, and createRx the receive queue.
 func (g *gveClient) createTx(q *gveQueue) {
 	g.t.Helper()
 	g.command(opCreateTx, uint32(0), uint32(0), g.here+1024, q.ring, uint32(rawAddresses), uint32(0), q.compl,
@@ -169,7 +162,6 @@ func (g *gveClient) createRx(q *gveQueue) {
 	q.posted, q.seen = 0, 0
 }
 
-// buffer adds a receive buffer; packet adds a transmit descriptor for a piece of a packet.
 func (g *gveClient) buffer(q *gveQueue, addr uint64) {
 	slot := uint64(q.posted) % uint64(q.size)
 	b := g.bytesAt(q.ring+slot*32, 32)
@@ -191,7 +183,7 @@ func (g *gveClient) packet(q *gveQueue, addr uint64, n int, last bool) {
 	q.posted++
 }
 
-// segmented adds the transmit descriptor that makes the NIC cut the following packet into segments.
+// segmented makes the NIC cut the following packet into segments.
 func (g *gveClient) segmented(q *gveQueue) {
 	b := g.bytesAt(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
 	clear(b)
@@ -202,14 +194,12 @@ func (g *gveClient) segmented(q *gveQueue) {
 	q.posted++
 }
 
-// show rings the doorbell of a queue.
 func (g *gveClient) show(doorbell int, q *gveQueue) {
 	g.t.Helper()
 	testkit.OK(g.t, g.bell(doorbell, q.posted%uint32(q.size)))
 }
 
-// completion returns the next completion of n bytes, whose word at off has the generation bit; nil
-// if there is none.
+// completion returns the next completion, whose word at off has the generation bit, or nil.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
 	b := g.bytesAt(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
 	want := generation // value of the generation bit in the first lap
@@ -227,7 +217,6 @@ func (g *gveClient) sent(q *gveQueue) bool         { return g.completion(q, 8, 0
 func (g *gveClient) received(q *gveQueue) []byte   { return g.completion(q, 32, 4, 1<<14) }
 func (g *gveClient) put(iova uint64, frame []byte) { copy(g.bytesAt(iova, len(frame)), frame) }
 
-// up starts the admin queue, resources and a pair of queues.
 func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
 	g.t.Helper()
 	g.start(slots)
@@ -238,7 +227,7 @@ func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
 	return tx, rx
 }
 
-// send sends frames, at most half a ring or 256 at a time, and waits until they are completed.
+// send sends frames and waits until they are completed.
 func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	g.t.Helper()
 	if g.next+1<<20 > ramSize {
@@ -262,7 +251,7 @@ func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	}
 }
 
-// gveGuest attaches an innocent guest: a driver that behaves, on a gVNIC.
+// gveGuest attaches an innocent guest on a gVNIC.
 func (s *server) gveGuest(port int) *guest {
 	s.t.Helper()
 	g := s.gve(s.t, port)

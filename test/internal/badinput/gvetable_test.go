@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// gveTable lists the rows of vfio-user, of a gVNIC's registers, its admin queue and its rings.
+// gveTable has the rows of vfio-user and of a gVNIC.
 var gveTable = []row{
 	{costly, vfio, "as many mappings as there may be, and one more", "the last one is refused", func(w *world) {
 		c := w.vfio()
@@ -107,7 +107,7 @@ var gveTable = []row{
 				refused(opReportTime, uint64(40), c.here)            // the NIC does not offer this
 				refused(opReportStats, uint64(8)<<(i%40), uint64(i)<<52|1<<51, uint64(1))
 				c.command(opDestroyTx, uint32(0))
-				refused(opDestroyTx, uint32(0)) // the queue was already destroyed
+				refused(opDestroyTx, uint32(0))
 				refused(opCreateTx, uint32(0), uint32(0), uint64(1)<<60, tx.ring, uint32(rawAddresses), uint32(0), tx.compl,
 					uint16(64), uint16(64)) // the NIC cannot write the index of the doorbell
 				c.write(regDoorbell, c.count+slots+1+uint32(i)) // the admin queue stops
@@ -188,10 +188,10 @@ var gveTable = []row{
 	}, few},
 }
 
-// high is the address at which scatter maps pages of a client's memory a second time.
+// scatter maps a client's pages a second time, at high.
 const high = 1 << 44
 
-// scatter maps 72 pages at consecutive addresses, whose places in the file are not consecutive.
+// scatter maps 72 pages at consecutive addresses, but not from consecutive places in the file.
 func (g *gveClient) scatter() {
 	g.t.Helper()
 	for i := range uint64(64 + 8) {
@@ -199,7 +199,6 @@ func (g *gveClient) scatter() {
 	}
 }
 
-// vfio connects the attacker as a vfio-user client, and maps its memory.
 func (w *world) vfio() *gveClient {
 	w.t.Helper()
 	c := w.s.gve(w.t, w.attacker.port)
@@ -219,7 +218,6 @@ func (g *gveClient) posted(cmd vfiouser.Command, body []byte, fds ...int) {
 		FDs: fds}))
 }
 
-// errno fails the test unless a request was refused with one of these errors.
 func (w *world) errno(err error, want ...unix.Errno) {
 	w.t.Helper()
 	var e *vfiotest.Error
@@ -228,7 +226,7 @@ func (w *world) errno(err error, want ...unix.Errno) {
 	}
 }
 
-// meet sends a frame, so that the switch learns the client's address.
+// meet sends a frame, from which the switch learns the client's address.
 func (w *world) meet(c *gveClient, tx *gveQueue) {
 	w.t.Helper()
 	c.send(tx, frameTo(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, c.mac))

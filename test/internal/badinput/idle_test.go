@@ -10,19 +10,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// idlePorts is how many ports have guests that do nothing.
 const idlePorts = 64
 
-// idleEnv names the variable with the time for which the test watches the process, such as 10s.
+// idleEnv is the variable with the time of a period, such as 10s.
 const idleEnv = "BADINPUT_IDLE"
 
-// idleTries is how often the test watches the process at most: the first times may see work of the
-// start, and the Go runtime collects garbage every two minutes.
+// The first periods may see work of the start, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
-// The server does nothing while its guests do nothing: in one of at most idleTries periods it uses no
-// tick of processor time, and no thread wakes up, so no timer fires every second. Each port has a
-// guest that has started its rings, has sent a frame, and has posted buffers.
+// In one of at most idleTries periods the server uses no tick of processor time.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {
@@ -56,7 +52,6 @@ func TestIdlePortsDoNothing(t *testing.T) {
 	}
 }
 
-// idle starts a guest that then does nothing.
 func (s *server) idle(t *testing.T, model string, port int) {
 	t.Helper()
 	g := s.slowReceiver(t, model, port).set(quick)
@@ -64,8 +59,7 @@ func (s *server) idle(t *testing.T, model string, port int) {
 	g.give(time.Now())
 }
 
-// wakes returns how often the threads of the server's processes have gone to sleep (voluntary_ctxt_switches in
-// proc(5)).
+// wakes counts how often the server's threads have gone to sleep (voluntary_ctxt_switches in proc(5)).
 func (s *server) wakes(t *testing.T) (n int) {
 	t.Helper()
 	for _, pid := range s.processes(t) {

@@ -13,8 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// innocents are two guests that send each other one frame after another. Each frame is sent when the
-// previous one has arrived.
 type innocents struct {
 	a, b *guest
 	stop chan struct{}
@@ -28,19 +26,17 @@ type innocents struct {
 // guest is a guest with a driver that behaves.
 type guest struct {
 	mac      net.HardwareAddr
-	want     atomic.Pointer[[]byte]                // the frame whose arrival is reported by came
-	came     chan *[]byte                          // receives want when it arrives; 2 places: one frame may be late
-	count    atomic.Uint64                         // frames that arrived
+	want     atomic.Pointer[[]byte] // the frame whose arrival is reported by came
+	came     chan *[]byte           // receives want; one frame may be late
+	count    atomic.Uint64
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
 	control  func() uint64                         // control frames that the driver has kept for itself
 }
 
-// macOf is the MAC of a port's NIC.
 func macOf(port int) net.HardwareAddr {
 	return net.HardwareAddr{2, 0x76, 0x6e, 0x69, 0, byte(port + 1)}
 }
 
-// attach connects a guest to a port.
 func (s *server) attach(port int) *guest {
 	s.t.Helper()
 	mac := macOf(port)
@@ -61,12 +57,11 @@ func (g *guest) Receive(frames []driver.RxFrame) {
 	}
 }
 
-// receive counts a frame, and reports it if it is the awaited one.
 func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
 	if want == nil || !bytes.Equal(frame, *want) {
-		return // a frame that the input of a row has caused
+		return // the input of a row has caused this frame
 	}
 	select {
 	case g.came <- want:
@@ -88,7 +83,6 @@ func (g *guest) frame(to net.HardwareAddr, n byte) []byte {
 	return append(b, bytes.Repeat([]byte{n}, 100)...)
 }
 
-// talk starts two guests that send each other frames.
 func talk(t *testing.T, a, b *guest) *innocents {
 	in := &innocents{a: a, b: b, stop: make(chan struct{})}
 	a.meet(t, b)
@@ -116,8 +110,7 @@ func talk(t *testing.T, a, b *guest) *innocents {
 	return in
 }
 
-// meet sends frames until the switch knows the guest's address and the other guest has buffers:
-// frames to unknown or group addresses are dropped if a receiver has none.
+// Frames to group addresses are dropped if a receiver has no buffers.
 func (g *guest) meet(t *testing.T, other *guest) {
 	t.Helper()
 	hello := g.frame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0)
@@ -129,7 +122,6 @@ func (g *guest) meet(t *testing.T, other *guest) {
 	})
 }
 
-// exchange sends one frame and waits for it.
 func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
 	want := from.frame(to.mac, n)
 	to.want.Store(&want)
@@ -172,7 +164,6 @@ func (in *innocents) since() (worst time.Duration, frames int) {
 	return worst, frames
 }
 
-// move waits until n more frames have come.
 func (in *innocents) move(t *testing.T, n int) {
 	t.Helper()
 	moved := 0

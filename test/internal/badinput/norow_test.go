@@ -1,6 +1,5 @@
 package badinput
 
-// Reasons of several entries of noRow.
 const (
 	noDescriptors = "rings and frames carry no descriptors"
 	ownRing       = "a ring is its port's: what two do they do apart"
@@ -8,7 +7,7 @@ const (
 	oneCode       = "frames are the same code's on either device model: its rows are virtio's"
 )
 
-// noRow has the reason why a class has no row at a layer.
+// noRow has reasons why a class has no row at a layer.
 var noRow = map[class]map[layer]string{
 	costly: {
 		frames: "a frame is at most 64 KiB and 64 pieces: what it costs more is the ring's",

@@ -17,21 +17,18 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// scaleEnv names the variable that enables the measurements of how costs grow.
+// scaleEnv enables the measurements of how costs grow.
 const scaleEnv = "BADINPUT_SCALE"
 
-// scaleColdEnv names the variable that makes each receiver of portsFromOne use 256 buffers, so that
-// the amount of written memory grows with their number. Without it all receivers together use about
-// the same number of buffers, however many receivers there are.
+// scaleColdEnv makes each receiver of portsFromOne use 256 buffers.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
-// Bounds of growth: test/27-scale.sh explains them.
+// Bounds of growth (test/27-scale.sh).
 const (
 	mostGrowth = 1.25
 	mostStep   = 1.10
 )
 
-// Parameters of a measurement.
 const (
 	scaleTime  = 300 * time.Millisecond
 	scaleWarm  = 20 * time.Millisecond // before the measurement
@@ -39,12 +36,11 @@ const (
 	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // port of the first rule
-	// scaleFeatures are features, GUEST_CSUM and TSO, which a guest with Linux accepts too.
+	// scaleFeatures has features of a guest with Linux.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// end is the driver's end of a ring whose chains never change place. Sending, or posting buffers,
-// costs hardly anything, and the cost is not in the server's process.
+// end is the driver's end of a ring whose chains never change place.
 type end interface {
 	look() (n int) // chains that came back since the last call
 	show(n int)    // makes n more chains available to the device
@@ -52,12 +48,11 @@ type end interface {
 	spread(k int)  // makes receive chains use k buffers in turn
 }
 
-// loop is a virtqueue. Chain i is always descriptor i. There are always buffers for all frames in progress, so the
-// device returns chains in the order in which it got them.
+// loop is a virtqueue. Chain i is always descriptor i.
 type loop struct {
 	a           *attacker
 	r           *ring
-	bufs        uint64 // address of the buffers, one page for each chain
+	bufs        uint64 // one page for each chain
 	shown, seen uint16
 	kicked      time.Time
 }
@@ -87,8 +82,8 @@ func (l *loop) spread(k int) {
 	}
 }
 
-// show makes n more chains available, and kicks unless the device has disabled kicks. If n is 0 it
-// kicks at most once a millisecond, because an earlier call may have read the device's flag too early.
+// show makes n more chains available, and kicks if needed. With n 0 it kicks at most once a millisecond: an
+// earlier call may have read the device's flag too early.
 func (l *loop) show(n int) {
 	if l.shown += uint16(n); n > 0 {
 		dma.StoreWord(l.a.ram[l.r.avail:], uint32(l.shown)<<16|1) // VIRTQ_AVAIL_F_NO_INTERRUPT: we poll
@@ -102,7 +97,6 @@ func (l *loop) show(n int) {
 	}
 }
 
-// set puts a frame into a chain's buffer.
 func (l *loop) set(i int, frame []byte) {
 	b := l.a.ram[l.bufs+4096*uint64(i):]
 	clear(b[:12]) // virtio_net_hdr
@@ -124,8 +118,7 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. A doorbell is a message, so show rings it only once for several chains (the field
-// each), like Linux's driver.
+// gveLoop is a queue of a gVNIC. show rings its doorbell once for several chains (each).
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue
@@ -162,7 +155,6 @@ func (l *gveLoop) show(n int) {
 	}
 }
 
-// scaleGuest is a guest with a number of queue pairs.
 type scaleGuest struct {
 	port   int
 	tx, rx []end
@@ -225,7 +217,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// scaleFrame is a TCP frame of a flow from a port to another port. The device has to complete its TCP checksum.
+// The device has to complete the frame's TCP checksum.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))
@@ -248,12 +240,12 @@ func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	return b
 }
 
-// arm is one size of a measurement: which queues send, after set has put frames into them, and which receive.
+// arm is one size of a measurement.
 type arm struct {
 	size    int
 	set     func()
 	tx, rx  []end
-	buffers int // number of buffers in which each receiving queue gets frames
+	buffers int // in which each receiving queue gets frames
 }
 
 // run measures the server's processor time a frame.
@@ -304,8 +296,6 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 	return perFrame
 }
 
-// spent returns the processor time of all threads of the processes, including threads that have
-// ended.
 func spent(t *testing.T, pids []int) (sum time.Duration) {
 	t.Helper()
 	for _, pid := range pids {
@@ -316,8 +306,7 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 	return sum
 }
 
-// The server's processor time for a small frame, over all threads, grows with the number of ports
-// in use, queues or rules by no more than the bounds.
+// The processor time for a small frame grows by no more than the bounds.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
 		t.Skip("takes minutes: test/27-scale.sh")
@@ -330,7 +319,7 @@ func TestCostsGrowSlowly(t *testing.T) {
 	t.Run("gve/fan", func(t *testing.T) { portsFromOne(t, "gve") })
 }
 
-// portsInUse measures with each port in use sending to the next.
+// In portsInUse each port in use sends to the next.
 func portsInUse(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	var guests []*scaleGuest
@@ -353,8 +342,7 @@ func portsInUse(t *testing.T, model string) {
 	compare(t, s, arms, true)
 }
 
-// portsFromOne measures with one port sending to all others in use in turn; 256 frames are divided
-// among them. The result is not judged: test/27-scale.sh has the reason.
+// The result of portsFromOne is not judged: test/27-scale.sh has the reason.
 func portsFromOne(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	from := s.scaleGuest(t, model, 0, 1, scaleRing)
@@ -382,8 +370,6 @@ func portsFromOne(t *testing.T, model string) {
 	compare(t, s, arms, false)
 }
 
-// queuesInUse measures with queues of one port sending to as many queues of another port, one flow
-// each.
 func queuesInUse(t *testing.T) {
 	const most = 8
 	s := serve(t, 2, "--gateway", "off", "--queues", strconv.Itoa(most))
@@ -402,8 +388,7 @@ func queuesInUse(t *testing.T) {
 	compare(t, s, arms, true)
 }
 
-// rulesInUse measures with one port sending to others that have a number of rules each. Successive
-// frames are of different flows, spread over the rules.
+// Successive frames are of different flows.
 func rulesInUse(t *testing.T) {
 	sizes := []int{1, 4, 16, 64, 256, 1024}
 	s := serve(t, 1+len(sizes), "--gateway", "off", "--queues", "1")
@@ -421,7 +406,6 @@ func rulesInUse(t *testing.T) {
 	compare(t, s, arms, true)
 }
 
-// rules adds rules to a guest's port, by the control channel.
 func (g *scaleGuest) rules(t *testing.T, n int, rule func(i int) (port, queue uint16)) {
 	t.Helper()
 	rx := g.rx[0].(*loop)
@@ -456,12 +440,11 @@ func (g *scaleGuest) rules(t *testing.T, n int, rule func(i int) (port, queue ui
 	c.Close()
 }
 
-// sayer is a control.Sender.
 type sayer func(frame []byte)
 
 func (say sayer) Send(frame []byte) error { say(frame); return nil }
 
-// compare measures all arms in turn. If judged is set it compares their costs with the bounds.
+// compare measures the arms in turn.
 func compare(t *testing.T, s *server, arms []*arm, judged bool) {
 	t.Helper()
 	pids := s.processes(t)

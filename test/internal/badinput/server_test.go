@@ -29,10 +29,9 @@ type server struct {
 	end    chan error
 }
 
-// programEnv is the environment variable with the path of the vnic to test; unset: one that is built from this tree.
+// programEnv has the path of the vnic to test; unset: one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
-// serve starts vnic with a number of ports.
 func serve(t *testing.T, ports int, args ...string) *server {
 	t.Helper()
 	s := &server{t: t, dir: t.TempDir(), end: make(chan error, 1)}
@@ -63,7 +62,7 @@ func serve(t *testing.T, ports int, args ...string) *server {
 	return s
 }
 
-// Write records the standard error of the process, which is its log.
+// Write records the process's log.
 func (s *server) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,6 @@ func (s *server) log() string {
 	return s.logged.String()
 }
 
-// dial connects to a port.
 func (s *server) dial(port int) *net.UnixConn {
 	s.t.Helper()
 	a := &net.UnixAddr{Name: filepath.Join(s.dir, fmt.Sprintf("s%d", port)), Net: "unix"}
@@ -86,13 +84,12 @@ func (s *server) dial(port int) *net.UnixConn {
 // cost is what the process has used.
 type cost struct {
 	memory int // resident bytes now, without mapped files
-	peak   int // the maximum of resident bytes since forget, with mapped files
+	peak   int // the most resident bytes since forget, with mapped files
 	ticks  int // processor time, in units of 10 ms
 	lines  int // lines in the log
 	files  int // descriptors
 }
 
-// cost measures what the process has used.
 func (s *server) cost() (c cost) {
 	s.t.Helper()
 	status := s.proc("status")

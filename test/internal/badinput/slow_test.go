@@ -14,16 +14,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// receiver is a guest that posts receive buffers at a given rate.
 type receiver struct {
 	mac    net.HardwareAddr
 	ip     [4]byte
-	say    func(frame []byte)   // sends a frame
-	post   func(n uint64)       // posts n buffers
-	used   func() (all uint64)  // buffers that came back
-	space  uint64               // maximum number of posted buffers
-	posted uint64               // buffers posted so far; only the posting goroutine uses it
-	rate   atomic.Pointer[rate] // the rate at which it posts buffers
+	say    func(frame []byte)  // sends a frame
+	post   func(n uint64)      // posts n buffers
+	used   func() (all uint64) // buffers that came back
+	space  uint64              // maximum number of posted buffers
+	posted uint64              // only the posting goroutine uses it
+	rate   atomic.Pointer[rate]
 }
 
 // rate returns how many of free buffers a receiver posts now.
@@ -31,7 +30,6 @@ type rate func(now time.Time, free uint64) (buffers uint64)
 
 func quick(_ time.Time, free uint64) uint64 { return free }
 
-// perSecond returns a rate of n buffers a second.
 func perSecond(n int) rate {
 	start, given := time.Now(), 0
 	return func(now time.Time, free uint64) uint64 {
@@ -42,7 +40,7 @@ func perSecond(n int) rate {
 	}
 }
 
-// paused is a rate of all free buffers, and of none in the last 100 ms of each second.
+// paused posts nothing in the last 100 ms of each second.
 func paused(now time.Time, free uint64) uint64 {
 	if now.Nanosecond() > 9e8 {
 		return 0
@@ -87,7 +85,6 @@ func (r *receiver) set(to rate) *receiver {
 	return r
 }
 
-// slowReceiver connects a receiver to a port.
 func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	t.Helper()
 	var all uint64 // buffers that came back
@@ -135,12 +132,12 @@ func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	return r
 }
 
-// announce sends a frame from which switch and gateway learn a port's addresses.
+// announce sends a frame, from which switch and gateway learn the port's addresses.
 func announce(say func(frame []byte), port int) {
 	say((&world{}).arp(&attacker{mac: macOf(port)}, uint32(port)))
 }
 
-// alternate sends the frames in turn until the time d is over.
+// alternate sends the frames in turn for the time d.
 func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for _, f := range frames {
@@ -154,20 +151,18 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv names the variable that enables the measurements of slow receivers.
+// slowEnv enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// pairs is the number of pairs of measurements. Each measurement lasts measure, and follows traffic of the length
-// before that is not counted.
+// Each measurement follows traffic that lasts before.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly
-// another receiver posts its buffers. The share is what the first gets when the other also keeps up;
-// a ratio compares two successive measurements.
+// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly another
+// receiver posts its buffers.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes minutes: test/23-slow.sh")
@@ -247,12 +242,12 @@ func keepsShare(t *testing.T, model string, buffers int) {
 	l, m, h := interval(same)
 	t.Logf("%s, %d buffers a second: %.2f of its share (95 %%: %.2f to %.2f); A/A %.2f (%.2f to %.2f)", model, buffers,
 		median, low, high, m, l, h)
-	if !(median >= 0.95*0.9 && high >= 0.9) { // this form fails for NaN too: the ratio if no frames arrive
+	if !(median >= 0.95*0.9 && high >= 0.9) { // fails for NaN too: no frames arrived
 		t.Errorf("%.2f of its share (%.2f to %.2f), wanted 0.9", median, low, high)
 	}
 }
 
-// interval returns the median of 15 values, and the ends of its 95 % interval: the 4th and the 12th value.
+// interval returns the median of 15 values, and the ends of its 95 % interval.
 func interval(xs []float64) (low, median, high float64) {
 	slices.Sort(xs)
 	return xs[3], xs[7], xs[11]

@@ -15,13 +15,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// class is the kind of a bad input, layer the part of vnic that reads it first.
+// layer is the part of vnic that reads a bad input first.
 type (
 	class string
 	layer string
 )
 
-// The classes of bad inputs.
 const (
 	costly     class = "costs much"
 	changed    class = "bytes change after they were judged"
@@ -34,7 +33,6 @@ const (
 
 var classes = []class{costly, changed, slow, disguised, descriptor, repeated, together}
 
-// The layers that a frontend, or a guest, reaches.
 const (
 	messages  layer = "vhost-user"
 	txRing    layer = "transmit ring"
@@ -50,8 +48,7 @@ const (
 
 var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
 
-// model returns the device model to which a layer belongs. Frames and the layers behind them are
-// the same code for both models.
+// model returns the device model to which a layer belongs.
 func (l layer) model() string {
 	switch l {
 	case vfio, registers, gveTx, gveRx:
@@ -63,23 +60,21 @@ func (l layer) model() string {
 // bound is what a row may cost, all repetitions together.
 type bound struct {
 	memory int // bytes that the row leaves allocated
-	peak   int // the most bytes above the memory before the row, at any time
+	peak   int // the most bytes above the memory before the row
 	cpu    time.Duration
 	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
 	left   int           // descriptors that stay open
-	stall  time.Duration // longest time of an innocent frame, in addition to ten times the usual one
+	stall  time.Duration // longest time of an innocent frame, beside ten times the usual one
 }
 
 const mib = 1 << 20
 
-// few is the bound of most rows.
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
-// quiet is the bound of rows that write few log lines, because repeated lines are not logged.
+// quiet is for rows whose repeated lines are not logged.
 var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
 
-// row is a bad input.
 type row struct {
 	class  class
 	layer  layer
@@ -92,10 +87,8 @@ type row struct {
 // reps is how often most rows repeat their input.
 const reps = 1000
 
-// table has all rows except onFiles, which need file systems of their own.
 var table = slices.Concat(virtioTable, guestTable, gveTable)
 
-// virtioTable has the rows of vhost-user, its rings and frames, and of broadcasts to the gateway.
 var virtioTable = []row{
 	{costly, messages, "a region that is no whole page, and an MTU that no frame has", "refused", func(w *world) {
 		a := w.attacker.connect()
@@ -227,7 +220,6 @@ var virtioTable = []row{
 	}, few},
 }
 
-// heads returns the first n chains' heads, one after another.
 func heads(n uint16) (hs []uint16) {
 	for i := range n {
 		hs = append(hs, i)
@@ -235,8 +227,7 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains shares 401 regions, of them 400 adjacent pages, and makes a ring of the largest size with
-// 64 chains of n descriptors; each descriptor crosses from one page's region to the next.
+// longChains has 64 chains of n descriptors, each across the border of two regions.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -252,7 +243,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 		if i == n-1 {
 			next, more = 0, 0
 		}
-		// The second half of a page, and the first half of the next page.
+		// The second half of a page, and the first half of the next.
 		a.put(tables+16*i, high+(i%(pages-1))<<12+2048, 4096, flags|more, next)
 	}
 	for i := range uint64(64) {
@@ -261,7 +252,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 	return a, r
 }
 
-// slowly floods an attacker that posts 10 buffers a second, one after the other.
+// slowly floods an attacker that posts 10 buffers a second.
 func (w *world) slowly() {
 	const buffers = 20
 	a := w.attacker.connect().share()
@@ -272,11 +263,11 @@ func (w *world) slowly() {
 		a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
 		a.offer(r, i)
 		w.flood(a, reps/buffers)
-		time.Sleep(100 * time.Millisecond) // 10 buffers a second
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// tooLittle makes n chains of the maximum length with 20 bytes each: all other buffers are empty.
+// In tooLittle the chains are long, and their buffers empty but one of 20 bytes.
 func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
 	for i := range uint64(virtq.MaxDescriptors) {
@@ -292,16 +283,14 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	return heads(n)
 }
 
-// await waits until n chains have come back, or the device has disabled kicks because it has seen a chain.
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
-		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // the device has disabled kicks: it has seen the chain
+		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // the device has disabled kicks
 	})
 }
 
-// introduce starts an attacker's transmit ring and sends a frame, so that the switch learns its
-// address.
+// introduce sends a frame, from which the switch learns the attacker's address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -313,8 +302,7 @@ func frameTo(to, from net.HardwareAddr) []byte {
 	return append(b, make([]byte, 100)...)
 }
 
-// flood makes an innocent guest send frames to an attacker, in addition to its frames to the other
-// innocent guest.
+// flood makes an innocent guest send frames to an attacker.
 func (w *world) flood(a *attacker, n int) { w.floodMAC(a.mac, n) }
 
 func (w *world) floodMAC(to net.HardwareAddr, n int) {
@@ -328,13 +316,11 @@ func (w *world) floodMAC(to net.HardwareAddr, n int) {
 	})
 }
 
-// controlFrames returns the number of control frames that the innocent guests' drivers got. They request nothing
-// meanwhile.
+// controlFrames counts the control frames that the innocent guests' drivers got.
 func (w *world) controlFrames() uint64 {
 	return w.a.control() + w.b.control()
 }
 
-// noControl fails the test if an innocent guest got a control frame from another guest.
 func (w *world) noControl() {
 	w.t.Helper()
 	if n := w.controlFrames() - w.control; n > 0 {
@@ -342,8 +328,7 @@ func (w *world) noControl() {
 	}
 }
 
-// forged returns a frame and its virtio_net_hdr: the partial checksum, when completed, would give it the
-// source and the EtherType of a control frame.
+// forged returns a frame whose completed partial checksum would make it a control frame.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)
@@ -361,7 +346,6 @@ func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	return b, hdr
 }
 
-// arp returns an ARP request for the gateway's address.
 func (w *world) arp(a *attacker, n uint32) []byte {
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, a.mac...)
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
@@ -370,7 +354,6 @@ func (w *world) arp(a *attacker, n uint32) []byte {
 	return append(b, make([]byte, 18)...)
 }
 
-// oddFiles opens files of kinds that cannot be a guest's memory.
 func (w *world) oddFiles() (fds []int) {
 	w.t.Helper()
 	keep := func(f *os.File, err error) {

@@ -3,9 +3,9 @@
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
-// and in that initramfs it is /init: it mounts the usual file systems, loads the modules in their
-// order, runs the tool with the words after -- of the kernel's command line, and prints on the
-// console the tool's standard error, the length and SHA-256 of its standard output, and its exit status.
+// and in that initramfs it is /init: it loads the modules in their order, runs the tool with the words after -- of the
+// kernel's command line, and prints on the console the tool's standard error, the length and SHA-256 of its standard
+// output, and its exit status.
 package main
 
 import (
@@ -40,7 +40,6 @@ func main() {
 	}
 }
 
-// write writes the initramfs.
 func write(out, tool string, modules []string) error {
 	list := []newc.File{newc.Dir("proc", 0o755), newc.Dir("sys", 0o755), newc.Dir("dev", 0o755),
 		newc.CharDevice("dev/console", 0o600, 5, 1)}

@@ -31,8 +31,7 @@ func Read(r io.Reader) (Document, error) {
 	return d, nil
 }
 
-// Holds reports whether a condition is true. The text has the condition with both values, or an
-// error of the condition.
+// Holds reports whether a condition is true. The text has both values, or the error.
 func (d Document) Holds(condition string) (bool, string) { return check(d, condition) }
 
 func decode(r io.Reader) (v any, err error) {
@@ -42,7 +41,6 @@ func decode(r io.Reader) (v any, err error) {
 	return v, err
 }
 
-// flatten adds v and all values in it to values, by their paths.
 func flatten(values map[string]string, path string, v any) {
 	values[path] = fmt.Sprint(v)
 	in := strings.TrimPrefix(path+".", ".")

@@ -2,8 +2,8 @@
 //
 //	doorbell /sys/bus/pci/devices/ADDRESS/resource0
 //
-// It is a small program that shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the
-// first access to a BAR after an exception"): with the fault, the program never prints its last line, "stored".
+// It shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the first access to a BAR after
+// an exception"): with the fault, it never prints its last line, "stored".
 package main
 
 import (
@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faults is the number of page faults before the store. The first page faults may exit to the host for memory of the
-// page tables; directly after such an exit the fault of QEMU does not show.
+// The first page faults may exit to the host; directly after such an exit the fault of QEMU does not show.
 const faults = 100
 
 func main() {
@@ -30,7 +29,7 @@ func main() {
 	fmt.Println("stored")
 }
 
-// ring stores to the first word of the BAR in path, whose memory decoding is enabled.
+// ring stores to the first word of the BAR in path.
 func ring(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -50,7 +49,7 @@ func ring(path string) error {
 		return err
 	}
 	for i := range faults {
-		if fresh[i*page] != 0 { // a read maps the page of zeros, and needs no memory of the host
+		if fresh[i*page] != 0 { // maps the page of zeros, and needs no memory of the host
 			return errors.New("fresh memory is not zero")
 		}
 	}

@@ -98,7 +98,7 @@ func (p *prober) df() (string, string, error) {
 	return "yes", fmt.Sprintf("the guest's path has %d", mtu), nil
 }
 
-// same6 runs tftp, unreachable and df, which the rows run over IPv4, and cut, over IPv6.
+// same6 runs tftp, unreachable, df and cut over IPv6.
 func (p *prober) same6() (string, string, error) {
 	if err := p.await6(); err != nil {
 		return "", "", err
@@ -120,7 +120,7 @@ func (p *prober) same6() (string, string, error) {
 	return "yes", "TFTP, unreachable and DF as by IPv4; what the guest cuts for the path arrives", nil
 }
 
-// cut sends a datagram that is longer than the path MTU, which df has found: the guest's kernel has to fragment it.
+// The datagram of cut is longer than the path MTU: the guest's kernel has to fragment it.
 func (p *prober) cut() (string, string, error) {
 	c, err := p.dialUDP(echoPort)
 	if err != nil {
@@ -180,8 +180,7 @@ func (p *prober) bursts() (string, string, error) {
 	return p.share(in+back, 2*bursts), fmt.Sprintf("%d of %d to the guest, %d from it", in, bursts, back), nil
 }
 
-// dfAgain sends a datagram that is longer than the path MTU, which the host has known since df: the
-// guest must get one error.
+// The host has known the path MTU since df.
 func (p *prober) dfAgain() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

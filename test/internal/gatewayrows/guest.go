@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest moves each NIC to a network namespace, with a process that measures the rows, and lets these
-// processes measure all rows but silence one after another. After the last process it restarts the guest
-// without closing the guest's connections, unless the guest has restarted already.
+// guest starts a process for each gateway, in a network namespace with the gateway's NIC. Then it may restart
+// the guest, without closing its connections.
 func guest() error {
 	type process struct {
 		name string
@@ -71,7 +70,6 @@ func guest() error {
 	return unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// linkOf finds a gateway's NIC.
 func linkOf(g gateway) (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -85,8 +83,7 @@ func linkOf(g gateway) (netlink.Link, error) {
 	return nil, fmt.Errorf("no NIC %s of %s", g.mac, g.name)
 }
 
-// probeAll is the process of a gateway: it reads the name of its NIC, waits for its turn, measures, and answers "again"
-// if the guest has not restarted yet. Then it keeps its connections open until the restart.
+// probeAll is the process of a gateway. It answers "again" if the guest has not restarted yet.
 func probeAll(name string) error {
 	in := bufio.NewScanner(os.Stdin)
 	if !in.Scan() {
@@ -106,7 +103,7 @@ func probeAll(name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	first := boots == 1
-	if first { // The processes of all three gateways measure the silence at the same time.
+	if first { // The gateways' processes measure the silence at the same time.
 		if err := p.report("silence", p.silence); err != nil {
 			return err
 		}
@@ -125,11 +122,10 @@ func probeAll(name string) error {
 		return err
 	}
 	fmt.Println("again")
-	in.Scan() // until the guest ends
+	in.Scan()
 	return nil
 }
 
-// prober measures what a gateway does.
 type prober struct {
 	gateway
 	link   string
@@ -138,7 +134,6 @@ type prober struct {
 	kept   []net.Conn
 }
 
-// configure configures the NIC by DHCP.
 func (p *prober) configure() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

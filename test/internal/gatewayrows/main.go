@@ -35,8 +35,7 @@ func main() {
 	}
 }
 
-// gateways in the order of the table. Each uses other addresses of the world, so that path MTUs
-// that this machine's kernel remembers for one have no effect on the next.
+// Each gateway uses other addresses of the world: this machine's kernel remembers path MTUs.
 var gateways = []gateway{
 	{name: "vnic", mac: "02:76:6e:69:00:01", world: "10.99.2.2", world6: "fd99:2::2", forward: 7011},
 	{name: "slirp", mac: "52:54:00:00:02:15", world: "10.99.2.3", world6: "fd99:2::3", forward: 7012},
@@ -45,12 +44,12 @@ var gateways = []gateway{
 
 type gateway struct {
 	name          string
-	mac           string // MAC of the guest's NIC
+	mac           string // of the guest's NIC
 	world, world6 string
-	forward       int // the port of this machine's loopback that leads to the guest's burstPort
+	forward       int // leads from this machine's loopback to the guest's burstPort
 }
 
-// router is the address of the world's router, one hop behind this machine. search is this machine's search list.
+// router is the world's router, one hop behind this machine. search is this machine's search list.
 const router = "10.99.1.1"
 
 var search = []string{"corp.example.test", "example.test"}
@@ -85,5 +84,5 @@ type row struct {
 	Text    string `json:"text"`
 }
 
-// verdicts lists the verdicts from worst to best. A rate has the verdict "".
+// verdicts has the verdicts from worst to best.
 var verdicts = []string{"no", "some", "yes"}

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo sends pings, for at most patience, until an echo reply or a destination unreachable comes, and returns this
-// answer and its sender.
+// echo sends pings until an answer comes.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {
@@ -76,7 +75,7 @@ func (p *prober) ping() (string, string, error) {
 	return "yes", "answered by the host itself", p.pinged(p.world, false)
 }
 
-// pingRefused pings while the host allows no sockets for pings. It runs before ping, which makes the host allow them.
+// pingRefused pings while the host allows no sockets for pings.
 func (p *prober) pingRefused() (string, string, error) {
 	from, m, err := p.echo(p.world, false)
 	if err != nil {
@@ -88,8 +87,6 @@ func (p *prober) pingRefused() (string, string, error) {
 	return "yes", "administratively prohibited", nil
 }
 
-// traceroute sends datagrams with few hops to go to ports that are closed (traceroute(8)): the gateway, the world's
-// router and the host answer with ICMP errors.
 func (p *prober) traceroute() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

@@ -19,16 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long an answer may take in an emulated guest.
 const patience = 15 * time.Second
 
-// probe is a row, and the function that measures it.
 type probe struct {
 	name string
 	f    func() (verdict, text string, err error)
 }
 
-// rows measures all rows but silence and reset, and reports them.
+// rows measures and reports the rows but silence and reset.
 func (p *prober) rows() error {
 	list := []probe{
 		{"ping", p.ping}, {"TFTP", p.tftp}, {"unreachable", p.unreachable}, {"DF", p.df}, {"bursts", p.bursts},
@@ -47,8 +45,7 @@ func (p *prober) rows() error {
 	return nil
 }
 
-// report measures a row and sends the result. If the measurement fails, the row's verdict is "no";
-// a rate's row then has no verdict, and the text "not measured".
+// report measures a row and sends the result.
 func (p *prober) report(name string, f func() (verdict, text string, err error)) error {
 	r := row{Gateway: p.name, Name: name}
 	var err error
@@ -62,8 +59,8 @@ func (p *prober) report(name string, f func() (verdict, text string, err error))
 	return p.ask("/row", r, nil)
 }
 
-// share returns the verdict if n of sent datagrams or requests arrived. vnic must lose none. For the other gateways a
-// twentieth more or less makes no difference, so that their verdict is the same each time.
+// vnic must lose none. For the other gateways a twentieth makes no difference: their verdict must be the same
+// each time.
 func (p *prober) share(n, sent int) string {
 	slack := 0
 	if p.name != gateways[0].name {
@@ -78,7 +75,7 @@ func (p *prober) share(n, sent int) string {
 	return "some"
 }
 
-// ask sends body as JSON to the control server, and stores the response in answer, unless that is nil.
+// ask sends body as JSON, and stores the response in answer, which may be nil.
 func (p *prober) ask(path string, body, answer any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -108,7 +105,6 @@ func (p *prober) url(path string) string {
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// control calls f with the file descriptor of a socket, and returns f's error.
 func control(c *net.UDPConn, f func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -214,7 +210,6 @@ func (p *prober) udpRate() (string, string, error) {
 	return "", out + " out, " + rate(n, last.Sub(start)) + " in", nil
 }
 
-// ipv6 connects by TCP, and pings, when the NIC has an address.
 func (p *prober) ipv6() (string, string, error) {
 	if err := p.await6(); err != nil {
 		return "", "", err
@@ -237,8 +232,7 @@ func (p *prober) ipv6() (string, string, error) {
 	return p.share(len(text), 2), strings.Join(text, " and "), nil
 }
 
-// await6 waits until the NIC has an IPv6 address beside its link-local one, and the kernel has
-// found no duplicate of it.
+// await6 waits until the NIC has an IPv6 address beside its link-local one.
 func (p *prober) await6() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

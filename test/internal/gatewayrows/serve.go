@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serve runs the servers until it is killed, or one of them fails.
+// serve runs the servers until one of them fails.
 func serve(netns string) error {
 	failed := make(chan error)
-	go func() { // The thread in the world's namespace ends with this goroutine, and nothing else runs on it.
+	go func() { // The thread in the world's namespace ends with this goroutine.
 		runtime.LockOSThread()
 		failed <- world(netns, failed)
 	}()
@@ -46,7 +46,7 @@ func world(netns string, failed chan<- error) error {
 	}
 	run := func(f func() error) { go func() { failed <- f() }() }
 	run(func() error { return echoTCP(l) })
-	var addresses []net.IP // one socket for each, so that an answer comes from the address that was asked
+	var addresses []net.IP // one socket for each: an answer comes from the address that was asked
 	for _, g := range gateways {
 		addresses = append(addresses, net.ParseIP(g.world), net.ParseIP(g.world6))
 	}
@@ -94,8 +94,7 @@ func echoUDP(c *net.UDPConn) error {
 	}
 }
 
-// tftp answers each request from answer's port (RFC 1350, 4): it sends a block, and the second block when answer gets
-// the acknowledgment.
+// tftp answers each request from answer's port (RFC 1350, 4).
 func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 	return func(c *net.UDPConn) error {
 		b := make([]byte, 512)
@@ -156,7 +155,6 @@ func talk(c *net.UDPConn) error {
 	}
 }
 
-// controls handles the guests' HTTP requests.
 func controls() http.Handler {
 	var mu sync.Mutex
 	boots, out := map[string]int{}, json.NewEncoder(os.Stdout)
@@ -171,7 +169,6 @@ func controls() http.Handler {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	// Counts a boot of the guest, and returns the number of boots, by gateway.
 	handle("POST /boot/{name}", func(r *http.Request) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -187,12 +184,10 @@ func controls() http.Handler {
 		defer mu.Unlock()
 		return nil, out.Encode(v)
 	})
-	// Allows sockets for pings to group 0, the only group in this user namespace. A new network namespace allows them
-	// to no group.
+	// Allows sockets for pings to group 0, the only group in this user namespace.
 	handle("POST /ping", func(*http.Request) (any, error) {
 		return nil, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0)
 	})
-	// Sends a burst to a forward, and counts what comes back.
 	handle("POST /burst/{port}", func(r *http.Request) (any, error) {
 		port, err := strconv.Atoi(r.PathValue("port"))
 		if err != nil {
@@ -209,7 +204,6 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// burst sends the datagrams of a burst to a port of this machine's loopback, and counts the datagrams that come back.
 func burst(port int) (int, error) {
 	c, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
@@ -237,8 +231,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts the datagrams of a burst until all have come or none has for three seconds, and returns their
-// source. It waits 20 s for the first one, because a guest receives all before it sends its own.
+// receiveBurst counts a burst's datagrams, and returns their source. It waits 20 s for the first one: a guest
+// receives all before it sends its own.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

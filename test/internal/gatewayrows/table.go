@@ -10,7 +10,6 @@ import (
 	"strings"
 )
 
-// tableRows are the rows of the table, in its order.
 var tableRows = []struct{ name, title string }{
 	{"ping", "a ping of the world"},
 	{"TFTP", "TFTP: a server that answers from another port"},
@@ -26,7 +25,7 @@ var tableRows = []struct{ name, title string }{
 	{"IPv6", "IPv6: TCP and a ping"},
 }
 
-// alone are checks of vnic's gateway only. They are no rows of the table.
+// alone are checks of vnic's gateway only.
 var alone = []struct{ name, title string }{
 	{"ping refused", "A ping where the host allows no sockets for it (`net.ipv4.ping_group_range`)"},
 	{"traceroute", "A traceroute"},
@@ -34,7 +33,6 @@ var alone = []struct{ name, title string }{
 	{"DF again", "A datagram with DF that is longer than the path is known to take"},
 }
 
-// table prints the table, and below it the checks of vnic alone.
 func table(file string) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -52,7 +52,7 @@ func serve() error {
 	}
 }
 
-// answer reads "DIRECTION BYTES\n", and moves as many bytes "out" of the guest or "in".
+// answer reads "DIRECTION BYTES\n", and moves the bytes "out" of the guest or "in".
 func answer(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
@@ -72,7 +72,6 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// move moves n bytes and returns how long that took.
 func move(direction, addr string, n int64) (time.Duration, error) {
 	c, err := net.DialTimeout("tcp4", addr, 20*time.Second)
 	if err != nil {

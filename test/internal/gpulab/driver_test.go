@@ -42,7 +42,6 @@ func boot(t *testing.T) *guest {
 	return &guest{m, l.Port(0).GPU()}
 }
 
-// run runs the program, which must succeed, and returns its output.
 func (g *guest) run(t *testing.T, args ...string) string {
 	t.Helper()
 	r := call(t, g.Guest, args...)
@@ -79,8 +78,7 @@ func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	t.Log(g.run(t, "private-long"))
 
-	// The host finds the pages' bytes where the driver reports them; before, that memory had other
-	// bytes.
+	// Before, the memory had other bytes.
 	const size = 1 << 20
 	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
 	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)

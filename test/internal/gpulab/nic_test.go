@@ -17,9 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagingNIC is the part of a NIC that uses pages of a guest's programs on demand: it reads and
-// writes at the addresses that the driver gives, and answers the mailbox. gpudriver-test commands
-// it. One goroutine does all of it.
+// pagingNIC is the part of a NIC that uses pages of a guest's programs on demand.
 type pagingNIC struct {
 	t       *testing.T
 	g       *guest
@@ -28,11 +26,11 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots of given-up invalidations that it has not freed while its mode was Dead
+	unfreed []int // slots of given-up invalidations that it has not freed
 	log     []mailbox.Request
-	logged  uint64 // all requests, also those for which the log has no room
+	logged  uint64 // also requests for which the log has no room
 
-	// State of count, valid while region is not 0.
+	// valid while region is not 0
 	region  uint32
 	table   []entry
 	counted []uint32
@@ -82,9 +80,9 @@ func serve(t *testing.T, g *guest) {
 	})
 }
 
-// step does all work that is due, and reports whether there was any.
+// step does the work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // before the mailbox, so that the log has all requests from before the command
+	commanded := n.control.Commanded() // before the mailbox: the log must have the earlier requests
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
@@ -102,8 +100,7 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack logs an invalidation, drops the entries of its pages, and then answers; of a given-up one it only frees the
-// slot. In the modes Dead and Silent it does not answer, and drops nothing; in the mode Dead it frees no slot.
+// takeBack logs an invalidation. In the modes Dead and Silent it does not answer.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -135,7 +132,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 			*e = entry{taken: r.Generation, known: true}
 		}
 	}
-	// A NIC that sabotages reads the words before it answers, and writes to the old places afterwards.
+	// A NIC that sabotages writes to the old places after its answer.
 	var values []uint32
 	for _, e := range old {
 		values = append(values, dma.LoadWord(e.word))
@@ -152,7 +149,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 	}
 }
 
-// place returns 8 bytes of memory at an address from the driver; nil: there is no such memory.
+// place returns 8 bytes of memory at an address from the driver, or nil.
 func (n *pagingNIC) place(kind gpudriver.Kind, addr uint64) []byte {
 	mem := n.ram
 	switch kind {
@@ -228,8 +225,7 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count increments the word in each page that it may write. If no request is open, it requests the first other page and
-// pages behind it.
+// count increments the word in each page that it may write, and may request other pages.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {
@@ -245,7 +241,7 @@ func (n *pagingNIC) count() {
 			}
 			continue
 		}
-		// The program's CPU writes another word of the page; this one is the NIC's alone.
+		// The program's CPU writes another word of the page.
 		dma.StoreWord(p, dma.LoadWord(p)+1)
 		n.counted[i]++
 		n.counts[testnic.Written]++
@@ -258,8 +254,7 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// hold reports whether count must keep an answer. A NIC in the mode Believes, which accepts outdated answers, keeps an
-// answer until one of its pages has been invalidated after it.
+// A NIC in the mode Believes keeps an answer until one of its pages has been invalidated.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
@@ -267,11 +262,10 @@ func (n *pagingNIC) hold(r testnic.Response) bool {
 	return !slices.ContainsFunc(n.table[n.asked.First:][:n.asked.N], func(e entry) bool { return e.after(r) })
 }
 
-// after reports whether the page was invalidated after the driver gave an answer.
 func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
-// learn enters the pages of an answer, except pages that were invalidated after it. In the mode Believes it enters
-// these too if they are in the GPU's memory.
+// learn enters the pages of an answer, except those invalidated after it; in the mode Believes also these, if
+// they are in the GPU's memory.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
 	n.asked = nil

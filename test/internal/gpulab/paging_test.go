@@ -17,7 +17,7 @@ func TestPaging(t *testing.T) {
 	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
-	// With two CPUs, one can move a page while the other handles the NIC's request for it.
+	// With two CPUs, one can move a page while the other handles the NIC's request.
 	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{Config: qemu.Config{CPUs: 2, RAMSize: 384 << 20,
 		TimeLimit: 30 * time.Minute}})
 	g := &guest{m, l.Port(0).GPU()}

@@ -20,7 +20,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// images builds images of guests with the driver and its test program.
 func images(t *testing.T) *machine.Images {
 	t.Helper()
 	modules := append(slices.Clone(machine.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
@@ -28,7 +27,6 @@ func images(t *testing.T) *machine.Images {
 		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
 }
 
-// up brings a guest's interface up.
 func up(t *testing.T, m *machine.Guest, p *lab.Port) {
 	t.Helper()
 	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
@@ -36,25 +34,22 @@ func up(t *testing.T, m *machine.Guest, p *lab.Port) {
 	testkit.Equal(t, "what is not ready", n.NotReady, "")
 }
 
-// call runs the driver's test.
 func call(t *testing.T, m *machine.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	x := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
 	return testkit.Must(agent.Run.Call(t.Context(), m.Agent(), x))(t)
 }
 
-// kernelCase describes a guest, and the result that is expected when its kernel is asked to bind
-// GPU memory.
+// kernelCase is a guest whose kernel is asked to bind GPU memory.
 type kernelCase struct {
 	name    string
 	routing pcie.Routing
 	below   string // above NIC and GPU: the switch x or the socket s
-	iommu   string // words of the kernel's command line, for a guest with an IOMMU; "": it has none
+	iommu   string // words of the kernel's command line; "": no IOMMU
 	domain  string // with an IOMMU: its type in the kernel's log
-	log     string // the reason of a refusal in the kernel's log; "": it binds
+	log     string // the reason of a refusal; "": it binds
 }
 
-// judge boots guests at the same time, and checks what their kernels do.
 func judge(t *testing.T, list ...kernelCase) {
 	t.Helper()
 	im := images(t)

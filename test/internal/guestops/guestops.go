@@ -1,6 +1,4 @@
-// Package guestops is shared by the programs of the tests' guests: it registers operations that the host
-// calls, sends requests to the kernel by generic netlink and ioctl, and has an expression for complaints
-// in the kernel's log.
+// Package guestops is shared by the programs of the tests' guests.
 package guestops
 
 import (
@@ -18,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Main registers operations, whose arguments are JSON values of type A, runs vnic's guest program, and exits.
+// Main registers operations, whose arguments are JSON values of type A, and runs vnic's guest program.
 func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	for name, op := range ops {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
@@ -38,15 +36,14 @@ func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	os.Exit(boot.Main(os.Args))
 }
 
-// Splat matches the kernel's messages about its own faults, and messages of the gve driver about
-// commands that fail and resets of the device.
+// Splat matches the kernel's messages about its own faults, and some of the gve driver.
 var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|stalled pool|page_pool_release_retry|` +
 	`NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
 	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|` +
 	`Unrecoverable platform error`)
 
-// Link changes an interface by change. what names the change in an error.
+// Link changes an interface; what names the change in an error.
 func Link(name, what string, change func(link.Link) error) error {
 	l, err := link.LinkByName(name)
 	if err == nil {
@@ -63,7 +60,7 @@ func Get(family string, command uint8, body func(*netlink.AttributeEncoder)) ([]
 	return ask(family, command, 0, body)
 }
 
-// Set sends a request like Get, for a command without an answer.
+// Set sends a request for a command without an answer.
 func Set(family string, command uint8, body func(*netlink.AttributeEncoder)) error {
 	_, err := ask(family, command, netlink.Acknowledge, body)
 	return err
@@ -98,14 +95,14 @@ func ask(family string, command uint8, flags netlink.HeaderFlags, body func(*net
 	return list[0].Data, nil
 }
 
-// The family "ethtool", and attributes with which its requests begin (include/uapi/linux/ethtool_netlink.h).
+// The family "ethtool", and attributes of its requests (include/uapi/linux/ethtool_netlink.h).
 const (
 	Ethtool        = "ethtool"
 	attrHeader     = 1
 	attrHeaderName = 2
 )
 
-// Interface begins a request to Ethtool, about an interface.
+// Interface begins a request to Ethtool about an interface.
 func Interface(ae *netlink.AttributeEncoder, name string) {
 	ae.Nested(attrHeader, func(ae *netlink.AttributeEncoder) error {
 		ae.String(attrHeaderName, name)

@@ -14,8 +14,7 @@ type ifreq struct {
 	_    [16]byte // the union is 24 bytes
 }
 
-// Ioctl is SIOCETHTOOL on an interface, for settings that ethtool's generic netlink does not have:
-// b begins with the command, and has room for what the kernel writes there.
+// Ioctl is SIOCETHTOOL: b begins with the command, and has room for what the kernel writes there.
 func Ioctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL

@@ -37,15 +37,12 @@ const (
 	ringPort = 5201
 )
 
-// clientLab is the lab with the servers for the clients: the guest in this process serves a file
-// and a block device, the virtio guest's kernel a disk.
 type clientLab struct {
 	*guestLab
 	file []byte
 	nbd  *nbdServer
 }
 
-// counts has a NIC's counters.
 type counts struct{ rx, tx control.DirCounters }
 
 func (c counts) since(was counts) counts {
@@ -78,8 +75,7 @@ func (w *clientLab) serve(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, guestnvme.Stop(context.WithoutCancel(t.Context()), w.virtio.Agent())) })
 }
 
-// meters reads the counters of the client's NIC: of the receive queue that its program has bound,
-// and of all others.
+// meters reads the counters of the NIC: of the queue that its program has bound, and of the others.
 func (w *clientLab) meters() (bound, rest counts) {
 	p := w.ports[gvePort]
 	n := p.QueuePairs
@@ -94,7 +90,6 @@ func (w *clientLab) meters() (bound, rest counts) {
 	return bound, rest
 }
 
-// job runs the program, and returns its report and by how much the NIC's counters have grown.
 func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
 	rest counts) {
 	t.Helper()
@@ -113,12 +108,10 @@ func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...a
 	return r, bound, rest
 }
 
-// overhead is an upper bound of the bytes that clients exchange through host memory: handshakes,
-// requests, heads.
+// overhead bounds the clients' bytes in host memory: handshakes, requests, heads.
 const overhead = 64 << 10
 
-// inGPU checks that a client's payload was in the GPU's memory, by the client's own count and by
-// the NIC's. The program registers no buffer, so the NIC counts the payload as GPU file.
+// The program registers no buffer, so the NIC counts the payload as GPU file.
 func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {
@@ -135,10 +128,6 @@ func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	}
 }
 
-// clients runs a program in the gve guest that uses none of vnic's drivers, stacks and guest
-// packages, but Linux's sockets, a dma-buf that it maps, and the clients of package devmem. Their
-// peers are servers and a rank on vnic's stack in this process, and Linux's own NVMe/TCP target in
-// the other guest.
 func (l *guestLab) clients(t *testing.T) {
 	l.lives(t)
 	w := &clientLab{guestLab: l, file: make([]byte, fileSize), nbd: &nbdServer{store: make([]byte, exportSize)}}
@@ -160,11 +149,10 @@ func (l *guestLab) clients(t *testing.T) {
 		testkit.Equal(t, "gathered", r.Memory.Gathered, fileSize)
 		inGPU(t, r, bound, rest)
 	})
-	// A socket without device memory: the meters must show its payload in host memory.
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		// The former client's queue takes part in RSS again: late acknowledgments may arrive in it.
+		// The former client's queue takes part in RSS again.
 		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}
@@ -185,8 +173,6 @@ func (l *guestLab) clients(t *testing.T) {
 	w.run(t, "ring", w.ring)
 }
 
-// judgeBlocks compares the data that was read and written with the server's content before and
-// after.
 func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after []byte) {
 	t.Helper()
 	testkit.Equal(t, "digest of what was read", r.SHA256, digest(before))
@@ -198,8 +184,7 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 	}
 }
 
-// kernelReads reads the written data with the kernel's own initiator. Then the host changes a byte,
-// and the initiator must read the changed one.
+// kernelReads reads with the kernel's own initiator.
 func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
 	t.Helper()
 	a := w.gve.Agent()
@@ -217,7 +202,6 @@ func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written strin
 	testkit.OK(t, guestnvme.Disconnect(ctx, a, c.Name))
 }
 
-// ring sums integers of two ranks: one in the guest over Linux's TCP, one here over vnic's stack and engines.
 func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	p := w.ports[peerPort]
 	gpu := p.GPU()

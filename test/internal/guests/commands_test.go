@@ -23,19 +23,16 @@ import (
 	"vnic.dev/vnic/test/internal/conditions"
 )
 
-// commandLimit is how long a command with guests may take, downloads included.
+// commandLimit includes downloads.
 const commandLimit = 8 * time.Minute
 
-// command is a command of vnic with guests, and what is expected of it: exit status 0, and
-// conditions for its report.
 type command struct {
 	name   string
-	args   string // "URL" and "DIGEST" stand for the URL and the digest of a file that the test serves
-	guests int    // number of guests that the command boots
+	args   string // "URL" and "DIGEST" stand for a served file's
+	guests int    // that the command boots
 	holds  []string
 }
 
-// devmemRun returns conditions on the report of `vnic run` for a run with device memory.
 func devmemRun(i int) []string {
 	return runs(i, `mode == "devmem"`, "sha256_match == true", "tx.device >= bytes", "rx.device >= bytes",
 		"tx.host == 0", "rx.host == 0", "linear_bytes == 0", "bounced_bytes == 0")
@@ -46,7 +43,6 @@ func copyRun(i int) []string {
 		"tx.device == 0", "rx.device == 0")
 }
 
-// runs puts "runs.I." before the first path of each condition, and before the second if its name ends in "bytes".
 func runs(i int, conditions ...string) (list []string) {
 	for _, c := range conditions {
 		f := strings.SplitN(c, " ", 3)
@@ -58,7 +54,6 @@ func runs(i int, conditions ...string) (list []string) {
 	return list
 }
 
-// join joins lists of conditions.
 func join(lists ...[]string) (all []string) {
 	for _, l := range lists {
 		all = append(all, l...)
@@ -103,19 +98,16 @@ var commands = []command{
 		[]string{`guest == "qemu"`, "runs.-len- == 2", "runs.0.bytes == size", "runs.0.sha256 == runs.0.source_sha256"})},
 }
 
-// Commands that boot guests run from end to end: their output is right, and for payload the host's counters show in
-// which memory it was.
+// Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own
+// TCP, and not through host memory.
 //
-// Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
-// not through host memory.
-//
-// Invariant: vnic run: In two guests of QEMU, on either NIC, the program proves that payload went from GPU to GPU and
-// not through host memory.
+// Invariant: vnic run: In two guests of QEMU, on either NIC, the program proves that payload went from GPU to
+// GPU and not through host memory.
 func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	testkit.Source(t) // the program builds commands of guests that this machine lacks, such as ping, from the source tree
+	testkit.Source(t) // the program builds commands that this machine lacks
 	vnic := machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
 	for _, c := range commands {
 		t.Run(c.name, func(t *testing.T) { c.run(t, vnic) })
@@ -124,7 +116,6 @@ func TestCommands(t *testing.T) {
 	t.Run("serve", func(t *testing.T) { serveCommand(t, vnic) })
 }
 
-// run runs the command, and checks the conditions on its report.
 func (c *command) run(t *testing.T, vnic string) {
 	args := strings.Fields(c.args)
 	if c.name == "load" {
@@ -144,8 +135,7 @@ func (c *command) run(t *testing.T, vnic string) {
 	}
 }
 
-// execute runs a program that boots guests and must end with a given status, and returns its
-// stdout.
+// execute runs a program that boots guests, and returns its stdout.
 func execute(t *testing.T, guests, status int, program string, args ...string) string {
 	t.Helper()
 	machinetest.Count(guests)
@@ -157,7 +147,7 @@ func execute(t *testing.T, guests, status int, program string, args ...string) s
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &stdout, &stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the command then ends its guests
 	cmd.WaitDelay = 30 * time.Second
-	child := testkit.Must(proc.StartChild(cmd))(t) // the child ends with this process, even if this process is killed
+	child := testkit.Must(proc.StartChild(cmd))(t) // ends with this process, even if this process is killed
 	<-child.Done()
 	err := child.Err()
 	t.Logf("%.1f s, CPU %.1f s: %s", time.Since(begin).Seconds(),
@@ -169,7 +159,6 @@ func execute(t *testing.T, guests, status int, program string, args ...string) s
 	return stdout.String()
 }
 
-// serveOneFile serves a file on loopback, and returns its URL and digest.
 func serveOneFile(t *testing.T) (url, digest string) {
 	t.Helper()
 	file := make([]byte, 4<<20+12345)
@@ -189,9 +178,7 @@ func serveOneFile(t *testing.T) (url, digest string) {
 	return fmt.Sprintf("http://localhost:%s/file", port), fmt.Sprintf("%x", sha256.Sum256(file))
 }
 
-// bootCommand boots two guests that ping each other by name, and run a program of this machine on
-// their GPUs' memory: its output arrives with the guest's number in front, and vnic exits with the
-// status of the guest that fails.
+// bootCommand boots two guests that ping each other by name.
 func bootCommand(t *testing.T, vnic string) {
 	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
 echo answered
@@ -216,7 +203,6 @@ exit $((VNIC_INDEX * 7))`
 	}
 }
 
-// lineEnds reports whether the text has a line with this beginning and end.
 func lineEnds(text, begin, end string) bool {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, begin) && strings.HasSuffix(line, end) {

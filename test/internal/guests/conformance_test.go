@@ -11,11 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCases names a variable for runs by hand: a regular expression that selects cases of the conformance suite.
+// envCases selects cases of the conformance suite.
 const envCases = "VNIC_CASES"
 
-// conformance runs the suite over the unmodified kernel with its gve driver, between two of vnic's gVNICs in one
-// guest.
+// conformance runs the suite over the unmodified kernel with its gve driver.
 func (w *guestLab) conformance(ctx context.Context, t *testing.T) {
 	args := []string{"/bin/devmem-conformance", "-i", "eth0", "-peer", "eth1", "-node", "1"}
 	if s := os.Getenv(envCases); s != "" {

@@ -29,39 +29,35 @@ const life = 8 * time.Minute
 // step is how long a subtest may take.
 const step = 2 * time.Minute
 
-// guestLab is two guests that live as long as the test, and a third guest in this process. Subtests use them one
-// after the other.
+// guestLab is two guests, and a third one in this process.
 type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // indexed by the constants below
 
 	gve    *machine.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
 	virtio *machine.Guest // its kernel has a virtio NIC
-	nic    *driver.NIC    // NIC of the guest in this process
+	nic    *driver.NIC    // of the guest in this process
 	peer   *stack.Stack   // stack on nic
 
 	disks map[string]*os.File // by serial number
-	dead  error               // reason why a guest has ended; nil: both run
+	dead  error               // why a guest has ended; nil: both run
 }
 
-// The lab's ports.
 const (
 	gvePort    = iota // eth0
 	gveSecond         // eth1, for the peer of the conformance suite
 	oursPort          // the virtio NIC of the gve guest, whose kernel has no driver for it
-	peerPort          // NIC of the guest in this process
+	peerPort          // of the guest in this process
 	virtioPort        // eth0 of the virtio guest
 )
 
-// The lab's machines.
 const (
 	gveGuest = iota
 	peerGuest
 	virtioGuest
 )
 
-// Sizes of the gve guest's GPUs: one is a NUMA node (of 64 MiB the kernel sometimes left too little
-// for the tests), the other a BAR.
+// One GPU is a NUMA node (of 64 MiB the kernel sometimes left too little), the other a BAR.
 const nodeSize, barSize = 128 << 20, 64 << 20
 
 func newLab(t *testing.T) *guestLab {
@@ -116,12 +112,11 @@ func unique(list []string) []string {
 	return slices.Compact(list)
 }
 
-// startPeer starts the guest in this process: vnic's driver and stack.
 func (w *guestLab) startPeer(t *testing.T) {
 	t.Helper()
 	p := w.ports[peerPort]
 	w.nic = testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
-	// An emulated guest may answer late, but no packet is lost between the guests.
+	// An emulated guest may answer late.
 	s, err := stack.New(w.nic, w.nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6}, MTU: p.MTU,
 		MinRTO: 3 * time.Second})
 	if err != nil {
@@ -131,13 +126,11 @@ func (w *guestLab) startPeer(t *testing.T) {
 	t.Cleanup(func() { testkit.OK(t, s.Close()) })
 }
 
-// addrPort returns the address of a TCP port of the guest at port i of the lab.
 func (w *guestLab) addrPort(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 
-// run runs a subtest with a context that ends after step. The subtest fails at once, with the reason, if a
-// guest has ended in this test or an earlier one.
+// run fails at once if a guest has ended.
 func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -155,7 +148,7 @@ func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t 
 	})
 }
 
-// lives fails a test if a guest has ended. The end of its console is shown when the lab ends.
+// lives fails a test if a guest has ended.
 func (w *guestLab) lives(t *testing.T) {
 	t.Helper()
 	for _, g := range []*machine.Guest{w.gve, w.virtio} {
@@ -168,7 +161,6 @@ func (w *guestLab) lives(t *testing.T) {
 	}
 }
 
-// call runs a program in a guest. The test fails if the program fails.
 func call(ctx context.Context, t *testing.T, g *machine.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	r := testkit.Must(agent.Run.Call(ctx, g.Agent(), agent.Exec{Args: args}))(t)

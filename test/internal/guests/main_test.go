@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// limit is the number of guests that this package may boot, so that `make test` ends in time.
+// limit is how many guests may boot: `make test` must end in time.
 const limit = 20
 
 func TestMain(m *testing.M) {
@@ -19,7 +19,6 @@ func TestMain(m *testing.M) {
 
 type counted struct{ *testing.M }
 
-// Run runs the tests, and prints how many guests they have booted.
 func (m counted) Run() int {
 	code := m.M.Run()
 	n := machinetest.Booted()

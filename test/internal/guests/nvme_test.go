@@ -19,7 +19,7 @@ import (
 
 const nqn = "nqn.2026-01.dev.vnic:target"
 
-// disks of the guests, by their serial numbers: files of this process, each with the pattern of a seed.
+// disks has the guests' disks, by serial number, with the pattern of a seed.
 var disks = map[string]struct {
 	guest    int
 	size     uint64
@@ -33,7 +33,6 @@ var disks = map[string]struct {
 	diskTwo:    {guest: gveGuest, size: 2 << 20, seed: 22},
 }
 
-// Disks, by their serial numbers.
 const (
 	diskBig    = "big"
 	diskSmall  = "small"
@@ -42,7 +41,6 @@ const (
 	diskTwo    = "two"
 )
 
-// newDisks makes the files.
 func (w *guestLab) newDisks(t *testing.T) {
 	t.Helper()
 	w.disks = make(map[string]*os.File)
@@ -56,7 +54,6 @@ func (w *guestLab) newDisks(t *testing.T) {
 	}
 }
 
-// disksOf returns the disks of a guest.
 func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	for name, d := range disks {
 		if d.guest == guest {
@@ -66,7 +63,6 @@ func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	return list
 }
 
-// bytes reads a range of a disk from the host's file.
 func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -74,11 +70,11 @@ func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	return b
 }
 
-// pair is a guest whose kernel is an NVMe/TCP target, and one whose kernel is an initiator.
+// pair has a guest whose kernel is an NVMe/TCP target, and one whose kernel is an initiator.
 type pair struct {
 	*guestLab
 	target, initiator *agent.Client
-	addr              netip.AddrPort // the target's address
+	addr              netip.AddrPort // the target's
 	addr6             netip.Addr
 }
 
@@ -87,7 +83,7 @@ func (w *guestLab) pair(target, initiator *machine.Guest, port int) *pair {
 }
 
 const (
-	diskSize = 24 << 20 // size of diskBig
+	diskSize = 24 << 20 // of diskBig
 	diskSeed = 11
 )
 
@@ -103,14 +99,11 @@ func (p *pair) connect(ctx context.Context, t *testing.T, nsids ...uint32) guest
 		NSIDs: nsids}))(t)
 }
 
-// nvme uses each guest's kernel as a target for the other's initiator: the virtio guest's first,
-// then the gve guest's.
 func (w *guestLab) nvme(t *testing.T) {
 	w.run(t, "target on virtio", w.pair(w.virtio, w.gve, virtioPort).all)
 	w.run(t, "target on gve", w.pair(w.gve, w.virtio, gvePort).two)
 }
 
-// all runs all tests of a target with one disk.
 func (p *pair) all(ctx context.Context, t *testing.T) {
 	t.Run("refused", func(t *testing.T) { p.refused(ctx, t) })
 	begin := time.Now()
@@ -142,8 +135,6 @@ func (p *pair) all(ctx context.Context, t *testing.T) {
 	t.Run("end", func(t *testing.T) { p.end(ctx, t, c) })
 }
 
-// refused tries targets that must be refused. None may leave anything that would prevent a valid
-// target.
 func (p *pair) refused(ctx context.Context, t *testing.T) {
 	addrs := []netip.AddrPort{p.addr}
 	for _, c := range []struct {
@@ -167,9 +158,7 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// giveUp connects, and waits for a namespace that does not exist until it times out. The connection must be
-// closed then: while one is open, a second connection of the same host to the same target is
-// refused (EALREADY).
+// While a connection is open, a second one of the same host to the same target is refused (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -206,7 +195,6 @@ func (p *pair) two(ctx context.Context, t *testing.T) {
 	testkit.OK(t, guestnvme.Stop(ctx, p.target))
 }
 
-// read compares digests of ranges that the initiator reads with the host's.
 func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	for _, r := range []guestnvme.Range{
 		{Off: 0, Len: 4096}, {Off: 512, Len: 512}, {Off: diskSize - 512, Len: 512}, {Len: 0},
@@ -225,7 +213,7 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 		{Device: device, Len: diskSize + 512}, {Device: "../null", Len: 512}, {Device: device, Len: 512, Chunk: 100}} {
 		testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator, r)), "invalid argument")
 	}
-	// The initiator sees a change by the host at once, at the right offset.
+	// The initiator sees a change by the host.
 	b := p.bytes(t, diskBig, 5<<20+777, 1)
 	testkit.Must(p.disks[diskBig].WriteAt([]byte{^b[0]}, 5<<20+777))(t)
 	same := testkit.Must(guestnvme.Compare(ctx, p.initiator,
@@ -234,7 +222,6 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	testkit.Must(p.disks[diskBig].WriteAt(b, 5<<20+777))(t)
 }
 
-// write writes through the initiator. The host then finds these bytes on the disk, and no other byte has changed.
 func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 	want := p.bytes(t, diskBig, 0, diskSize)
 	for i, r := range []guestnvme.Range{

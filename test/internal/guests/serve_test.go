@@ -23,13 +23,12 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// serveLab has a gVNIC, which is a vfio-user device, and a virtio NIC, which is a vhost-user one.
+// A gVNIC is a vfio-user device, a virtio NIC a vhost-user one.
 const serveLab = `guests:
   a: {memory: 384M, nics: [{name: n, model: gve}], gpus: [{name: g, memory: 128M}]}
   b: {memory: 384M, nics: [{name: n, model: virtio}], gpus: [{name: g, memory: 128M}]}
 `
 
-// served is what `vnic serve --json` prints, as far as it is used here.
 type served struct {
 	KernelArgs string `json:"kernel_args"`
 	Ports      []struct{ Name, Addr4 string }
@@ -39,9 +38,7 @@ type served struct {
 	}
 }
 
-// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints. They send from GPU
-// to GPU, in both directions. Then SIGTERM must end vnic with status 0 while both run, and remove
-// its sockets.
+// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints.
 func serveCommand(t *testing.T, vnic string) {
 	dir := t.TempDir()
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})
@@ -76,7 +73,7 @@ func serveCommand(t *testing.T, vnic string) {
 	}
 }
 
-// bootServed boots guests on the NICs of a `vnic serve`. They end with the test.
+// bootServed boots guests on the NICs of a `vnic serve`.
 func bootServed(ctx context.Context, t *testing.T, dir string, im *machine.Images, rep *served) []stranger.End {
 	t.Helper()
 	machinetest.Count(len(rep.Guests))

@@ -11,36 +11,31 @@ import (
 	"time"
 )
 
-// serveFile serves one file by HTTP until the listener is closed.
 func serveFile(l net.Listener, file []byte) {
 	s := http.Server{ReadHeaderTimeout: time.Minute, Handler: handler(file)}
 	_ = s.Serve(l)
 	_ = s.Close()
 }
 
-// handler serves a file, and ranges of it.
 func handler(file []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "file", time.Unix(1e9, 0), bytes.NewReader(file))
 	})
 }
 
-// nbdServer is a server of the NBD protocol (its proto.md) with one export, written for this test alone: fixed
-// newstyle, NBD_OPT_GO and no other option, simple replies. It closes the connection of a client that sends anything
-// else.
+// nbdServer is a server of the NBD protocol (its proto.md) with one export: fixed newstyle, NBD_OPT_GO, simple
+// replies.
 type nbdServer struct {
 	mu    sync.Mutex
 	store []byte
 }
 
-// content returns a copy of the export's content.
 func (s *nbdServer) content() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.store)
 }
 
-// serve serves until the listener is closed and the clients have gone.
 func (s *nbdServer) serve(l net.Listener) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -59,7 +54,6 @@ func (s *nbdServer) serve(l net.Listener) {
 	}
 }
 
-// exportName is the name of the only export.
 const exportName = "disk"
 
 func (s *nbdServer) shake(c net.Conn) bool {
@@ -91,7 +85,7 @@ func (s *nbdServer) shake(c net.Conn) bool {
 	return err == nil
 }
 
-// answer answers a request; false: there are no more, or the request is invalid.
+// answer answers a request, or returns false.
 func (s *nbdServer) answer(c net.Conn) bool {
 	be := binary.BigEndian
 	var b [28]byte

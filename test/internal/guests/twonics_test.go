@@ -23,10 +23,10 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// side is a NIC of the gve guest, the NIC's GPU, and the stream that goes over the NIC.
+// side is a NIC of the gve guest, its GPU, and its stream.
 type side struct {
 	device  string // for devmem -f
-	pattern int    // for devmem -v: each side has another pattern
+	pattern int    // for devmem -v
 	bytes   uint64
 	port    *lab.Port
 	gpu     *lab.GPUMemory
@@ -35,9 +35,7 @@ type side struct {
 	again   func(*testing.T) control.FlowCounts // reads the peer NIC's flow counter of the stream
 }
 
-// twoModels runs streams of device memory at the same time over a gve NIC with the kernel's driver
-// and a virtio NIC with ours, first to the guest, then from it. Each must be counted by its own NIC
-// and lie in its own GPU.
+// Each stream must be counted by its own NIC and lie in its own GPU.
 func (w *guestLab) twoModels(t *testing.T) {
 	gpus := w.lab.Machine(gveGuest).GPUs
 	sides := []*side{
@@ -116,7 +114,6 @@ func (w *guestLab) twoModels(t *testing.T) {
 	})
 }
 
-// tools are devmem programs that run in the guest, one for each side.
 type tools struct {
 	eg   errgroup.Group
 	all  []*side
@@ -142,7 +139,6 @@ func (x *tools) wait(t *testing.T, good func(*side, agent.ExecResult) bool) {
 	}
 }
 
-// dial connects as soon as the guest listens.
 func (s *side) dial(ctx context.Context, t *testing.T, peer *stack.Stack, from netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -162,8 +158,7 @@ func (s *side) dial(ctx context.Context, t *testing.T, peer *stack.Stack, from n
 
 const chunk = 64 << 10
 
-// lockstep moves a chunk of each stream in turn, so that all streams run until the shortest has
-// ended.
+// All streams run until the shortest has ended.
 func lockstep(sides []*side, move func(*side, []byte) error) error {
 	b := make([]byte, chunk)
 	for off, more := uint64(0), true; more; off += chunk {
@@ -182,7 +177,7 @@ func lockstep(sides []*side, move func(*side, []byte) error) error {
 	return nil
 }
 
-// fill writes the side's pattern from an offset of its stream on: the bytes 1 to N-1 and a newline, where N is pattern.
+// The pattern is the bytes 1 to N-1 and a newline, where N is pattern.
 func (s *side) fill(b []byte, off uint64) {
 	for i := range b {
 		if b[i] = byte((off + uint64(i) + 1) % uint64(s.pattern)); b[i] == 0 {
@@ -191,9 +186,8 @@ func (s *side) fill(b []byte, off uint64) {
 	}
 }
 
-// meter adds a flow counter at the peer's NIC for the connection from the peer to the guest's port. The
-// counter ends with the NIC. An emulated guest's timers run late, so it may retransmit bytes that were
-// not lost; only a flow counter distinguishes these from the stream's bytes.
+// An emulated guest may retransmit bytes that were not lost; only a flow counter distinguishes these from the
+// stream's bytes.
 func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port uint16) {
 	t.Helper()
 	id := testkit.Must(peer.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local,
@@ -204,23 +198,19 @@ func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port ui
 	}
 }
 
-// count saves the counters of the sides' NICs, for since.
 func count(sides []*side) {
 	for _, s := range sides {
 		s.before, _ = s.port.NIC().PortCounters()
 	}
 }
 
-// since returns what the NIC has counted since count.
 func (s *side) since() control.PortCounters {
 	c, _ := s.port.NIC().PortCounters()
 	c.Rx, c.Tx = minus(c.Rx, s.before.Rx), minus(c.Tx, s.before.Tx)
 	return c
 }
 
-// counted compares the NIC's counters with the stream, some of whose bytes may have been
-// retransmitted: all payload must be in registered memory of the only GPU that the NIC can address,
-// and there must be no other payload.
+// All payload must be in registered memory of the only GPU that the NIC can address.
 func (s *side) counted(t *testing.T, what string, c, peer control.DirCounters) {
 	t.Helper()
 	if peer.Packets == 0 || c.DeviceBytes-peer.RetransBytes != s.bytes ||
@@ -229,7 +219,6 @@ func (s *side) counted(t *testing.T, what string, c, peer control.DirCounters) {
 	}
 }
 
-// found counts the pages of the side's GPU that begin with a pattern.
 func (s *side) found(t *testing.T, pattern int) (n int) {
 	t.Helper()
 	const page, piece = 4096, 512

@@ -27,17 +27,14 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// gpuSize is the memory of the NUMA node that is the GPU. With 64 MiB the kernel now and then left
-// less than the 13 MiB that are needed, and panicked (out of memory, nothing to kill).
+// The GPU is a NUMA node. With 64 MiB the kernel now and then ran out of memory.
 const gpuSize = 128 << 20
 
-// describe describes a guest with two gVNICs.
 func describe() lab.Description {
 	return lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, {Model: lab.GVE}},
 		GPUs: []lab.GPU{{Memory: gpuSize}}}}}
 }
 
-// bench is a guest that has booted, with its NICs.
 type bench struct {
 	*testing.T
 	*machine.Guest
@@ -46,21 +43,18 @@ type bench struct {
 	limit time.Duration // for the guest's whole life, and for each call
 }
 
-// newBench boots the guest with one CPU. connected is called with the connection of each NIC, to serve it; nil: this
-// process serves the NICs.
+// newBench boots the guest with one CPU. connected serves a NIC's connection; nil: this process does.
 func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchOf(t, 1, limit, log, connected)
 }
 
-// newBenchOf boots a guest with a number of CPUs.
 func newBenchOf(t *testing.T, cpus int, limit time.Duration, log *slog.Logger,
 	connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchWith(t, describe(), cpus, limit, log, connected)
 }
 
-// newBenchWith boots the guest of a lab description.
 func newBenchWith(t *testing.T, d lab.Description, cpus int, limit time.Duration, log *slog.Logger,
 	connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
@@ -79,7 +73,6 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// call runs an operation in the guest, and logs its progress messages.
 func (b *bench) call(op string, args, out any) error {
 	ctx, cancel := context.WithTimeoutCause(b.Context(), b.limit, fmt.Errorf("%s has taken more than %v", op, b.limit))
 	defer cancel()

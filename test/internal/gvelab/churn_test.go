@@ -10,13 +10,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Queues are bound and unbound, interfaces taken down, and the driver is reconfigured and reloaded while TCP
-// streams run between its NICs, ordinary and of device memory. After each step all streams go on,
-// every byte compared; at the end the kernel's log has no complaint. Then the test provokes the one
-// warning that docs/specs/gve.md (11) explains, to show that complaints would be found.
+// The driver's queues and settings change while TCP streams run, with every byte compared.
 //
-// Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but
-// the one that is explained.
+// Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but the one
+// that is explained.
 func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	b := newBench(t, 4*time.Minute, labtest.Log(t), nil)
 	b.churn(50, 3, 4)
@@ -30,7 +27,7 @@ func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// do runs an operation in the guest; what describes it in errors.
+// do runs an operation; what describes it in errors.
 func (b *bench) do(what, op string, a Args) {
 	b.Helper()
 	if err := b.call(op, &a, nil); err != nil {
@@ -40,7 +37,6 @@ func (b *bench) do(what, op string, a Args) {
 	b.ok("%s", what)
 }
 
-// churn runs all steps, with traffic on all streams between them.
 func (b *bench) churn(cycles, flaps, reloads int) {
 	b.Helper()
 	b.do("links are up, streams run", OpSetup, Args{})
@@ -61,8 +57,6 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
 }
 
-// carrier takes a link of the device down and up again. After each change it waits until the guest's interface has the
-// same state.
 func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {
@@ -73,13 +67,11 @@ func (b *bench) carrier(port int) {
 	b.do("all streams flow", OpTraffic, Args{})
 }
 
-// log reads the kernel's log, and returns all records and the complaints among them.
 func (b *bench) log() (all, bad []Record, err error) {
 	err = b.call(OpLog, nil, &all)
 	return all, Splats(all), err
 }
 
-// judge fails the test if the kernel's log has complaints.
 func (b *bench) judge() {
 	b.Helper()
 	all, bad, err := b.log()
@@ -94,7 +86,7 @@ func (b *bench) judge() {
 	}
 }
 
-// explained is the function in which the warning occurs that gve.md (11) explains.
+// explained is the function of the warning that gve.md (11) explains.
 const explained = "gve_rx_queue_mem_free"
 
 // control provokes the one warning.

@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	devmemPort = 7002 // the peer's port; the interface under test uses the numbers after it
-	// rxSize has room for two rings of buffers, and the pages whose tokens are held: a queue with fewer
-	// than 32 free pages never receives (docs/specs/gve.md, 11).
+	devmemPort = 7002 // the peer's port
+	// A queue with fewer than 32 free pages never receives (docs/specs/gve.md, 11).
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
 
-// dut is the interface under test as a device memory device, with a connection to the peer.
+// dut is the interface under test, with a connection to the peer.
 type dut struct {
 	dev  *kernel.Device
 	conn devmem.Conn
@@ -43,7 +42,7 @@ type dut struct {
 	refused atomic.Pointer[refusal] // of the last send; nil: it was not refused
 }
 
-// refusal is the error of the last send, and how many sends in a row have failed.
+// refusal is the error of the last send, after times failures in a row.
 type refusal struct {
 	err   error
 	times int
@@ -56,7 +55,6 @@ func (r *refusal) String() string {
 	return fmt.Sprintf("%d sends in turn were refused, the last: %v", r.times, r.err)
 }
 
-// openDevice opens the interface under test, connects it to the peer, and starts a stream in each direction.
 func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	d := &dut{gpu: g.gpu, device: newMeter("device memory TCP, received in device memory"),
 		host: newMeter("device memory TCP, received in host memory"), out: newMeter("device memory TCP, sent"),
@@ -108,7 +106,7 @@ func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	return d, nil
 }
 
-// close closes the device and its connection. It returns an error if device memory is still in use.
+// close returns an error if device memory is still in use.
 func (d *dut) close() error {
 	var err error
 	if d.far != nil {
@@ -117,7 +115,6 @@ func (d *dut) close() error {
 	return errors.Join(err, d.dev.Close())
 }
 
-// receive receives and compares bytes, in device memory and in host memory, until an error.
 func (d *dut) receive() {
 	frags, linear := make([]devmem.Frag, 64), make([]byte, 256<<10)
 	var tokens []devmem.TokenRange
@@ -160,8 +157,7 @@ func (d *dut) receive() {
 	}
 }
 
-// send sends from the newest binding. It waits for the completion of each send, because it uses the
-// memory again.
+// send waits for the completion of each send, because it uses the memory again.
 func (d *dut) send() {
 	const size = 64 << 10
 	mem := d.gpu.Bytes()[rxSize:]
@@ -199,18 +195,12 @@ func (d *dut) send() {
 	}
 }
 
-// goesOn reports whether a later send may succeed after this error. ENODEV and EHOSTUNREACH: the interface
-// was down, and the socket's route, which no packet has used since, has no device (Linux,
-// net_devmem_get_binding); the next packet, such as an acknowledgement, makes the socket look up a
-// new route. If the socket has no route any more, as after a retransmission in vain, it looks one
-// up at once, and finds none while the interface is down. EINVAL: the binding was closed, and the
-// sender has to wait for the next one; or the interface was down: with Linux 7.2 this was seen with
-// an open binding, which worked again when the interface was up.
+// goesOn reports whether a later send may succeed. ENODEV and EHOSTUNREACH: the interface was down. EINVAL: so
+// too, or the binding was closed.
 func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// refuse records the error of a send; nil: the send succeeded.
 func (d *dut) refuse(err error) {
 	r := &refusal{err: err, times: 1}
 	if last := d.refused.Load(); err != nil && last != nil {
@@ -221,7 +211,7 @@ func (d *dut) refuse(err error) {
 	d.refused.Store(r)
 }
 
-// bind binds queues for receive (the last one is the connection's), and binds memory for transmit.
+// bind binds queues for receive (the last one is the connection's), and memory for transmit.
 func (d *dut) bind(ctx context.Context, queues ...int) error {
 	if last := queues[len(queues)-1]; last != d.flow.Queue {
 		if err := d.dev.DelFlow(d.rule); err != nil {
@@ -250,7 +240,6 @@ func (d *dut) bind(ctx context.Context, queues ...int) error {
 	}
 }
 
-// unbind undoes bind during traffic, and waits until the memory is no longer used.
 func (d *dut) unbind(ctx context.Context) error {
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if err := b.Close(); err != nil {

@@ -17,10 +17,9 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// module is the name of the driver's kernel module.
 const module = "gve"
 
-// Operations of the guest. After OpSetup the ordinary streams run during each operation.
+// Operations of the guest. After OpSetup the ordinary streams run.
 const (
 	OpSetup       = "lab.setup"       // bring the links up, and start the streams
 	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
@@ -28,23 +27,23 @@ const (
 	OpBind        = "lab.bind"        // bind queue 3, and leave it bound
 	OpUnbind      = "lab.unbind"      // undo OpBind
 	OpFlap        = "lab.flap"        // take interface Name down and up, Times times
-	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, with Up, or has none
+	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, or, without Up, none
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
 	OpReload      = "lab.reload"      // unload and load the module, Times times
 	OpRemove      = "lab.remove"      // remove eth0's device by sysfs; with Up while queue 3 is bound
 	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
 	OpLog         = "lab.log"         // return the kernel's log, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	// take eth0 down, whose device is gone; return the new records of the kernel's log up to one with Name, a []Record
+	// take eth0 down, whose device is gone; return the kernel's new records up to one with Name
 	OpLost = "lab.lost"
-	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
+	// instead of OpSetup: connections that only send, and a queue bound and unbound
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // change settings by ethtool and ip, and set them back; needs a NIC with Timestamps
+	OpSetters = "lab.setters" // change settings by ethtool and ip; needs a NIC with Timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
 	OpReset   = "lab.reset"   // ethtool --reset all
 )
 
-// Args are the arguments of all operations.
+// Args are the arguments of the operations.
 type Args struct {
 	Times int    `json:"times,omitempty"`
 	Bytes uint64 `json:"bytes,omitempty"`
@@ -52,7 +51,7 @@ type Args struct {
 	Up    bool   `json:"up,omitempty"`
 }
 
-// guest is the state of the operations, which run one at a time.
+// guest is the state of the operations.
 type guest struct {
 	mu     sync.Mutex
 	peer   *namespace
@@ -83,7 +82,7 @@ func Main() {
 }
 
 func say(ctx context.Context, format string, args ...any) {
-	// the error does not matter: it means that the host is gone
+	// an error means that the host is gone
 	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
@@ -115,14 +114,13 @@ func (g *guest) setup(ctx context.Context, _ *Args) (_ any, err error) {
 	return nil, err
 }
 
-// flowing is the number of bytes that shows that a stream flows, and patience how long they may take: TCP waits at
-// most a second between two attempts, and the machine may be busy.
+// TCP waits at most a second between two attempts.
 const (
 	flowing  = 128 << 10
 	patience = 30 * time.Second
 )
 
-// traffic waits until a.Bytes more bytes of each stream that must flow now have arrived; 0: flowing.
+// traffic waits until a.Bytes more bytes (0: flowing) of each stream have arrived.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {
@@ -147,7 +145,6 @@ func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 
 var errStalled = fmt.Errorf("and no more in %v", patience)
 
-// cycles binds and unbinds sets of queues in turn, with traffic while queues are bound and after each unbind.
 func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		queues := [][]int{{3}, {2, 3}, {2}}[i%3]
@@ -204,7 +201,6 @@ func (g *guest) flap(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// poll calls f repeatedly, because there is no event to wait for.
 func poll(ctx context.Context, f func() (bool, error)) error {
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
@@ -229,15 +225,14 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes an interface down whose device is gone, because the driver may notice the loss late, and waits for
-// a log line with a.Name in it. lost does not bring the interface up again: Linux 7.2's gve_open would then
-// dereference a NULL pointer (gve_tx_add_to_block).
+// The driver may notice the loss late. Linux 7.2's gve_open would dereference a NULL pointer if the interface
+// came up again.
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
 		return nil, err
 	}
-	go func() { _ = takeDown(underTestName) }() // lost does not wait for takeDown
+	go func() { _ = takeDown(underTestName) }() // may block
 	var news []Record
 	err = poll(ctx, func() (bool, error) {
 		log, err := kernelLog()
@@ -259,10 +254,8 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload unloads the driver under traffic, which removes all NICs, and loads it again. Ordinary
-// connections survive. Every other time a queue is bound for receive during the unload. None is bound for
-// transmit: Linux 7.2 does not remove the interface from such a binding, and uses it when the
-// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
+// reload unloads the driver under traffic, and loads it again. No queue is bound for transmit: Linux 7.2 uses
+// the interface when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen).
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0
@@ -290,8 +283,7 @@ func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// away calls take, which removes the interface under test, during traffic. With bound a queue is
-// bound for receive meanwhile, else none is.
+// away calls take, which removes the interface under test, with a queue bound or not.
 func (g *guest) away(ctx context.Context, bound bool, take func() error) (err error) {
 	if bound {
 		if _, err = g.bind(ctx, nil); err == nil {
@@ -321,8 +313,7 @@ func (g *guest) away(ctx context.Context, bound bool, take func() error) (err er
 	return nil
 }
 
-// returned checks that all streams go on over the interface after it has come back, and that queues
-// can be bound.
+// returned checks that the streams go on and that queues can be bound.
 func (g *guest) returned(ctx context.Context) (err error) {
 	if g.dut, err = openDevice(ctx, g); err != nil {
 		return err

@@ -18,24 +18,20 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// quitLimit is how long QEMU may take to end. powerOffLimit is how long a guest may take to power off
-// if its driver gives up on each of its devices.
+// powerOffLimit is for a guest whose driver gives up.
 const (
 	quitLimit     = 5 * time.Second
 	powerOffLimit = time.Minute
 )
 
-// lost is the line that vnic's log must have, givesUp the line that the guest's kernel log must have
-// after the loss.
+// lost must be in vnic's log, givesUp in the guest's kernel log.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
 	givesUp = "DISABLING ALL QUEUES"
 )
 
-// The server of a guest's gVNICs ends during traffic while its QEMU runs on. The guest's driver gives
-// up, and QEMU ends at a quit command or when the guest powers off; if the server was killed, QEMU may
-// abort instead. If the server was not killed, vnic's log describes the loss.
+// The server of a guest's gVNICs ends during traffic.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
@@ -44,7 +40,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		remote   bool // the server is another process
 		end      func(*loss)
 		powerOff bool // the guest ends the run
-		mayAbort bool // QEMU may abort by a fault of its own; then it must have ended, and vnic's error must name the abort
+		mayAbort bool // QEMU may abort by a fault of its own; vnic's error must name that
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
 		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},
@@ -67,7 +63,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 // loss is one guest that loses its server.
 type loss struct {
 	*bench
-	log    *os.File   // log of this process and of the server's process
+	log    *os.File   // of this process and of the server's process
 	served chan error // errors of the NICs' servers in this process
 	cancel context.CancelCauseFunc
 	remote *remote // the server's process; nil: the server is in this process
@@ -95,7 +91,6 @@ func newLoss(t *testing.T, away bool) *loss {
 	return x
 }
 
-// stop ends the server of this process.
 func (x *loss) stop() {
 	why := errors.New("stopped by the test")
 	x.cancel(why)
@@ -107,7 +102,6 @@ func (x *loss) stop() {
 	x.tells()
 }
 
-// text returns the log's text.
 func (x *loss) text() string {
 	b, err := os.ReadFile(x.log.Name())
 	if err != nil {
@@ -116,7 +110,6 @@ func (x *loss) text() string {
 	return string(b)
 }
 
-// tells checks that vnic's log describes, for each NIC, what the guest will see.
 func (x *loss) tells() {
 	x.Helper()
 	if got := strings.Count(x.text(), lost); got != len(x.lab.Ports()) {
@@ -124,7 +117,6 @@ func (x *loss) tells() {
 	}
 }
 
-// term, kill and killUnread end the server's process.
 func (x *loss) term() {
 	x.remote.end(x.T, syscall.SIGTERM)
 	x.tells()
@@ -179,7 +171,6 @@ func (x *loss) gone() bool {
 	}
 }
 
-// aborted checks that the error reports an abort of QEMU.
 func (x *loss) aborted() {
 	x.Helper()
 	x.ended = true
@@ -192,7 +183,7 @@ func (x *loss) aborted() {
 	x.ok("QEMU has aborted: a bug of its own, and it is gone. We say: %v", e)
 }
 
-// quit ends a QEMU that still runs: it must end at a quit command.
+// quit ends a QEMU that still runs.
 func (x *loss) quit() {
 	x.Helper()
 	if x.ended {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// meter counts the received bytes of a stream, which its receiver has compared with the sent ones.
+// meter counts the received bytes of a stream.
 type meter struct {
 	name string
 	n    atomic.Uint64
@@ -20,7 +20,7 @@ type meter struct {
 
 func newMeter(name string) *meter { return &meter{name: name, dead: make(chan struct{})} }
 
-// fail records that the stream has ended. Only the first reason is kept.
+// fail records that the stream has ended, with the first reason.
 func (m *meter) fail(err error) {
 	m.once.Do(func() {
 		m.err = err
@@ -38,7 +38,6 @@ func (m *meter) ended() error {
 	}
 }
 
-// more waits until n more bytes have arrived.
 func (m *meter) more(ctx context.Context, n uint64) error {
 	from := m.n.Load()
 	err := poll(ctx, func() (bool, error) {
@@ -53,7 +52,6 @@ func (m *meter) more(ctx context.Context, n uint64) error {
 	return err
 }
 
-// all waits until n more bytes have arrived at each meter.
 func all(ctx context.Context, n uint64, meters ...*meter) error {
 	errs := make(chan error)
 	for _, m := range meters {

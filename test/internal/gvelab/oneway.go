@@ -18,30 +18,27 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// Connections that send from device memory and receive nothing, with one send in progress at a time. If packets of a
-// send wait in the kernel, no other packet of the connection makes the kernel send them.
+// If a connection receives nothing, no other packet makes the kernel send its packets that wait.
 const (
 	oneWays    = 4
 	oneWaySize = 16 << 10 // bytes of a send
 )
 
-// oneWay is a connection that only sends.
 type oneWay struct {
 	conn devmem.Conn
 	far  net.Conn
 	out  *meter
 }
 
-// oneWayDevice is the interface under test with connections that only send.
 type oneWayDevice struct {
 	dev    *kernel.Device
 	rxBuf  devmem.Buffer
 	tx     devmem.Binding
 	conns  []*oneWay
-	waited atomic.Int64 // times that the device found packets left waiting in a queueing discipline
+	waited atomic.Int64 // times that packets were left waiting in a queueing discipline
 }
 
-// waiting describes the packets that wait in the interface's queueing disciplines, and the packets that passed them.
+// waiting describes the packets in the interface's queueing disciplines.
 func waiting() string {
 	link, err := netlink.LinkByName(underTestName)
 	if err != nil {
@@ -61,7 +58,6 @@ func waiting() string {
 	return strings.Join(all, "; ")
 }
 
-// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler, for the device's log.
 func (d *oneWayDevice) Enabled(context.Context, slog.Level) bool { return true }
 
 func (d *oneWayDevice) Handle(_ context.Context, r slog.Record) error {
@@ -74,7 +70,6 @@ func (d *oneWayDevice) Handle(_ context.Context, r slog.Record) error {
 func (d *oneWayDevice) WithAttrs([]slog.Attr) slog.Handler { return d }
 func (d *oneWayDevice) WithGroup(string) slog.Handler      { return d }
 
-// newOneWayDevice brings the interfaces up and opens the connections.
 func (g *guest) newOneWayDevice(ctx context.Context) (_ *oneWayDevice, err error) {
 	if g.gpu, err = kernel.NewUDMABuf(kernel.UDMABufOptions{Size: rxSize + txSize, Node: 1}); err != nil {
 		return nil, err
@@ -135,7 +130,6 @@ func (d *oneWayDevice) close() error {
 	return errors.Join(append(errs, d.dev.Close())...)
 }
 
-// send sends the memory at off in a binding again and again, until the connection ends.
 func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	t := time.NewTicker(pace)
 	defer t.Stop()
@@ -156,7 +150,7 @@ func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	}
 }
 
-// flow waits until the bytes of two more sends of each connection have arrived.
+// flow waits until each connection's next two sends have arrived.
 func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()
@@ -174,7 +168,7 @@ func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	return err
 }
 
-// oneWay binds and unbinds a queue while the connections send, at least Times times, and until packets have waited.
+// oneWay binds and unbinds a queue, at least a.Times times, and until packets have waited.
 func (g *guest) oneWay(ctx context.Context, a *Args) (_ any, err error) {
 	d, err := g.newOneWayDevice(ctx)
 	if err != nil {

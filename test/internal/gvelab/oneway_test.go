@@ -8,9 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A send without a later packet completes although a queue is bound or unbound: devmem/kernel makes the kernel send
-// the packets that the driver leaves in the queueing disciplines of its transmit queues (docs/specs/gve.md, 11). The
-// guest repeats the binds until packets have waited. It has two CPUs, as the kernel chooses a queue also by CPU.
+// The guest has two CPUs, as the kernel chooses a queue also by CPU (docs/specs/gve.md, 11).
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestSendsSurviveTheBindingOfQueues(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// Addresses of the interface under test and of its peer.
 var (
 	underTest = netip.MustParsePrefix("10.9.0.1/24")
 	peerAddr  = netip.MustParsePrefix("10.9.0.2/24")
@@ -25,7 +24,7 @@ const (
 	peerName      = "eth1"
 )
 
-// namespace is a network namespace with a thread in it. It lives as long as the program.
+// namespace is a network namespace with a thread in it.
 type namespace struct {
 	file  *os.File
 	calls chan func()
@@ -54,19 +53,17 @@ func newNamespace() (*namespace, error) {
 	return n, nil
 }
 
-// do runs f in the namespace.
 func (n *namespace) do(f func() error) error {
 	done := make(chan error)
 	n.calls <- func() { done <- f() }
 	return <-done
 }
 
-// take moves an interface to the namespace.
 func (n *namespace) take(name string) error {
 	return guestops.Link(name, "move", func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(n.file.Fd())) })
 }
 
-// tcpSettings sets the namespace's TCP settings so that a connection survives long outages and resumes soon after.
+// tcpSettings makes connections survive long outages and resume soon after.
 func tcpSettings() error {
 	for name, v := range map[string]string{"tcp_rto_max_ms": "1000", "tcp_retries2": "200"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(v), 0); err != nil {
@@ -76,7 +73,6 @@ func tcpSettings() error {
 	return nil
 }
 
-// bringUp brings an interface up with its address.
 func bringUp(name string, p netip.Prefix) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	return guestops.Link(name, "up", func(l netlink.Link) error {
@@ -84,10 +80,8 @@ func bringUp(name string, p netip.Prefix) error {
 	})
 }
 
-// takeDown takes an interface down.
 func takeDown(name string) error { return guestops.Link(name, "down", netlink.LinkSetDown) }
 
-// flap takes an interface down and up again.
 func flap(name string) error {
 	if err := takeDown(name); err != nil {
 		return err

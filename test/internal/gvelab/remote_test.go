@@ -20,9 +20,9 @@ import (
 // remote is a server in a process of its own.
 type remote struct {
 	*proc.Child
-	conns  *net.UnixConn // socket by which the server gets its connections
-	first  *os.File      // this process's copy of the first NIC's connection, for hang; nil after release
-	failed error         // error of connect
+	conns  *net.UnixConn // by which the server gets its connections
+	first  *os.File      // this process's copy of the first NIC's connection, for hang
+	failed error         // of connect
 }
 
 func startServer(t *testing.T, log io.Writer) *remote {
@@ -43,7 +43,7 @@ func startServer(t *testing.T, log io.Writer) *remote {
 	return r
 }
 
-// connect sends the connection of a NIC to the server. QEMU opens the NICs' connections one after the other.
+// connect sends the connection of a NIC to the server.
 func (r *remote) connect(p *lab.Port, conn *net.UnixConn) {
 	f, err := conn.File()
 	if err = errors.Join(err, conn.Close()); err == nil {
@@ -69,7 +69,7 @@ func (r *remote) hang(ctx context.Context) (unread int, err error) {
 	return unread, err
 }
 
-// end ends the server by a signal, and waits for its end: then no process has its connections.
+// end ends the server by a signal.
 func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	testkit.OK(t, errors.Join(r.failed, r.release(), syscall.Kill(r.PID(), sig)))

@@ -9,9 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// remove removes the PCI device of the interface under test from the guest's kernel, during traffic
-// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device see only what the driver does
-// when it lets the device go.
+// remove removes the PCI device of the interface under test (Documentation/ABI/testing/sysfs-bus-pci).
 func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	return nil, g.away(ctx, a.Up, func() error {
 		device, err := filepath.EvalSymlinks("/sys/class/net/" + underTestName + "/device")
@@ -28,7 +26,7 @@ func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	})
 }
 
-// rescan makes the kernel find the device again; the existing streams go on over it.
+// rescan makes the kernel find the device again.
 func (g *guest) rescan(ctx context.Context, _ *Args) (any, error) {
 	if err := os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0); err != nil {
 		return nil, err

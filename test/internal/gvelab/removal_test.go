@@ -11,13 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest's kernel removes a gVNIC under traffic and finds it again, ten times, every other time with
-// a queue bound to device memory; then the same with the NIC behind an IOMMU. Each time the streams go
-// on, with every byte compared, and queues can be bound. While the device is removed, the host holds fewer
-// descriptors and goroutines; when it is back, as many as before. The kernel's log has no complaint.
+// The guest's kernel removes a gVNIC under traffic and finds it again.
 //
-// Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and leaves
-// nothing.
+// Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and
+// leaves nothing.
 func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 	testkit.Boots(t)
 	for _, iommu := range []bool{false, true} {
@@ -58,12 +55,10 @@ func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 	}
 }
 
-// held counts what the host holds for the guest: memory maps, descriptors (also the eventfds of interrupts), and
-// goroutines (also the workers of queues).
+// held counts what the host holds for the guest.
 type held struct{ maps, fds, goroutines int }
 
-// holds counts what the host holds now. Behind an IOMMU it ignores maps: there is one for each buffer, and the kernel
-// keeps some buffers.
+// Behind an IOMMU holds ignores maps: the kernel keeps some buffers.
 func (b *bench) holds(iommu bool) (h held) {
 	h.goroutines = runtime.NumGoroutine()
 	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))
@@ -75,7 +70,7 @@ func (b *bench) holds(iommu bool) (h held) {
 	return h
 }
 
-// settles waits until the host holds exactly want: what a call itself uses is released a moment later.
+// settles waits until the host holds exactly want.
 func (b *bench) settles(what string, iommu bool, want held) {
 	b.Helper()
 	var h held

@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// envServer names the variable that makes the test's program a server of NICs until SIGTERM. The server
-// gets the NICs' connections over descriptor 3.
+// envServer makes the test's program a server of NICs, which get their connections over descriptor 3.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {
@@ -61,7 +60,6 @@ func serveUntilTerm(log *slog.Logger) error {
 	return nil
 }
 
-// receiveConn receives a connection, as a descriptor, over in.
 func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
 	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := in.ReadMsgUnix(b, oob)

@@ -56,7 +56,6 @@ const (
 
 var native = binary.NativeEndian
 
-// value returns a function that runs an ethtool ioctl with 32-bit arguments.
 func value(command uint32, vs ...uint32) func() error {
 	return func() error {
 		b := native.AppendUint32(nil, command)
@@ -67,7 +66,6 @@ func value(command uint32, vs ...uint32) func() error {
 	}
 }
 
-// numbers returns a function that sends a command of the family "ethtool" with 32-bit attributes.
 func numbers(command uint8, attrs map[uint16]uint32) func() error {
 	return func() error { return set(command, attrs) }
 }
@@ -92,7 +90,7 @@ func feature(name string, on bool) func() error {
 	}
 }
 
-// split returns a function that does what ethtool -G tcp-data-split does.
+// split returns what ethtool -G tcp-data-split does.
 func split(to uint8) func() error {
 	return func() error {
 		return guestops.Set(guestops.Ethtool, cmdRingsSet, func(ae *mdl.AttributeEncoder) {
@@ -102,8 +100,7 @@ func split(to uint8) func() error {
 	}
 }
 
-// flowTypes lists the flow types of ethtool -N that the driver supports, and the offset of ports,
-// or of an SPI, in the fields that a rule matches.
+// flowTypes has the flow types of ethtool -N that the driver supports, and the offset of ports, or of an SPI.
 var flowTypes = []struct {
 	name     string
 	kind     uint32
@@ -116,7 +113,6 @@ var flowTypes = []struct {
 // selector is a source port and a destination port, or an SPI.
 var selector = []byte{0x12, 0x34, 0x56, 0x78}
 
-// rules inserts a rule of each type, checks that the driver returns it, and deletes it.
 func rules() error {
 	for i, f := range flowTypes {
 		b := make([]byte, rxnfcLen)
@@ -155,7 +151,7 @@ func rules() error {
 	return nil
 }
 
-// table returns a function that does what ethtool -X weight does: the table has the queues in turn.
+// table returns what ethtool -X weight does.
 func table(queues ...uint32) func() error {
 	const entries = 128
 	t := []uint32{entries}
@@ -165,7 +161,6 @@ func table(queues ...uint32) func() error {
 	return value(setIndir, t...)
 }
 
-// stamping returns a function that sets which received frames get a timestamp.
 func stamping(filter int32) func() error {
 	return func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -179,7 +174,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// stamps receives datagrams from the peer, and checks that each has a time from the NIC, later than the previous one's.
+// Each datagram must have a time from the NIC, later than the previous one's.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {
@@ -225,8 +220,7 @@ func (g *guest) stamps() error {
 	return nil
 }
 
-// stamp returns the hardware's time from the control messages of a datagram: the last of three
-// (Documentation/networking/timestamping.rst, 2.1).
+// stamp returns the hardware's time, the last of three (Documentation/networking/timestamping.rst, 2.1).
 func stamp(oob []byte) (time.Duration, error) {
 	ms, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -241,7 +235,7 @@ func stamp(oob []byte) (time.Duration, error) {
 	return 0, errors.New("there is no timestamp")
 }
 
-// setters changes each setting under traffic, checks that traffic goes on, and sets it back.
+// setters changes each setting under traffic, and sets it back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
@@ -312,7 +306,6 @@ func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// reset does what ethtool --reset all does, under traffic.
 func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil {
 		return nil, err
@@ -324,7 +317,6 @@ func (g *guest) reset(ctx context.Context, _ *Args) (any, error) {
 	return g.traffic(ctx, &Args{})
 }
 
-// stats returns the counters of ethtool -S.
 func (g *guest) stats(context.Context, *Args) (any, error) {
 	const room = 4096 // names, and values: the driver has some 200
 	names := make([]byte, 12+room*stringLen)

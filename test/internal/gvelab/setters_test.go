@@ -11,10 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The guest changes settings of a gVNIC, as ethtool and ip do, and sets each back, while a
-// TCP stream runs in each direction. Each time the streams go on, with every byte compared, and the
-// kernel's log has no complaint before the reset at the end. The driver returns rules of all types
-// unchanged, received datagrams have the NIC's time, and `ethtool -S` shows the NIC's counters.
+// The guest changes settings of a gVNIC under traffic, as ethtool and ip do, and sets each back.
 //
 // Invariant: nic/gve: The setters of the kernel's driver that the test lists work under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
@@ -27,7 +24,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 	b.do("all streams flow, of device memory too", OpTraffic, Args{Bytes: 1 << 20})
 	b.counted()
 	b.judge()
-	b.do("reset", OpReset, Args{}) // the driver logs a line for it that would count as a complaint in other tests
+	b.do("reset", OpReset, Args{}) // its log line would count as a complaint
 	_, bad, err := b.log()
 	testkit.OK(t, err)
 	if len(bad) != 1 || !strings.Contains(bad[0].Text, "Performing reset") {
@@ -41,8 +38,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// counted checks that the driver reports the NIC's counters. The NIC has dropped some frames, because
-// the driver has stopped queues during traffic.
+// The NIC has dropped frames, as the driver has stopped queues during traffic.
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// carrier reports whether an interface in this thread's namespace has a carrier.
 func carrier(name string) (bool, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -41,7 +40,7 @@ const (
 	queueTypeRX       = 0
 )
 
-// set sets attributes of the interface under test, as ethtool does.
+// set sets attributes of the interface under test.
 func set(command uint8, attrs map[uint16]uint32) error {
 	err := guestops.Set(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, underTestName)
@@ -55,8 +54,7 @@ func set(command uint8, attrs map[uint16]uint32) error {
 	return nil
 }
 
-// reconfigure makes the driver recreate its queues with other numbers and sizes, and then with the
-// old ones.
+// reconfigure makes the driver recreate its queues.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err
@@ -94,7 +92,7 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// bindZero tries to bind queue 0, which the driver refuses. devmem/kernel would refuse it without asking the kernel.
+// devmem/kernel would refuse queue 0 without asking the kernel.
 func (g *guest) bindZero(context.Context, *Args) (any, error) {
 	fd, _, err := g.gpu.Export(0, 0, rxSize)
 	if err != nil {

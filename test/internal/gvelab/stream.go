@@ -10,13 +10,11 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// seed is the seed of all streams' pattern. Bytes that are shifted, repeated or from another packet differ from it.
+// Bytes that are shifted, repeated or from another packet differ from the pattern.
 const seed = 1
 
-// chunk is the number of bytes that a stream sends in one write.
 const chunk = 32 << 10
 
-// compare returns an error if the bytes received at offset o of the stream differ from the pattern.
 func compare(o uint64, got []byte) error {
 	n := gpumem.MatchAt(got, seed, o)
 	if n == len(got) {
@@ -27,10 +25,9 @@ func compare(o uint64, got []byte) error {
 	return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(n), got[n], want[0])
 }
 
-// pace is the minimum time of a chunk, so that a stream always runs but does not use all processor time.
+// A stream must not use all processor time.
 const pace = 4 * time.Millisecond
 
-// send sends the pattern until the connection ends.
 func send(c net.Conn, m *meter) {
 	t := time.NewTicker(pace)
 	defer t.Stop()
@@ -62,7 +59,6 @@ func receive(c io.Reader, m *meter) {
 	}
 }
 
-// duplex is an ordinary TCP connection with a stream in each direction.
 type duplex struct {
 	in, out *meter // bytes that the interface under test received and sent
 }

@@ -1,22 +1,21 @@
-// Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels
-// find with the descriptions. The guests' program is in the folder guest.
+// Package labtree compares the PCIe trees that guests' kernels find with the labs' descriptions.
 package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is the size of the pages of GPU memory at whose beginning the test writes the GPU's number.
+// PageSize is the size of the pages that begin with the GPU's number.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.
 type Seen struct {
 	Nodes []pcie.Node
 	NICs  map[string]string // endpoints, by MAC
-	GPUs  map[uint64]string // endpoints, by the number that is at the beginning of most pages of their memory
+	GPUs  map[uint64]string // endpoints, by the number at the beginning of most pages
 	Ports map[string]Port   // the port above each endpoint, by endpoint
 	NUMA  []int             // numbers of NUMA nodes
 }
 
-// Port has the speed and width of a port's link as sysfs shows them, as 16.0 GT/s PCIe x16.
+// Port has a port's link as sysfs shows it, as 16.0 GT/s PCIe x16.
 type Port struct {
 	Current string // negotiated by port and device
 	Max     string // the port's maximum

@@ -23,11 +23,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the PCIe tree that the lab file describes: the place of each device, NUMA
-// nodes, the links of ports above NICs and GPUs, the links of gVNICs, and the identity of each NIC and
-// GPU. The kernel allows peer-to-peer transfers only below a common switch. A port
-// with hotplug of a switch does not show the file's link; and above a virtio NIC the negotiated
-// link is the slowest possible, as is the NIC's own.
+// A guest's kernel finds the PCIe tree that the lab file describes.
 func TestKernelFindsTheTree(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		t.Run(model, func(t *testing.T) {
@@ -39,7 +35,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 			for i := range d.Guests[0].NICs {
 				d.Guests[0].NICs[i].Model, d.Guests[0].NICs[i].QueuePairs = model, 1
 			}
-			slow := &d.Guests[0].NICs[3].Slot.Link // then unlike the links of the others, and unlike the default of a slot
+			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others' links and the default
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
 			if model == lab.Virtio { // the file gives these slots links of gen4x16
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
@@ -64,7 +60,6 @@ func TestKernelFindsTheTree(t *testing.T) {
 	}
 }
 
-// compare compares what a guest has seen with its hardware.
 func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	t.Helper()
 	seen, err := pcie.New(s.Nodes)
@@ -125,9 +120,8 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	}
 }
 
-// shown returns what sysfs must show for a port with this link; hotplug: it is a switch's port with
-// hotplug; express: the device below is one of QEMU's PCI Express devices, whose link is the
-// slowest possible.
+// shown returns what sysfs must show for a port with this link. The link of QEMU's PCI Express devices
+// (express) is the slowest possible.
 func shown(l pcie.Link, hotplug, express bool) Port {
 	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
 	p := Port{Current: text, Max: text}

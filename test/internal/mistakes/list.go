@@ -10,11 +10,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Mistake is a mistake of the list. Sides a and b run at the same time; the error of a names the mistake.
+// Mistake is a mistake of the list. Sides a and b run at the same time.
 type Mistake struct {
-	Name string // name in docs/mistakes.md
-	// A makes the mistake, or suffers from the mistake of B. B is its peer; nil: there is none. B's
-	// error is printed, and must be nil if Peer is set.
+	Name string // in docs/mistakes.md
+	// A makes the mistake, or suffers from the mistake of its peer B, if there is one.
 	A, B func(ctx context.Context, s *Side, port uint16) error
 	Peer bool // B must not fail
 }
@@ -22,9 +21,7 @@ type Mistake struct {
 // Right is the program that makes no mistake.
 var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, false), B: sender(4 << 20)}
 
-// hang is the factor by which a side that hangs waits longer than the other side, so that the other
-// side ends first, also on a busy machine. If the other side's FIN is lost with its device, this
-// side waits for the whole time.
+// hang is the factor by which a side that hangs waits longer: the other side must end first.
 const hang = 3
 
 // List has the mistakes of docs/mistakes.md.
@@ -127,12 +124,12 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		for err = nil; err == nil; { // waits, without a send in progress, until the other side gives up
+		for err = nil; err == nil; { // until the other side gives up, without a send in progress
 			_, _, err = c.ReadCompletion(time.Time{})
 		}
 		return nil
 	}},
-	{Name: "one side never connects", A: waits, B: waits}, // both wait, so that neither goes on alone
+	{Name: "one side never connects", A: waits, B: waits}, // both wait: neither must go on alone
 	{Name: "nobody listens", A: func(ctx context.Context, s *Side, port uint16) error {
 		c, err := s.Connect(ctx, port) // waits until the peer listens on port
 		if err != nil {
@@ -171,7 +168,6 @@ var List = []Mistake{
 	}},
 }
 
-// waits is a receiver to which no sender connects.
 func waits(_ context.Context, s *Side, port uint16) error {
 	_, _, err := s.listen(port, true)
 	return err
@@ -205,8 +201,7 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding, and tries to close its buffer, while sends from it are in progress. All sent bytes
-// arrive unchanged.
+// freed closes a binding while sends from it are in progress.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {

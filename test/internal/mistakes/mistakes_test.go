@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestMain lets all mistakes run in parallel on any machine, because they mostly wait.
+// The mistakes mostly wait.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -31,12 +31,10 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // a peer must answer a probe within half of it, also on a busy machine
+	limit   = 6 * time.Second // a peer must answer a probe within half of it
 	port    = 5201
 )
 
-// bounded is a device like the one of package guest: waiting for a peer has a time limit. Listen closes the
-// channel that listens returns for the port.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}
@@ -61,7 +59,6 @@ func (l listener) AcceptConn() (devmem.Conn, error) {
 
 const peerLimit = 8 * time.Second
 
-// sides returns the two sides' devices, in a lab of two NICs and GPUs.
 func sides(t *testing.T) [2]*Side {
 	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 4}, gpuSize),
 		lab.Options{Log: labtest.Log(t)}))(t)
@@ -109,7 +106,6 @@ func sides(t *testing.T) [2]*Side {
 	return both
 }
 
-// make runs both sides of a mistake, each until its end.
 func (m Mistake) make(t *testing.T) (a, b error) {
 	both := sides(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -170,7 +166,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	}
 }
 
-// docs/mistakes.md has exactly the mistakes of the list, and no message fits two mistakes.
+// docs/mistakes.md has the mistakes of the list, and no message fits two.
 func TestDocumentationTellsMistakesApart(t *testing.T) {
 	rows, err := Rows("../../../docs/mistakes.md")
 	testkit.OK(t, err)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Table has the messages of docs/mistakes.md, by mistake. A program that makes the mistake prints one of them.
+// Table has the messages of docs/mistakes.md, by mistake.
 type Table map[string][]string
 
-// Rows reads a page: the indented lines below a heading "### NAME" are the messages of a mistake.
+// Rows reads a page: indented lines below a heading "### NAME" are messages.
 func Rows(page string) (Table, error) {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -31,8 +31,8 @@ func Rows(page string) (Table, error) {
 	return t, nil
 }
 
-// Say reports whether a line has one of the messages of a mistake. Numbers may differ, also in addresses, and there may
-// be more text before and behind it; "..." stands for anything.
+// Say reports whether a line has one of the messages of a mistake. Numbers may differ; "..." stands for
+// anything.
 func (t Table) Say(name, line string) bool {
 	for _, message := range t[name] {
 		if pattern(message).MatchString(line) {

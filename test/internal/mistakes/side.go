@@ -1,8 +1,5 @@
-// Package mistakes has mistakes of devmem programs, each made by one or two small programs, the sides a and b, and a
-// program that makes none. The errors of sides a are compared with docs/mistakes.md: by this package's test with both
-// sides in its process, on vnic's stack, and by 43-eleven.sh in guests of both models, with the program in guest.
-//
-// Each side ends by itself: connections have a stall limit, and listeners and dials wait a limited time for the peer.
+// Package mistakes has mistakes of devmem programs, each made by the sides a and b, and a program that makes
+// none. The errors of sides a are compared with docs/mistakes.md.
 package mistakes
 
 import (
@@ -27,26 +24,25 @@ type Side struct {
 	Size          uint64 // bytes of the GPU's memory that the program has
 	Memory        devmem.Memory
 
-	// Connect waits until the peer listens on port, and dials it.
+	// Connect dials the peer, once it listens on port.
 	Connect func(ctx context.Context, port uint16) (devmem.Conn, error)
-	// Second opens the same device from a second program, and returns the error of that.
+	// Second opens the same device as a second program would.
 	Second func() error
 	// Crash ends the program as a fatal signal does.
 	Crash func()
-	// Stall is the stall limit of connections, which Connect and Listen need not set.
+	// Stall is the stall limit of connections.
 	Stall time.Duration
 }
 
 const (
-	poolSize = 1 << 20 // size of the receive pool, which begins at 0
+	poolSize = 1 << 20 // of the receive pool, which begins at 0
 	txOff    = poolSize
 	txSize   = 1 << 20
 )
 
-// data returns the byte of a stream at an offset. The period of the stream is no power of two.
+// data returns the byte of a stream at an offset.
 func data(off int) byte { return byte(off % 251) }
 
-// bind binds the pool to the side's queue.
 func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	buf, err := s.Register(s.GPU, 0, poolSize)
 	if err != nil {
@@ -56,7 +52,7 @@ func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	return buf, b, err
 }
 
-// listen binds the pool, steers the port to it if steer is set, and accepts a connection.
+// listen binds the pool, steers the port to it if steer is set, and accepts.
 func (s *Side) listen(port uint16, steer bool) (devmem.Buffer, devmem.Conn, error) {
 	buf, _, err := s.bind()
 	if err != nil {
@@ -85,7 +81,6 @@ func (s *Side) accept(port uint16) (devmem.Conn, error) {
 	return c, err
 }
 
-// source binds memory to send from, with data in it.
 func (s *Side) source() (devmem.Buffer, devmem.Binding, error) {
 	buf, err := s.Register(s.GPU, txOff, txSize)
 	if err != nil {
@@ -102,7 +97,6 @@ func (s *Side) source() (devmem.Buffer, devmem.Binding, error) {
 	return buf, tx, err
 }
 
-// connect binds memory to send from, and dials the peer.
 func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem.Conn, error) {
 	_, tx, err := s.source()
 	if err != nil {
@@ -118,7 +112,7 @@ func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem
 // piece is the number of bytes of one send.
 const piece = 64 << 10
 
-// send sends n bytes, a multiple of piece, and waits until they are acknowledged.
+// send sends n bytes, a multiple of piece, until they are acknowledged.
 func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	calls := uint32(0)
 	for sent := 0; sent < n; sent += piece {
@@ -141,7 +135,7 @@ func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	return nil
 }
 
-// receive receives n bytes into device memory, and checks them. hold keeps all tokens.
+// receive receives n bytes into device memory. hold keeps all tokens.
 func (s *Side) receive(ctx context.Context, buf devmem.Buffer, c devmem.Conn, n int, hold bool) error {
 	frags, linear, b := make([]devmem.Frag, 256), make([]byte, 256<<10), make([]byte, 256<<10)
 	for got := 0; got < n; {
@@ -181,7 +175,6 @@ func (s *Side) receive(ctx context.Context, buf devmem.Buffer, c devmem.Conn, n 
 	return nil
 }
 
-// drain reads a stream in host memory to its end, and checks it.
 func drain(c devmem.Conn) (n int, err error) {
 	b := make([]byte, 64<<10)
 	for {
@@ -201,11 +194,10 @@ func drain(c devmem.Conn) (n int, err error) {
 	}
 }
 
-// finishTime is how long a connection waits for the end of a peer: one that has closed its device sends nothing again,
-// and its end may be lost.
+// The end of a peer may be lost.
 const finishTime = 10 * time.Second
 
-// finish closes a connection when the peer has closed it too, the peer has gone, or finishTime has passed.
+// finish closes a connection after the peer's end, or after finishTime.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))
@@ -213,7 +205,7 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the peer's window is full. The peer does not read, so some bytes are then unacknowledged.
+// fill sends until the peer's window is full.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {
@@ -230,5 +222,5 @@ func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	}
 }
 
-// fillTime is how long a send waits for room before the window counts as full.
+// fillTime is how long a send waits before the window counts as full.
 const fillTime = 2 * time.Second

@@ -1,15 +1,12 @@
 // Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary
-// sockets (devmem/plain), from and to ordinary memory in place of a GPU's. 32-nbd.sh runs it
-// against nbdkit and qemu-nbd.
+// sockets (devmem/plain), from and to ordinary memory in place of a GPU's.
 //
 //	nbdclient pattern [FLAG...]   reads the export, which must have nbdkit's pattern: each 8 bytes are their own offset
 //	nbdclient read [FLAG...]      reads the export
 //	nbdclient write [FLAG...]     fills the export with bytes of a seed
 //
-// In each case it prints the export's properties, counters, and the SHA-256 of the data that it
-// read or wrote. It counts blocks that the server refuses; with --errors that is no failure. For
-// pattern it checks that the memory of refused blocks has not changed. In each case it checks that
-// memory beside the data has not changed.
+// It prints the export's properties, counters, and the SHA-256 of the data that it read or wrote. It counts blocks
+// that the server refuses; with --errors that is no failure. It checks that memory beside the data has not changed.
 package main
 
 import (
@@ -139,7 +136,6 @@ func run(job string, o options) (err error) {
 	return j.report(dev.Stats(), memory.Stats())
 }
 
-// fill fills b with bytes of a seed.
 func fill(b []byte, seed uint64) {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -154,12 +150,12 @@ type work struct {
 	data    []byte
 	write   bool
 	refused map[string]int
-	bad     []block.Op // operations that the server refused
+	bad     []block.Op // that the server refused
 	wrong   int        // number of wrong bytes
 	took    time.Duration
 }
 
-// do reads or writes all blocks once, in an order that the seed determines.
+// do reads or writes all blocks once, in the seed's order.
 func (j *work) do() error {
 	n := int((j.info.Size + j.o.bs - 1) / j.o.bs)
 	order := rand.New(rand.NewPCG(j.o.seed, 1)).Perm(n)
@@ -192,8 +188,7 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts the bytes that differ from the pattern; in refused blocks it counts the bytes that
-// have changed.
+// pattern counts wrong bytes, and in refused blocks the bytes that have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for off := 0; off < len(want); off += 8 {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// waits has the time for which each thread of QEMU and of this process was ready to run and had no
-// CPU (Linux Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat), and, under the name
-// "steal", the time for which the hypervisor gave the CPUs to other machines (proc_stat(5)).
+// waits has the time for which each thread was ready to run and had no CPU (Linux
+// Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat), and the time that the hypervisor has stolen
+// (proc_stat(5)).
 type waits map[string]time.Duration
 
 func (l *bench) waits() waits {
@@ -35,7 +35,7 @@ func (l *bench) waits() waits {
 	return w
 }
 
-// together returns the sum of all waits since before, an upper bound of the delay.
+// together returns the sum of all waits since before.
 func (w waits) together(before waits) (d time.Duration) {
 	for f, t := range w {
 		d += t - before[f]

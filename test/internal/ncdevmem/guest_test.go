@@ -18,9 +18,7 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// programs makes an archive of the programs that tools/ncdevmem built and of some files. The guest
-// unpacks it over its image. Each run makes the archive anew, so that the cache's images contain no
-// file of the kernel's source.
+// The cache's images must contain no file of the kernel's source.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	list := []newc.File{newc.Link("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
@@ -35,7 +33,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		return nil, err
 	}
 	for _, path := range libs {
-		for _, dir := range []string{"lib/", "lib64/"} { // the loader's folder, and the folder in which it finds libraries
+		for _, dir := range []string{"lib/", "lib64/"} { // the loader's folder, and where it finds libraries
 			from[dir+filepath.Base(path)] = path
 		}
 	}
@@ -54,14 +52,12 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	return &b, err
 }
 
-// sh runs a script in the guest. An error means that it could not be run; the script's exit status
-// is in the result.
+// An error of sh means that the script could not be run.
 func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error) {
 	return agent.Run.Call(ctx, l.machine.Agent(),
 		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})
 }
 
-// do runs a script. It is an error if the script fails.
 func (l *bench) do(ctx context.Context, script string) error {
 	r, err := l.sh(ctx, script)
 	if err == nil && r.Status != 0 {
@@ -70,7 +66,7 @@ func (l *bench) do(ctx context.Context, script string) error {
 	return err
 }
 
-// network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (docs/specs/devmem.md, 6).
+// ncdevmem needs flow rules, which are off at first (docs/specs/devmem.md, 6).
 func (l *bench) network(ctx context.Context) error {
 	return l.do(ctx,
 		fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 "+
@@ -78,15 +74,13 @@ func (l *bench) network(ctx context.Context) error {
 			guestAddrs[0], guestAddrs[1]))
 }
 
-// listening waits until a socket of the guest listens on a port. The sockets are IPv6 sockets for both families.
 func (l *bench) listening(ctx context.Context, port uint16) error {
 	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep "+
 		"10000; done", port)
 	return l.do(ctx, script)
 }
 
-// fromGuest fetches a file of the guest over an ordinary connection, because the channel for results is
-// too slow. Busybox's nc connects cat's output directly to the socket, so cat writes large pieces.
+// The channel for results is too slow for files.
 func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
 	l.ports++
 	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
@@ -101,7 +95,6 @@ func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) er
 	return eg.Wait()
 }
 
-// text fetches a file of the guest.
 func (l *bench) text(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -124,9 +117,8 @@ type ran struct {
 	took  time.Duration
 }
 
-// beside runs a program in the guest, and do in this process, at the same time. do's context ends when the
-// program has failed, or, if last is set, when the program has ended. x has the program's standard
-// error, also after an error, if beside could fetch it.
+// beside runs a program in the guest and do in this process. do's context ends when the program has failed, or,
+// if last is set, has ended.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
@@ -148,7 +140,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // the caller reports the program's status and output, which are more precise
+		return nil // the program's status and output are more precise
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)
@@ -160,7 +152,6 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 	return x, errors.Join(err, merr, terr)
 }
 
-// kernelLog checks the kernel's log for complaints.
 func (l *bench) kernelLog(ctx context.Context, j *judge) error {
 	j.begin("the guest's kernel log")
 	r, err := l.sh(ctx, "dmesg")

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// judge writes a line for each condition, as the other acceptance programs do.
 type judge struct {
 	out    io.Writer
 	what   string
@@ -31,7 +30,7 @@ func (j *judge) check(ok bool, format string, args ...any) {
 	fmt.Fprintln(j.out, mark, fmt.Sprintf(format, args...))
 }
 
-// words prints the last lines of a guest's output below a condition that failed.
+// words prints a guest's output below a failure.
 func (j *judge) words(text string, lines int) {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range all[max(0, len(all)-lines):] {
@@ -47,7 +46,7 @@ func some(lines []string) string {
 	return fmt.Sprintf(": %q", lines[:min(3, len(lines))])
 }
 
-// reception has the figures about a reception in ncdevmem's standard error.
+// reception is parsed from ncdevmem's standard error.
 type reception struct {
 	total   uint64          // the last total_received
 	bytes   uint64          // bytes of all frags together
@@ -59,7 +58,7 @@ type reception struct {
 	wrong   []string        // lines with complaints
 }
 
-// parseReception parses ncdevmem's standard error. It skips unknown lines, except complaints.
+// parseReception skips unknown lines, except complaints.
 func parseReception(text string) (r reception) {
 	r.dmabufs = map[string]bool{}
 	for line := range strings.SplitSeq(text, "\n") {
@@ -142,7 +141,6 @@ func complaint(line string) bool {
 	return false
 }
 
-// logTrouble returns the lines of a kernel log that are complaints.
 func logTrouble(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		if guestops.Splat.MatchString(line) {

@@ -26,7 +26,7 @@ import (
 
 const (
 	guestRAM  = 512 << 20
-	gpuMemory = 128 << 20 // ncdevmem's buffer has 62.5 MiB, and the kernel uses some pages of the node
+	gpuMemory = 128 << 20 // ncdevmem's buffer has 62.5 MiB
 )
 
 // Addresses of both sides, IPv4 and IPv6.
@@ -35,18 +35,16 @@ var (
 	peerAddrs  = [2]netip.Prefix{lab.Addr4(1), lab.Addr6(1)}
 )
 
-// bench is the guest with its NIC and its GPU, and the peer.
 type bench struct {
-	driver  string // driver of the GPU: lab.DriverNode or lab.DriverVNICGPU
+	driver  string // of the GPU: lab.DriverNode or lab.DriverVNICGPU
 	gpu     *lab.GPUMemory
-	port    *nic.Port // the guest's port
+	port    *nic.Port // the guest's
 	machine *machine.Guest
 	peer    *stack.Stack
 	lines   []byte // content of the guest's file /data
 	ports   uint16 // the last port used by an ordinary connection
 }
 
-// buildTools builds ncdevmem and the other programs that the guest needs, and returns their folder.
 func buildTools(t *testing.T) string {
 	t.Helper()
 	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
@@ -58,8 +56,7 @@ func buildTools(t *testing.T) string {
 	return strings.TrimSpace(string(dir))
 }
 
-// onGPU returns the environment that makes ncdevmem use GPU memory for its buffer
-// (tools/gpu-memory.c).
+// onGPU is the environment for a buffer in GPU memory (tools/gpu-memory.c).
 func (l *bench) onGPU() string {
 	if l.driver == lab.DriverVNICGPU {
 		return "export GPU=/dev/vnicgpu0; "
@@ -67,7 +64,6 @@ func (l *bench) onGPU() string {
 	return "export GPU_NODE=1; "
 }
 
-// newBench starts both sides. driverOfGPU is the driver of the guest's GPU.
 func newBench(t *testing.T, driverOfGPU string) *bench {
 	t.Helper()
 	modules := machine.SoftwareFor(lab.GVE).Modules
@@ -75,7 +71,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 		modules = append(slices.Clone(modules), guestimages.GPUModule)
 	}
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules})
-	tools := buildTools(t) // after the kernel has been fetched, because this uses the kernel's source
+	tools := buildTools(t) // uses the kernel's source, which must be fetched before
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		{Name: "guest", Driver: driverOfGPU, NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}},
 			GPUs: []lab.GPU{{Memory: gpuMemory}}},
@@ -103,7 +99,6 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 	return l
 }
 
-// addrs returns the addresses of guest and peer.
 func addrs(v6 bool) (guest, peer netip.Addr) {
 	i := 0
 	if v6 {
@@ -112,7 +107,6 @@ func addrs(v6 bool) (guest, peer netip.Addr) {
 	return guestAddrs[i].Addr(), peerAddrs[i].Addr()
 }
 
-// meter counts a connection on the guest's NIC, until read returns the counts.
 func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCounts, error), err error) {
 	id, err := l.port.AddFlowCounter(control.FlowCounter{Proto: unix.IPPROTO_TCP, Local: guest, Remote: peer})
 	if err != nil {
@@ -124,7 +118,7 @@ func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCoun
 	}, nil
 }
 
-// placed checks where the payload of one direction was: in the GPU's file, or in host memory.
+// placed checks where the payload of one direction was.
 func (j *judge) placed(d control.DirCounters, size uint64, onGPU bool) {
 	gpu, host, where := d.GPUFileBytes, d.HostBytes, "in the GPU's file (file-level count)"
 	if !onGPU {

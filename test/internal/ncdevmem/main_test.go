@@ -1,16 +1,13 @@
 // Package ncdevmem runs ncdevmem, the kernel's own test of devmem TCP, as receiver and sender over
 // vnic's gVNIC, and checks the results. The guest is a stock kernel with its own gve driver in
-// QEMU; the peer is a TCP stack in this process, on a virtio NIC, on the same switch.
-// tools/ncdevmem builds the programs from the kernel's source. ncdevmem's exit status is not
+// QEMU; the peer is a TCP stack in this process, on a virtio NIC. ncdevmem's exit status is not
 // sufficient (docs/specs/devmem.md, 6: it accepts 20 wrong bytes, and no bytes at all), so the
 // tests also check:
-//   - bytes: the peer compares every byte that ncdevmem sends. Of the bytes that ncdevmem receives,
-//     ncdevmem validates each frag itself, or the peer compares every byte (ncdevmem's standard output
-//     comes back over an ordinary connection).
+//   - bytes: the peer compares the bytes that ncdevmem sends. Of the bytes that ncdevmem receives,
+//     ncdevmem validates each frag itself, or the peer compares every byte.
 //   - place: the NIC's meter of the connection reports from which file each payload byte was read, and
-//     to which it was written. ncdevmem registers no buffer, so the meter counts bytes anywhere in the
-//     GPU's file. Independently of meters, the host searches the GPU's memory and guest RAM for the
-//     bytes themselves.
+//     to which it was written. Independently of meters, the host searches the GPU's memory and guest RAM
+//     for the bytes themselves.
 //   - negative controls: the same program with a buffer that is not the GPU's memory, and a plain
 //     sender.
 package ncdevmem
@@ -26,13 +23,12 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// timeLimit is how long the guest may run: it ends a test that hangs.
+// timeLimit is how long the guest may run.
 const timeLimit = 5 * time.Minute
 
-// Linux's ncdevmem passes all cases in their order, with a NUMA node as the guest's GPU.
+// A NUMA node is the guest's GPU.
 //
-// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
-// compared.
+// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	testkit.Boots(t)
 	newBench(t, lab.DriverNode).judged(t, (*bench).cases)
@@ -45,7 +41,6 @@ func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
 	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
 }
 
-// judged runs the cases, and fails the test if a condition does not hold.
 func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge) error) {
 	t.Helper()
 	j := &judge{out: t.Output()}
@@ -58,13 +53,12 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 	}
 }
 
-// Sizes of the transfers. The bytes of a compared one come back over an ordinary connection.
+// Sizes of the transfers.
 const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
 
-// cases runs all cases. Their order matters: the search for pages of the pattern in guest RAM comes
-// before any case that may put them there.
+// The search for pages of the pattern in guest RAM comes before a case that may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,
@@ -88,7 +82,6 @@ func (l *bench) cases(ctx context.Context, j *judge) error {
 		l.kernelLog)
 }
 
-// driverCases runs some of the cases, with a GPU that has a driver.
 func (l *bench) driverCases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,

@@ -12,11 +12,10 @@ import (
 
 const (
 	pageSize = 4096
-	// period is ncdevmem's -v: the pattern repeats the bytes 1 to period-1 and a newline.
+	// The pattern of ncdevmem's -v repeats the bytes 1 to period-1 and a newline.
 	period = 7
 )
 
-// pattern returns n bytes of the stream that ncdevmem -v expects, from byte from on.
 func pattern(from, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -27,7 +26,7 @@ func pattern(from, n int) []byte {
 	return b
 }
 
-// patternPages counts the pages that hold only the pattern, beginning at any byte of it.
+// patternPages counts the pages that hold only the pattern.
 func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	var whole [period][]byte
 	for i := range whole {
@@ -52,11 +51,9 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	return pages, nil
 }
 
-// lineLengths has lengths of lines of the file that ncdevmem sends, each by one sendmsg from the
-// beginning of its buffer. They are shorter and longer than a segment, a page and a GSO packet.
+// Lines are shorter and longer than a segment, a page and a GSO packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
-// makeLines makes n bytes of such lines, from the pattern of seed. Newlines are only at the ends of lines.
 func makeLines(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	gpumem.FillAt(b, seed, 0)
@@ -79,7 +76,7 @@ func countLines(n int) (lines int) {
 	return lines
 }
 
-// seen is the number of pages with the pattern in GPU memory and in guest RAM.
+// seen is the number of pages with the pattern.
 type seen struct{ gpu, ram int }
 
 func (l *bench) look() (s seen, err error) {
@@ -92,11 +89,10 @@ func (l *bench) look() (s seen, err error) {
 	return s, nil
 }
 
-// few is how many pages of the pattern ncdevmem itself may have in guest RAM: it copies each frag
-// to the same place, and checks it there. A kernel that received to RAM would have thousands.
+// ncdevmem copies frags to guest RAM to check them.
 const few = 64
 
-// many is half of the pages that a receive queue of 1024 uses before it uses a page again. Not all pages are filled.
+// A receive queue of 1024 uses twice as many pages before it uses one again.
 const many = 512
 
 func (l *bench) patternBefore(_ context.Context, j *judge) error {
@@ -121,7 +117,6 @@ func (l *bench) patternControl(_ context.Context, j *judge) error {
 	return err
 }
 
-// audit finds pieces of a stream of random bytes in the GPU's memory, at any place and alignment.
 func (l *bench) audit(seed, size uint64) (bytes uint64, err error) {
 	hits, err := gpumem.AuditReader(l.gpu.File, int64(l.gpu.Size()), []gpumem.Stream{{Seed: seed, Bytes: size}})
 	for _, h := range hits {

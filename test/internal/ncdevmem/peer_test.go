@@ -19,7 +19,6 @@ func (l *bench) listen(addr netip.AddrPort) (devmem.Listener, error) {
 	return ln, nil
 }
 
-// read accepts one connection, passes all received bytes to each, and closes the connection.
 func read(ctx context.Context, in devmem.Listener, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = in.Close() })
 	c, err := in.AcceptConn()
@@ -47,7 +46,7 @@ func read(ctx context.Context, in devmem.Listener, each func([]byte) error) erro
 	}
 }
 
-// write connects, writes size bytes that fill makes, and closes; it returns when the other side has closed too.
+// write connects, writes size bytes that fill makes, and closes.
 func (l *bench) write(ctx context.Context, from, to netip.AddrPort, size uint64,
 	fill func(b []byte, off uint64)) error {
 	c, err := l.peer.Dial(ctx, from, to)

@@ -11,27 +11,23 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// caseLimit is how long one transfer may take on a busy machine.
 const caseLimit = 90 * time.Second
 
-// receiving is a run of ncdevmem as receiver.
 type receiving struct {
 	name          string
 	v6            bool
 	port          uint16
 	size          uint64
-	queue, queues int    // first queue and number of queues to bind: -t and -q
-	client        bool   // -c: the flow rule is for the connection, not for the port
+	queue, queues int    // -t and -q
+	client        bool   // -c: the flow rule is for the connection
 	onGPU         bool   // its buffer is the GPU's memory
 	validate      bool   // -v 7; otherwise it prints the received bytes
-	seed          uint64 // seed of the bytes that the peer sends without validate
+	seed          uint64 // of the bytes that the peer sends without validate
 }
 
-// Programs in the guest print to these files. The test fetches the files when the programs have ended. The
-// reason: ncdevmem restarts the interface at its start and its end. If an ordinary connection sends
-// meanwhile, the driver may leave a packet in its queue until another packet is sent by the same
-// queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a
-// packet that is still in a queue (TCPSpuriousRtxHostQueues).
+// The test fetches these files only when the programs have ended: ncdevmem restarts the interface. Then the
+// driver may leave a packet of a connection in its queue (gve_turnup starts transmit queues and does not wake
+// them), and TCP does not retransmit it (TCPSpuriousRtxHostQueues).
 const (
 	stdoutFile = "/tmp/out"
 	stderrFile = "/tmp/err"
@@ -97,7 +93,7 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 		n := number(out.Stdout)
 		j.check(n == uint64(got.frags), "%d frags validated of %d", n, got.frags)
 	} else {
-		var back, same uint64 // bytes that ncdevmem printed, and how many of them equal the sent bytes
+		var back, same uint64 // bytes that ncdevmem printed, and right ones
 		err := l.fromGuest(ctx, stdoutFile, func(b []byte) error {
 			same += uint64(gpumem.MatchAt(b, r.seed, back))
 			back += uint64(len(b))

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// sending is a run of ncdevmem, or of a plain program, as sender.
 type sending struct {
 	name  string
 	v6    bool
 	port  uint16
-	chunk int  // -z: bytes of each piece of a sendmsg; 0: one piece
+	chunk int  // -z: bytes of each piece of a sendmsg
 	plain bool // the sender is netcat
 	onGPU bool // the buffer is the GPU's memory
 }
@@ -24,7 +23,7 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	if s.onGPU {
 		c = l.onGPU()
 	}
-	if s.plain { // the meter needs the sender's port, and the program has no option for it
+	if s.plain { // the meter needs the sender's port
 		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' "+
 			"EXIT; nc %v %d", s.port, s.port, peer, s.port)
 	} else {
@@ -36,13 +35,12 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	return c + " </data 2>" + stderrFile
 }
 
-// sender is the result of a run of a sender.
 type sender struct {
 	ran
-	got, same uint64 // bytes that the peer received, and how many of them are right
+	got, same uint64 // received bytes, and right ones
 }
 
-// attempts is how often ncdevmem sends at most if the machine is too busy for ncdevmem's time limit.
+// attempts is for a machine that is too busy for ncdevmem's time limit.
 const attempts = 5
 
 // patience is how long ncdevmem waits for a completion (ncdevmem.c, waittime_ms).
@@ -62,8 +60,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			j.words(x.text, 20)
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		// A completion counts as late, not lost, if the threads that it needs waited for a CPU as long as ncdevmem
-		// waits for a completion.
+		// A completion counts as late, not lost, if the threads waited for a CPU as long as ncdevmem waits.
 		busy := l.waits().together(before)
 		if x.res.Status == 0 || i == attempts || !strings.Contains(x.text, "did not receive tx completion") {
 			break
@@ -93,7 +90,6 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 	return nil
 }
 
-// sendOnce runs the sender. x has the sender's standard error, also after an error, if it could be fetched.
 func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)

@@ -1,10 +1,9 @@
-// Command nvmetserve is a program for a stock guest: it makes the guest's kernel an NVMe/TCP target, nvmet, as an
-// administrator would by its configfs, with files of the guest for namespaces. It prints a line when the target
-// listens.
+// Command nvmetserve is a program for a stock guest: it makes the guest's kernel an NVMe/TCP target, nvmet, by its
+// configfs, with files of the guest for namespaces. It prints a line when the target listens.
 //
 //	nvmetserve NQN ADDR:PORT FOLDER FILE...
 //
-// FOLDER has the kernel modules that nvmet needs, in any order: a module may need a later one.
+// FOLDER has the kernel modules that nvmet needs, in any order.
 package main
 
 import (
@@ -23,10 +22,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "nvmetserve:", err)
 		os.Exit(1)
 	}
-	_ = unix.Pause() // until the guest ends
+	_ = unix.Pause()
 }
 
-// load loads all modules of a folder.
 func load(folder string) error {
 	left, err := filepath.Glob(filepath.Join(folder, "*.ko*"))
 	for len(left) > 0 && err == nil {
@@ -56,7 +54,7 @@ func insert(name string) error {
 	return errors.Join(unix.FinitModule(int(f.Fd()), "", flags), f.Close())
 }
 
-// setting is a file of configfs to write, or, without a value, a folder to make.
+// setting is a file of configfs to write, or a folder to make.
 type setting struct{ path, value string }
 
 func serve(args []string) error {

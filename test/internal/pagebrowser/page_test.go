@@ -16,10 +16,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// A click on the flow of a devmem run shows its way from GPU to GPU through the queue of its flow rule, and the
-// memory's map shows the posted buffers. When vnic is interrupted, the page reports its end.
+// A click on a flow shows its way from GPU to GPU.
 func TestDevmemRun(t *testing.T) {
-	// Links of 200 Mbit make the transfer take five seconds, so that the page draws it while it runs.
+	// Links of 200 Mbit make the transfer take five seconds.
 	pair, err := exec.Command(os.Getenv("VNIC"), "lab", "show", "pair").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +57,6 @@ func TestDevmemRun(t *testing.T) {
 	b.waits("#way", "Flow rule 2") // the page still shows the way
 }
 
-// If a link loses packets, the flow's way shows the place, and the page counts packets that were lost and sent again.
 func TestLostSegment(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--mode", "devmem", "--size", "64M", "--loss", "1%", "--seed", "7",
 		"--pause-at", "verify")
@@ -72,12 +70,12 @@ func TestLostSegment(t *testing.T) {
 	b.shoots("page-loss.png", 1280)
 }
 
-// The flow's way and the memory's map report a receiver that keeps its tokens.
+// The page reports a receiver that keeps its tokens.
 func TestStalledReceiver(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--hold-tokens",
 		"100000")
 	v.waits("stage: transfer")
-	// After 3 seconds without data the run returns the tokens that it holds. From here on each token is 10 seconds late.
+	// After 3 seconds without data the run returns its tokens.
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
@@ -88,7 +86,6 @@ func TestStalledReceiver(t *testing.T) {
 	b.shoots("page-stall.png", 1280)
 }
 
-// A fault that a user injects during the run is an event on the page.
 func TestFault(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at",
 		"transfer")
@@ -104,7 +101,7 @@ func TestFault(t *testing.T) {
 	b.shoots("page-fault.png", 1280)
 }
 
-// The keyboard alone controls the page: arrows select rows, Enter opens a flow, Enter on a header sorts.
+// The keyboard alone controls the page.
 func TestKeyboardAlone(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -135,7 +132,6 @@ func TestKeyboardAlone(t *testing.T) {
 	tabTo(b, `document.activeElement.matches(".events")`)
 }
 
-// tabTo presses Tab, up to 40 times, until an expression holds.
 func tabTo(b *tab, expression string) {
 	b.t.Helper()
 	for range 40 {
@@ -147,7 +143,7 @@ func tabTo(b *tab, expression string) {
 	b.t.Fatalf("Tab never leads to where %s", expression)
 }
 
-// On a narrow screen in dark mode only elements that scroll by themselves are wider than the screen.
+// Only elements that scroll are wider than a narrow screen.
 func TestNarrowAndDark(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -166,8 +162,7 @@ func TestNarrowAndDark(t *testing.T) {
 	}
 }
 
-// A report is one file of less than 2 MB that a browser opens without a network. It has all parts of the page, and a
-// slider over time.
+// A report is one file that a browser opens without a network.
 func TestReport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.html")
 	c := exec.CommandContext(t.Context(), os.Getenv("VNIC"), "run", "--guest", "inproc", "--lab", "a3-high", "--mode",
@@ -201,7 +196,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// When vnic is killed, the page reports that. It then shows the next vnic at the same address.
+// When vnic is killed, the page reports that.
 func TestConnectionLost(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")

@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// smaller returns the PNG with a palette of its most frequent colours. Each pixel gets the nearest of them.
+// smaller reduces the PNG to its most frequent colours.
 func smaller(b []byte) ([]byte, error) {
 	was, err := png.Decode(bytes.NewReader(b))
 	if err != nil {

@@ -19,17 +19,16 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// tab is a tab of a browser.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu       sync.Mutex
-	requests []string // requests with a scheme other than data
+	requests []string // with a scheme other than data
 	wrong    []string // exceptions, and errors that scripts wrote to the console
 }
 
-// open opens an address in a window of width by height pixels. Exceptions and console errors of scripts fail the test.
+// Exceptions and console errors of scripts fail the test.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -85,14 +84,12 @@ func (b *tab) do(a ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// text returns the text of all elements that a selector finds.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return evaluate[string](b,
 		fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent).join("\n")`, selector))
 }
 
-// number returns the value of an expression.
 func (b *tab) number(expression string) float64 {
 	b.t.Helper()
 	return evaluate[float64](b, fmt.Sprintf("Number(%s)", expression))
@@ -107,7 +104,7 @@ func evaluate[T any](b *tab, expression string) T {
 	return v
 }
 
-// call returns an action that runs a command of the browser's protocol.
+// call is a command of the browser's protocol.
 func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, c, params)
@@ -115,7 +112,7 @@ func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void
 	})
 }
 
-// waits waits until the text of the elements that a selector finds has all words.
+// waits waits until the text of elements has all words.
 func (b *tab) waits(selector string, words ...string) {
 	b.t.Helper()
 	limit := time.Now().Add(30 * time.Second)
@@ -137,13 +134,13 @@ func (b *tab) waits(selector string, words ...string) {
 	}
 }
 
-// selects clicks the first row of a flow that goes to a port's address.
+// selects clicks the first flow to an address.
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
 	b.do(chromedp.WaitVisible(chromedp.CSS(row)))
 	for try := 0; try < 5 && !strings.Contains(b.text("#way h3"), to); try++ {
-		// While the page grows, the row may move away from the pointer: then selects clicks again.
+		// While the page grows, the row may move away from the pointer.
 		b.do(chromedp.Click(chromedp.CSS(row)))
 		for wait := 0; wait < 40 && !strings.Contains(b.text("#way h3"), to); wait++ {
 			b.do(chromedp.Sleep(50 * time.Millisecond))
@@ -155,7 +152,7 @@ func (b *tab) selects(to string) {
 // tallest is the maximum height of a picture, in pixels.
 const tallest = 2200
 
-// shoots saves a picture of the page, for the docs, if SHOTS is set.
+// shoots saves a picture, if SHOTS is set.
 func (b *tab) shoots(name string, width int64) {
 	b.t.Helper()
 	if os.Getenv("SHOTS") == "" {
@@ -175,13 +172,11 @@ func (b *tab) shoots(name string, width int64) {
 	}
 }
 
-// dark makes the browser prefer dark colours.
 func dark() chromedp.Action[chromedp.Void] {
 	return call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: "dark"}, {Name: "prefers-reduced-motion", Value: "reduce"}}})
 }
 
-// offline cuts the browser off from networks.
 func offline() chromedp.Action[chromedp.Void] {
 	return call(network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{
 		MatchedNetworkConditions: []*network.Conditions{{Offline: true}}})

@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// vnic is a vnic process.
 type vnic struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	url   string      // URL of its page
-	lines chan string // lines of stderr, until it ends
+	url   string      // of its page
+	lines chan string // of stderr, until it ends
 	done  chan error
 }
 
-// start starts a vnic that serves its page on a free port, and waits for the page's URL. vnic ends with the test.
+// start starts a vnic that serves its page on a free port.
 func start(t *testing.T, args ...string) *vnic {
 	t.Helper()
 	return startAt(t, "localhost:0", args...)
@@ -51,7 +50,7 @@ func startAt(t *testing.T, addr string, args ...string) *vnic {
 	return v
 }
 
-// waits waits for a line of stderr with this beginning, and returns it.
+// waits waits for a line of stderr with this beginning.
 func (v *vnic) waits(begin string) string {
 	v.t.Helper()
 	var all []string
@@ -83,7 +82,6 @@ func (v *vnic) end(s syscall.Signal) {
 	v.done = nil
 }
 
-// set changes a vnic's lab by `vnic lab set`.
 func (v *vnic) set(args ...string) {
 	v.t.Helper()
 	if b, err := exec.Command(os.Getenv("VNIC"), append([]string{"lab", "set"}, args...)...).CombinedOutput(); err != nil {

@@ -14,7 +14,7 @@ import (
 // Port is the UDP port of RoCEv2.
 const Port = 4791
 
-// Frame is a packet of RoCEv2 (IBTA, annex A17), with the fields that the tests check.
+// Frame is a packet of RoCEv2 (IBTA, annex A17).
 type Frame struct {
 	Src, Dst netip.Addr
 	Opcode   byte // IBTA table 38; reliable connections have 0x00 to 0x1f
@@ -23,14 +23,14 @@ type Frame struct {
 	PSN      uint32
 	Body     []byte // bytes after the BTH: extended headers, payload, pad
 	Pad      int    // bytes of padding at the end of Body
-	ICRC     uint32 // the ICRC in the frame
-	Sum      uint32 // the ICRC as computed from the frame
+	ICRC     uint32 // in the frame
+	Sum      uint32 // as computed from the frame
 }
 
 // ErrNotRoCE means that a frame is not a packet of RoCEv2.
 var ErrNotRoCE = errors.New("not RoCEv2")
 
-// Sizes of headers, and of the trailer of a packet, in bytes.
+// Sizes of headers, and of a packet's trailer, in bytes.
 const (
 	ethLen  = 14
 	ip4Len  = 20
@@ -47,8 +47,8 @@ func ParseFrame(b []byte) (f Frame, err error) {
 		return f, ErrNotRoCE
 	}
 	proto := be.Uint16(b[12:])
-	p := slices.Clone(b[ethLen:]) // the packet from the IP header on, in which fields that may change are masked
-	var n, length int             // length of the IP header; length of the packet
+	p := slices.Clone(b[ethLen:]) // from the IP header on; some fields are masked
+	var n, length int             // of the IP header; of the packet
 	switch {
 	case proto == unix.ETH_P_IP && len(p) >= ip4Len && p[0] == 0x45 && p[9] == unix.IPPROTO_UDP:
 		n, length = ip4Len, int(be.Uint16(p[2:]))

@@ -28,7 +28,7 @@ import (
 
 var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what rxe sends in this run")
 
-// framesFile has frames that two rxe devices have sent. Each line is a frame's opcode and its bytes.
+// framesFile has frames of two rxe devices.
 var framesFile = filepath.Join("testdata", "frames.txt")
 
 // Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with a changed
@@ -46,7 +46,6 @@ func TestFramesOfRXE(t *testing.T) {
 		testkit.Equal(t, "opcode", f.Name(), name)
 		testkit.Equal(t, name+": ICRC", f.ICRC, f.Sum)
 		seen[name] = true
-		// Change a byte of the IP header, the last byte before the ICRC, and a byte of the ICRC.
 		for _, off := range []int{ethLen + 4, len(raw) - icrcLen - 1, len(raw) - 1} {
 			bad := slices.Clone(raw)
 			bad[off] ^= 0x10
@@ -72,7 +71,6 @@ func TestParseFrameTakesAnything(t *testing.T) {
 	}
 }
 
-// captured returns the RoCEv2 frames that the guest at a port sent and received while f ran.
 func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	x.Helper()
 	var out bytes.Buffer
@@ -94,7 +92,7 @@ func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	return list
 }
 
-// frames checks the ICRC of each frame of some transfers, and that each opcode occurs.
+// frames checks the ICRC of frames with all opcodes.
 func (x *pair) frames() {
 	const q = 3
 	seen := map[string]int{}
@@ -117,7 +115,6 @@ func (x *pair) frames() {
 				}))
 			}
 		}
-		// Refused requests: without a receive request, and with a wrong key.
 		for _, c := range []struct {
 			r    Request
 			want Status
@@ -140,8 +137,7 @@ func (x *pair) frames() {
 	}
 }
 
-// process uses a guest in this process as the other end: it answers ARP, and gets the guest's RDMA
-// packets, which it does not answer.
+// The guest in this process answers ARP, but not the RDMA packets.
 func (x *pair) process() {
 	const q = 4
 	p := x.lab.Port(2)
@@ -177,8 +173,6 @@ func (x *pair) process() {
 	}
 }
 
-// overTCP makes a program of the guest in this process command the program in the other guest by
-// TCP.
 func (x *pair) overTCP(s *stack.Stack) {
 	const port = "7000"
 	ctx, stop := context.WithTimeout(x.Context(), testkit.Patience)

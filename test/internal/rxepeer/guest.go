@@ -24,18 +24,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suites lists the Debian suites from which the generic kernel is taken: the first one that has a
-// suitable one.
+// suites are the Debian suites that may have a generic kernel, in the order in which they are tried.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
-// modules lists the kernel modules that the program needs: the RoCE device, and the verbs interface
-// for programs.
+// modules are the kernel modules that the program needs.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
-// Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It
-// skips the test unless VNIC_LONG is set, as by `make test-all`: the kernel is a download of 140
-// MB. The test's package must be in a folder beside this one, because the path of the folder tools is
-// relative.
+// Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It skips the
+// test unless VNIC_LONG is set. The test's package must be in a folder beside this one, because the path of the
+// folder tools is relative.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
@@ -54,7 +51,6 @@ func Images(t *testing.T) *machine.Images {
 	return im
 }
 
-// tool runs a script of the folder tools, and returns its output.
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "tools", name), args...)
@@ -66,8 +62,7 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and
-// no GPU. It sets the addresses of their ports in the guests, and starts the program in each. The
+// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and no GPU. The
 // guests end with the test.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
@@ -90,8 +85,7 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	return peers
 }
 
-// start runs the program in a guest, with stdin, stdout and stderr connected to this process by a
-// session.
+// start runs the program in a guest.
 func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// judged is vnic's NIC, driven by a guest in this process, and Linux's rxe as its peer. The NIC uses a GPU's memory.
+// judged is vnic's NIC, with a GPU's memory, and Linux's rxe.
 type judged struct {
 	*testing.T
 	lab  *lab.Lab
@@ -30,7 +30,7 @@ type judged struct {
 	c    *control.Client
 	gpu  []byte // the buffer's bytes
 	pd   uint32
-	key  uint32 // key of an MR of the buffer; its addresses begin at base
+	key  uint32 // of an MR of the buffer, which begins at base
 	seed uint64
 }
 
@@ -70,11 +70,9 @@ func newJudged(t *testing.T) *judged {
 	return x
 }
 
-// operations maps the peer's operations to the operations of the NIC's work requests.
 var operations = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead,
 	Send: control.WRSend, SendImm: control.WRSendImm}
 
-// end is a queue pair of vnic's NIC.
 type end struct {
 	x   *judged
 	qpn uint32
@@ -82,7 +80,6 @@ type end struct {
 	q   int // number of the peer's queue pair
 }
 
-// connect makes a queue pair on each side, and connects the two.
 func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end {
 	x.Helper()
 	ctx := x.Context()
@@ -104,7 +101,6 @@ func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end 
 	return e
 }
 
-// wait waits for a completion, and returns it.
 func (e *end) wait() control.WC {
 	e.x.Helper()
 	ctx, stop := context.WithTimeout(e.x.Context(), 2*time.Minute)
@@ -118,8 +114,7 @@ func (e *end) wait() control.WC {
 	}
 }
 
-// from makes the NIC carry out an operation of n bytes, and checks that the bytes are at the right
-// place, and that the bytes around them have not changed.
+// from makes the NIC carry out an operation of n bytes.
 func (e *end) from(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -176,7 +171,7 @@ func (e *end) from(op Op, n uint64) {
 	}
 }
 
-// to makes the peer carry out an operation of n bytes, with the same checks as from.
+// to makes the peer carry out an operation of n bytes.
 func (e *end) to(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -286,7 +281,7 @@ func (x *judged) loss() {
 	}
 }
 
-// refusals checks that each end refuses invalid requests, and that another queue pair goes on.
+// refusals checks that each end refuses invalid requests.
 func (x *judged) refusals() {
 	ctx := x.Context()
 	innocent := x.connect(3, IPv4, 1024, nil)
@@ -351,7 +346,6 @@ func (x *judged) refusals() {
 	innocent.to(Write, 5000)
 }
 
-// connectShort connects a peer that gives up soon.
 func (x *judged) connectShort() *end {
 	e := x.connect(4, IPv4, 1024, nil)
 	ctx := x.Context()

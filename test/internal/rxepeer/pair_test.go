@@ -16,25 +16,24 @@ import (
 )
 
 const (
-	region = 2 << 20 // bytes of region 0, the source, and of region 1, the destination
+	region = 2 << 20 // bytes of the regions source and target
 	source = 0
 	target = 1
 	guard  = 64 // bytes checked before and after the received bytes
 	poison = 0x5a
 )
 
-// side is a guest with its regions.
 type side struct {
 	*Peer
 	mrs [2]MR
 }
 
-// pair is two guests on a switch. A third port is for a guest in this process.
+// pair is two guests on a switch, and a third port.
 type pair struct {
 	*testing.T
 	lab   *lab.Lab
 	sides [2]*side
-	seed  uint64 // seed of the next pattern
+	seed  uint64 // of the next pattern
 }
 
 func newPair(t *testing.T) *pair {
@@ -53,7 +52,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// connect connects queue pair q of one guest with q of the other. The packet numbers of both wrap soon.
+// The packet numbers of both ends wrap soon.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End
@@ -72,17 +71,15 @@ type moved struct {
 	q    int
 	from int
 	n    uint64 // bytes
-	flip int64  // index of a byte of the source that differs from the pattern; -1: none
+	flip int64  // index of a wrong byte of the source; -1: none
 }
 
-// move moves n bytes from one side to the other, by an operation that the reader or the writer
-// posts, and returns the differences at the destination. It checks everything else: completions,
-// immediate values, and the bytes around.
+// move moves n bytes from one side to the other, and returns the differences at the destination.
 func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
 	seed, imm := x.seed, uint32(x.seed)*0x9e3779b9
-	const off, to = 4096 - 5, 8192 - 3 // both just before a page border, at different offsets in a page
+	const off, to = 4096 - 5, 8192 - 3 // both just before a page border
 	a, b := x.sides[m.from], x.sides[1-m.from]
 	testkit.OK(x, a.Fill(source, off, m.n, seed, 0))
 	if m.flip >= 0 {
@@ -120,7 +117,6 @@ func (x *pair) move(m moved) Wrong {
 	return testkit.Must(b.Check(target, to, m.n, seed, 0))(x)
 }
 
-// completion waits for a completion.
 func (x *pair) completion(s *side, q int) Completion {
 	x.Helper()
 	c, ok, err := s.Poll(q, 30*time.Second)
@@ -161,7 +157,7 @@ func TestTwoGuests(t *testing.T) {
 	x.loss()
 }
 
-// pattern checks that the program's pattern equals that of GPUs' memory, at any offset.
+// pattern checks that the program's pattern is gpumem's.
 func (x *pair) pattern() {
 	a := x.sides[0]
 	for i := range uint64(9) {
@@ -172,7 +168,7 @@ func (x *pair) pattern() {
 	}
 }
 
-// refusals checks that the device refuses invalid requests, and that another queue pair goes on.
+// refusals checks that the device refuses invalid requests.
 func (x *pair) refusals() {
 	a, b := x.sides[0], x.sides[1]
 	const locked, q = 2, 2
@@ -222,7 +218,6 @@ func (x *pair) refusals() {
 	testkit.Equal(x, "an innocent queue pair: what is wrong", x.move(m), Wrong{0, -1})
 }
 
-// loss tests with both links losing packets, and checks that packets were lost.
 func (x *pair) loss() {
 	before := [2]map[string]uint64{}
 	for i, s := range x.sides {

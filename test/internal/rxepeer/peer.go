@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 )
 
-// Patience is how long a request may take in addition to the time for which it asks the program to
-// wait. Under TCG, on a busy machine, a guest may need many seconds to fill a megabyte.
+// Patience is how long a request may take in addition to the time for which it asks the program to wait.
 const Patience = time.Minute
 
 // version is the version of the protocol (tools/rdma-peer.c).
@@ -43,18 +42,17 @@ var ErrAnswer = errors.New("rdma-peer: not an answer")
 // Peer is a connection to a program in a guest.
 type Peer struct {
 	Kernel  string           // uname -r
-	Device  string           // name of the RDMA device, such as rxe0
-	MAC     net.HardwareAddr // MAC of the device's network interface
-	PortMTU int              // the most bytes of payload in a packet of the port
-	Guest   *machine.Guest   // the guest that Boot has booted; nil: New has made the Peer
+	Device  string           // of the RDMA device, such as rxe0
+	MAC     net.HardwareAddr // of the device's network interface
+	PortMTU int              // most bytes of payload in a packet of the port
+	Guest   *machine.Guest   // booted by Boot; nil: New has made the Peer
 
 	conn   net.Conn
 	in     *bufio.Reader
 	broken error // the error after which the connection cannot be used
 }
 
-// New makes a Peer from a connection, which it owns, and asks the program for its version, kernel
-// and device.
+// New makes a Peer from a connection, which it owns.
 func New(conn net.Conn) (*Peer, error) {
 	p := &Peer{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
 	w, err := p.ask(0, "hello", 5, "hello")
@@ -73,8 +71,7 @@ func New(conn net.Conn) (*Peer, error) {
 	return p, nil
 }
 
-// Close ends the program, which destroys everything that it has made, and closes the connection. After an error of the
-// connection it only closes the connection.
+// Close ends the program and closes the connection.
 func (p *Peer) Close() error {
 	var err error
 	if p.broken == nil { // otherwise the call that failed has returned the error
@@ -83,13 +80,12 @@ func (p *Peer) Close() error {
 	return errors.Join(err, p.conn.Close())
 }
 
-// answer has the words of an answer after the first one, and the error of parsing them.
+// answer has the words of an answer after the first one.
 type answer struct {
 	words []string
 	err   error
 }
 
-// int parses a word that is a number.
 func (a *answer) int(i int) int64 {
 	n, err := strconv.ParseInt(a.words[i], 10, 64)
 	if err != nil {
@@ -98,7 +94,6 @@ func (a *answer) int(i int) int64 {
 	return n
 }
 
-// uint parses a word that is a number and not negative.
 func (a *answer) uint(i, bits int) uint64 {
 	n, err := strconv.ParseUint(a.words[i], 10, bits)
 	if err != nil {
@@ -107,9 +102,8 @@ func (a *answer) uint(i, bits int) uint64 {
 	return n
 }
 
-// ask sends a request of words, and returns the answer, whose first word must be kind, followed by
-// at least n words; the answer has no words if the program's wait for a completion or an event timed out.
-// wait is the time for which the request asks the program to wait.
+// ask sends a request. The answer's first word must be kind, followed by at least n words; after a wait that
+// timed out there are no words. wait is how long the program waits.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken
@@ -117,7 +111,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	line := fmt.Sprintln(request...)
 	raw, err := p.exchange(line, time.Now().Add(wait+Patience))
 	if err != nil {
-		// The answer may still come, and would then look like the answer to the next request.
+		// The answer may still come, and would then look like the next one.
 		p.broken = fmt.Errorf("rdma-peer: %s: %w", strings.TrimSpace(line), err)
 		return nil, p.broken
 	}
@@ -141,7 +135,6 @@ const (
 	event      = "async"
 )
 
-// exchange sends a line and reads one.
 func (p *Peer) exchange(line string, deadline time.Time) (string, error) {
 	if err := p.conn.SetDeadline(deadline); err != nil {
 		return "", err
@@ -173,10 +166,8 @@ func (p *Peer) do(request ...any) error {
 	return err
 }
 
-// gid formats an address as a GID.
 func gid(a netip.Addr) string { return fmt.Sprintf("%x", a.As16()) }
 
-// gid parses a word that is a GID.
 func (a *answer) gid(i int) netip.Addr {
 	b, err := hex.DecodeString(a.words[i])
 	if err != nil || len(b) != 16 {

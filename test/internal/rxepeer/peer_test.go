@@ -17,7 +17,7 @@ import (
 
 const greeting = "hello 1 7.2.12 rxe0 02:76:6e:69:00:01 1024"
 
-// program returns a Peer whose program expects the script's requests, and answers them.
+// program returns a Peer whose program plays the script.
 func program(t *testing.T, script ...[2]string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()

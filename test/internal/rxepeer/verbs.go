@@ -13,8 +13,7 @@ const (
 	IPv6 = 6
 )
 
-// Addr returns an address of a family from the GIDs of the guest's RDMA device. It returns no link-local IPv6
-// address. It waits up to five seconds for an address.
+// Addr returns an address from the GIDs of the RDMA device, no link-local one. It waits up to five seconds.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -24,14 +23,14 @@ func (p *Peer) Addr(family int) (netip.Addr, error) {
 	return addr, a.err
 }
 
-// End describes one end of a connection to the other end.
+// End describes one end of a connection.
 type End struct {
-	QPN, PSN uint32     // 24 bits each; PSN is the number of the first packet that this end sends
+	QPN, PSN uint32     // 24 bits each; PSN is the first number that this end sends
 	Addr     netip.Addr // its GID
 }
 
-// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests of either
-// kind. A queue pair that already has the number is destroyed. The number of the first packet sent is psn.
+// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests
+// of either kind. It replaces an old q. psn is the first number that it sends.
 func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
 	if err != nil {
@@ -41,7 +40,7 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	return e, a.err
 }
 
-// Path has the parameters of a connection. The zero Path is usable.
+// Path has the parameters of a connection; the zero Path is usable.
 type Path struct {
 	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: the port's maximum
 	Timeout  uint8 // wait for an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
@@ -71,8 +70,7 @@ func (o *Path) complete(mtu int) {
 	}
 }
 
-// Connect connects queue pair q with another end. The kernel resolves the other end's address by ARP or neighbour
-// discovery, so the other end must answer these.
+// Connect connects queue pair q with another end. The other end must answer ARP or neighbour discovery.
 func (p *Peer) Connect(q int, to End, o Path) error {
 	o.complete(p.PortMTU)
 	return p.do("connect", q, to.QPN, to.PSN, gid(to.Addr), o.MTU, o.Timeout, o.Retry, o.RNRRetry, o.RNRTimer)
@@ -84,7 +82,7 @@ type State struct {
 	RQPSN, SQPSN uint32
 }
 
-// State asks the kernel for the state of a queue pair.
+// State returns the state of a queue pair.
 func (p *Peer) State(q int) (State, error) {
 	a, err := p.ask(0, "state", 3, "state", q)
 	if err != nil {
@@ -100,8 +98,7 @@ func (p *Peer) Fail(q int) error { return p.do("fail", q) }
 // Drop destroys a queue pair.
 func (p *Peer) Drop(q int) error { return p.do("drop", q) }
 
-// Access is what a memory region may be used for, in letters: l local writes (as of READ and RECV), w remote writes,
-// r remote reads, a remote atomics. A region can always be read locally.
+// Access is letters: l local writes, w remote writes, r remote reads, a remote atomics.
 type Access string
 
 // All is every access but atomics.
@@ -113,8 +110,7 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m of size bytes, at most 4 GiB, which are zero. A region that already has the number is
-// destroyed.
+// MR makes memory region m, at most 4 GiB, with zeros in it. It replaces an old m.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -127,10 +123,10 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	return r, a.err
 }
 
-// Dereg deregisters a memory region; its memory stays, for Check.
+// Dereg deregisters a memory region, whose memory stays.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes n bytes of a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off on.
+// Fill writes n bytes of a pattern (gpumem.FillAt), from its byte from on, to a region, from byte off on.
 func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
@@ -147,12 +143,12 @@ type Wrong struct {
 	First int64 // index of the first wrong byte, counted from off; -1: none
 }
 
-// Check compares bytes of a region with the pattern that Fill writes.
+// Check compares bytes of a region with the pattern of Fill.
 func (p *Peer) Check(m int, off, n, seed, from uint64) (Wrong, error) {
 	return p.wrong("check", m, off, n, seed, from)
 }
 
-// Same compares bytes of a region with the byte that Poison writes.
+// Same compares bytes of a region with a byte.
 func (p *Peer) Same(m int, off, n uint64, b byte) (Wrong, error) {
 	return p.wrong("same", m, off, n, b)
 }
@@ -166,7 +162,7 @@ func (p *Peer) wrong(request ...any) (Wrong, error) {
 	return w, a.err
 }
 
-// Sum returns the CRC-32 (hash/crc32, IEEE) of a part of a region.
+// Sum returns the CRC-32 (IEEE) of a part of a region.
 func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	a, err := p.ask(0, "sum", 1, "sum", m, off, n)
 	if err != nil {
@@ -176,7 +172,7 @@ func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	return crc, a.err
 }
 
-// Recv posts a receive request. Only the device checks the request's memory.
+// Recv posts a receive request.
 func (p *Peer) Recv(q int, id uint64, m int, off, n uint64) error {
 	return p.do("recv", q, id, m, off, n)
 }
@@ -193,8 +189,7 @@ const (
 	SendImm  Op = "send_imm"
 )
 
-// Immediate reports whether the other end gets an immediate value, and so a completion of a receive
-// request.
+// Immediate reports whether the other end gets an immediate value.
 func (o Op) Immediate() bool { return o == WriteImm || o == SendImm }
 
 // Receives reports whether the other end needs a receive request.
@@ -211,7 +206,7 @@ type Request struct {
 	Imm      uint32
 }
 
-// Post posts a request, whose end Poll reports by a completion.
+// Post posts a request, whose completion Poll returns.
 func (p *Peer) Post(q int, r Request) error {
 	return p.do("post", q, r.ID, r.Op, r.M, r.Off, r.Len, r.VA, r.RKey, r.Imm)
 }
@@ -242,16 +237,16 @@ const (
 type Completion struct {
 	ID     uint64
 	Status Status
-	Text   string // text of Status
-	// Only successful completions have the following fields.
+	Text   string
+	// The following fields are for successful completions.
 	Recv   bool   // it completes a receive request
 	Len    uint32 // bytes received, for receive requests
 	HasImm bool
 	Imm    uint32
 }
 
-// Poll returns a completion of queue pair q. It waits for one for the time wait, whole milliseconds and at
-// most a minute; ok is false if there was none.
+// Poll waits up to wait, whole milliseconds and at most a minute, for a completion of queue pair q; ok is false
+// if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -273,7 +268,7 @@ type Event struct {
 	Text string
 }
 
-// Async returns an event. It waits for one as Poll does.
+// Async returns an event, and waits as Poll does.
 func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	a, err := p.ask(wait, event, 3, "async", wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -283,8 +278,7 @@ func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	return e, a.err == nil, a.err
 }
 
-// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c): sent_pkts, rcvd_pkts,
-// completer_retry_err, retry_rnr_exceeded_err and so on.
+// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c), by name.
 func (p *Peer) Counters() (map[string]uint64, error) {
 	a, err := p.ask(0, "counters", 1, "counters")
 	if err != nil {

@@ -14,24 +14,22 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// bench is a user's machine: the program under test, a directory for sockets and consoles, and the
-// options of the test.
+// bench is a user's machine, with the options of the test.
 type bench struct {
 	*testing.T
 	vnic, dir string
 	nic       string
 	client    bool // QEMU listens, vnic connects
 	stock     bool // guests have only the kernel's driver
-	legacy    bool // with stock: the NICs are legacy virtio devices, of before virtio 1.0
+	legacy    bool // with stock: the NICs are legacy virtio devices
 	start     time.Time
 
-	private string // kind of memory that the test adds to a guest without sharing it; "": none
+	private string // memory that the test adds without sharing it
 
-	qemuArgs   []string // further arguments of QEMU, after the ones that vnic serve prints
+	qemuArgs   []string // after the arguments that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
 }
 
-// program builds vnic.
 func program(t *testing.T) string {
 	t.Helper()
 	return machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
@@ -42,7 +40,6 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// must fails and ends the test if err is not nil.
 func (b *bench) must(what string, err error) {
 	b.Helper()
 	if err != nil {
@@ -50,7 +47,6 @@ func (b *bench) must(what string, err error) {
 	}
 }
 
-// try runs the tests with a bench, after set has changed its options.
 func try(t *testing.T, set func(*bench)) {
 	t.Helper()
 	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
@@ -73,7 +69,6 @@ func try(t *testing.T, set func(*bench)) {
 	}
 }
 
-// devmem tests transfers from GPU to GPU by the guests' tool.
 func (b *bench) devmem(ctx context.Context) {
 	im := b.prepare(nil)
 	s := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))
@@ -108,10 +103,8 @@ func (b *bench) devmem(ctx context.Context) {
 	}
 }
 
-// transfer is how many bytes the guests' tool sends.
 const transfer = 64 << 20
 
-// send sends device memory by the guests' tool.
 func (b *bench) send(ctx context.Context, from, to *guest) error {
 	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]
 	end := func(g *guest) stranger.End { return stranger.End{Guest: g.Guest, Device: device, Addr: g.addr} }

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/internal/elfdeps"
 )
 
-// curl is this machine's curl, and the files that it needs in a guest. Without files, this machine has no curl.
+// curl is this machine's curl, and the files that it needs in a guest; none: there is no curl.
 type curl struct {
-	dir   string // folder for downloaded files
+	dir   string // for downloaded files
 	path  string
 	files map[string]string
 }
@@ -32,13 +32,11 @@ func findCurl(dir string) (c curl, err error) {
 	return c, err
 }
 
-// curlArgs returns curl's arguments to download the content of a server to a file.
 func curlArgs(prog, server, to string) []string {
 	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to,
 		"http://" + server + stuffPath}
 }
 
-// get runs curl in the guest.
 func (g *guest) get(ctx context.Context, server string, option ...string) error {
 	var r agent.ExecResult
 	if err := g.Run(ctx, &r, append(curlArgs("/bin/curl", server, gotFile), option...)); err != nil {
@@ -50,7 +48,6 @@ func (g *guest) get(ctx context.Context, server string, option ...string) error 
 	return g.Call(ctx, "stock.got", args{Addr: gotFile}, nil)
 }
 
-// get runs curl on this machine.
 func (c curl) get(ctx context.Context, server string) error {
 	to := filepath.Join(c.dir, "got")
 	a := curlArgs(c.path, server, to)

@@ -27,11 +27,10 @@ const (
 	checksums, scatter = "tx-checksum-ip-generic", "tx-scatter-gather"
 )
 
-// switched lists the features that `ethtool -K tx|sg|tso|gso|gro` changes.
+// switched has the features that `ethtool -K tx|sg|tso|gso|gro` changes.
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
-// offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot
-// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, and vnic makes QEMU not offer it.
+// Received checksums cannot be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that.
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)
@@ -52,7 +51,7 @@ func offloads(on bool) error {
 	return nil
 }
 
-// want requests that features, by name, be on or off.
+// want requests that features be on or off.
 func want(ae *mdl.AttributeEncoder, on bool, names ...string) {
 	ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
 		ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
@@ -69,7 +68,6 @@ func want(ae *mdl.AttributeEncoder, on bool, names ...string) {
 	})
 }
 
-// get sends a request about eth0, and returns the answer.
 func get(command uint8) (*mdl.AttributeDecoder, error) {
 	b, err := guestops.Get(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) { guestops.Interface(ae, iface) })
 	if err != nil {
@@ -78,7 +76,6 @@ func get(command uint8) (*mdl.AttributeDecoder, error) {
 	return mdl.NewAttributeDecoder(b)
 }
 
-// features returns the names of the features that are on.
 func features() (names []string, err error) {
 	ad, err := get(featuresGet)
 	if err != nil {
@@ -106,7 +103,7 @@ func features() (names []string, err error) {
 	return names, ad.Err()
 }
 
-// channels does what ethtool -L combined n does. It returns an error if there are n already.
+// channels does what ethtool -L combined n does.
 func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)

@@ -21,8 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The QEMU of another user, who is in the group with which vnic serve shares its sockets, starts with the printed
-// arguments through vnic gpu-fd, and maps the GPU's memory. Without gpu-fd it gets an error.
+// The QEMU of another user, in vnic's group, maps the GPU's memory.
 func TestServeGroupsQEMU(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: nothing was tried")
@@ -73,7 +72,6 @@ func TestServeGroupsQEMU(t *testing.T) {
 			if exit := (*exec.ExitError)(nil); !errors.As(q.Err(), &exit) || exit.ExitCode() != 1 {
 				t.Errorf("by %s: %v: %s", p.GPUPath, q.Err(), q.output.String())
 			}
-			// The error is that this user may not open the path.
 			opens := b.startOfGroup(ctx, cache, nil, []string{"/bin/sh", "-c", `exec < "$0"`, p.GPUPath})
 			<-opens.Done()
 			if opens.Err() == nil {
@@ -88,15 +86,14 @@ func TestServeGroupsQEMU(t *testing.T) {
 // group is a group without members. nobody is a user who owns no files.
 const group, nobody = 54321, 65534
 
-// groupsQEMU is a QEMU, with a monitor, that runs as another user in the group.
 type groupsQEMU struct {
 	*proc.Child
 	monitor io.Writer
 	output  output
 }
 
-// startOfGroup starts a program as nobody in the group, in a directory with all its files. The program enters the
-// directory by an open descriptor, so the user needs no rights on the folders above it.
+// startOfGroup starts a program as nobody in the group. Its directory is an open descriptor: nobody has no
+// rights on the folders above.
 func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
 	b.Helper()
 	q := &groupsQEMU{}

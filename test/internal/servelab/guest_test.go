@@ -17,14 +17,13 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// image is an image from which guests boot.
 type image struct {
 	*bench
 	*machine.Images
-	initrd string // name of the file
+	initrd string
 }
 
-// prepare makes the image of a guest with vnic's programs, or of a stock guest with these files.
+// prepare makes the image of a guest with vnic's programs, or with these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
 	soft := machine.SoftwareFor(b.nic)
@@ -50,7 +49,6 @@ type guest struct {
 	addr string
 }
 
-// pair has the guests of both ports.
 type pair [2]*guest
 
 func (p *pair) kill() {
@@ -61,7 +59,7 @@ func (p *pair) kill() {
 	}
 }
 
-// bootAll boots both guests. The caller kills them, even after an error.
+// bootAll boots both guests, which the caller must kill.
 func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	var p pair
 	errs := make(chan error)
@@ -75,7 +73,6 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i and the arguments of a minimal machine.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

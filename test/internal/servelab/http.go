@@ -15,7 +15,6 @@ const (
 	gotFile   = "/got"
 )
 
-// serveHTTP serves the files that curl and iPXE fetch.
 func serveHTTP(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.HandleFunc(stuffPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stuff(whole)) })
@@ -30,7 +29,6 @@ const (
 	script     = "#!ipxe\necho " + scriptSays + "\n"
 )
 
-// got compares a file with the servers' content, and removes it.
 func got(file string) error {
 	b, err := os.ReadFile(file)
 	if err == nil && !bytes.Equal(b, stuff(whole)) {

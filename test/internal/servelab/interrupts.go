@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// pairs is how many queue pairs each NIC has.
 const pairs = 4
 
 // interrupts returns the numbers of interrupts of the guest's receive queues.

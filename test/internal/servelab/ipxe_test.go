@@ -11,15 +11,12 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// prompt is the prompt of iPXE's command line.
 const prompt = "iPXE> "
 
-// romfile is the printed option that keeps QEMU from booting from the network.
+// romfile keeps QEMU from booting from the network.
 const romfile = "romfile=,"
 
-// ipxe boots the guest of port i from the network, with the printed flags except leaveOut, which the
-// printed text says to leave out. It types commands at iPXE's command line that get an address and run
-// a script from an HTTP server at url.
+// ipxe boots a guest from the network, with the printed flags except leaveOut, and runs the script at url.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",
@@ -64,7 +61,7 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 	return nil
 }
 
-// console is a QEMU whose serial port is connected to this process by two pipes.
+// console is a QEMU with a serial port on two pipes.
 type console struct {
 	*proc.Child
 	ctx  context.Context
@@ -83,7 +80,7 @@ func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (c *console, e
 	return c, err
 }
 
-// say types s. It types a letter when the one before was echoed, because a serial port buffers few.
+// A serial port buffers few letters.
 func (c *console) say(s string) error {
 	for _, letter := range s {
 		if _, err := io.WriteString(c.in, string(letter)); err != nil {
@@ -99,7 +96,7 @@ func (c *console) say(s string) error {
 	return nil
 }
 
-// expect waits until the output has a text. The next expect searches after that text.
+// expect waits for a text behind the last one.
 func (c *console) expect(text string) error {
 	return c.out.until(c.ctx, c.Child, text, func(all string) bool {
 		_, rest, ok := strings.Cut(all[c.seen:], text)

@@ -7,9 +7,8 @@ import (
 	"strconv"
 )
 
-// forceLegacy makes Linux use the legacy interface, of before virtio 1.0, of devices that have both interfaces
-// (drivers/virtio/virtio_pci_common.c). legacyNIC gives each guest's NIC both interfaces. The second NIC has no
-// mergeable buffers, so its header has 10 bytes, not 12.
+// forceLegacy makes Linux use the legacy interface (before virtio 1.0) of devices that have both
+// (drivers/virtio/virtio_pci_common.c).
 const forceLegacy = " virtio_pci.force_legacy=1"
 
 var legacyNIC = [...]string{"disable-legacy=off", "disable-legacy=off,mrg_rxbuf=off"}
@@ -20,7 +19,6 @@ const (
 	version1  = 32 // VIRTIO_F_VERSION_1
 )
 
-// features checks the features that a guest's driver has negotiated.
 func (l *stockLab) features(ctx context.Context, i int) {
 	var got struct{ Features string }
 	l.must("features", l.guests[i].Call(ctx, "stock.features", nil, &got))
@@ -39,7 +37,6 @@ func (l *stockLab) features(ctx context.Context, i int) {
 	l.ok("guest %d: features %s", i, f)
 }
 
-// pings makes each guest ping the gateway and the other guest, with packets of one buffer and with longer ones.
 func (l *stockLab) pings(ctx context.Context) {
 	for i := range l.guests {
 		for _, to := range []string{l.rep.Gateway, l.guests[1-i].addr} {
@@ -51,7 +48,6 @@ func (l *stockLab) pings(ctx context.Context) {
 	l.ok("pings of 0, 56 and 8000 bytes are answered")
 }
 
-// legacyStreams runs streams with each of the two guests.
 func (l *stockLab) legacyStreams(ctx context.Context) {
 	l.streams(ctx, "legacy drivers", 1, whole)
 	for _, to := range []string{net.JoinHostPort(l.rep.Gateway, l.port),

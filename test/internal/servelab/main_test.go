@@ -9,11 +9,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// QEMUs started with the arguments that `vnic serve --json` prints send from GPU to GPU. The test kills
-// one QEMU and starts it again. At the end vnic gets a SIGTERM while both run. The guests of "stock"
-// use the kernel's virtio_net with many common operations; the guests of "legacy" use it with legacy
-// devices, of before virtio 1.0.
-//
 // Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
 //
 // Invariant: nic/virtio: The kernel's virtio_net works as a legacy driver, with both lengths of its header.

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest sends while its QEMU adds memory to the guest without sharing it with vnic (QMP device_add). No bytes of
-// that memory arrive, not even as zeroes with valid checksums, and vnic prints what the user can do.
+// A QEMU adds memory to the guest without sharing it with vnic (QMP device_add).
 //
 // Invariant: dma: Bytes of memory that QEMU has not shared, hot-added too, are never sent.
 func TestHotAddedMemoryThatIsNotShared(t *testing.T) {
@@ -32,7 +31,6 @@ func TestHotAddedMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// privateMemory adds memory to a guest that sends.
 func (b *bench) privateMemory(ctx context.Context) {
 	im := b.prepare(nil)
 	s := b.startServe(ctx, "--nic", b.nic, "--ports", "1", "--gpu-memory", "0", "--host-ports", "all")
@@ -76,7 +74,6 @@ func (b *bench) privateMemory(ctx context.Context) {
 	b.ok("%d bytes came as they were sent, none other; %d frames were dropped", right, s.stat(ctx)[0].drops())
 }
 
-// drops returns the number of the guest's sent frames that its NIC has dropped.
 func (p *portCounters) drops() (n uint64) {
 	for _, q := range p.Queues {
 		n += q.TX.Drops
@@ -84,10 +81,10 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// upload is the number of bytes of each stream of stock.upload: more than the guest can send in the test's time.
+// A guest cannot send upload bytes in the test's time.
 const upload = 64 << 20
 
-// sink is a server that receives streams of upload bytes, and compares the bytes as they arrive.
+// sink compares streams of upload bytes.
 type sink struct {
 	mu    sync.Mutex
 	right uint64
@@ -100,7 +97,6 @@ func (k *sink) got() (right uint64, wrong string) {
 	return k.right, k.wrong
 }
 
-// serve serves until the listener is closed.
 func (k *sink) serve(l net.Listener) {
 	want := stuff(upload)
 	for {

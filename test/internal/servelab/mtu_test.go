@@ -12,9 +12,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The kernel's drivers raise the MTU to the maximum that the NIC reports, and no further. A packet of that length
-// reaches the gateway, whose network has a smaller MTU, and the host behind the gateway.
-//
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {
 	testkit.Boots(t)
@@ -27,7 +24,7 @@ func TestMTUIsRaised(t *testing.T) {
 			g := xdpGuest(t, program, lab.NIC{Model: model, NICOptions: lab.NICOptions{MaxMTU: most}})
 			p := g.lab.Port(0)
 			mtu := func(n int) error { return g.call("stock.mtu", args{MTU: n}, nil) }
-			testkit.OK(t, mtu(1500)) // as in guests of vnic boot, and in guests that use DHCP
+			testkit.OK(t, mtu(1500)) // as in guests that use DHCP
 			testkit.OK(t, g.call("stock.address", args{Interface: iface, Addr: p.Addr4.String()}, nil))
 			testkit.OK(t, mtu(most))
 			testkit.ErrorSays(t, mtu(most+1), "invalid argument")

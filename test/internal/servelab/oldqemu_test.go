@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// QEMU 10.0 passes the parts of TestServeStrangersQEMU that it supports. With a gVNIC it fails with the
-// message that vnic has announced.
+// QEMU 10.0 passes the parts of TestServeStrangersQEMU that it supports.
 func TestServeOldQEMU(t *testing.T) {
 	testkit.Boots(t)
 	find := exec.CommandContext(t.Context(), "../../../tools/qemu", "trixie", "bookworm-backports")
@@ -62,7 +61,6 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// words returns the text for people that vnic serve prints, once it contains last.
 func (b *bench) words(ctx context.Context, socket, last string) string {
 	b.Helper()
 	s := b.launch(ctx, "--nic", lab.GVE, "--socket-path", socket)

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// output is the output of a program until now.
 type output struct {
 	mu   sync.Mutex
 	text []byte
@@ -31,7 +30,6 @@ func (s *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// now returns the output until now, and a channel that the next Write closes.
 func (s *output) now() (string, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,8 +44,7 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output. It returns an error if the program or ctx ends before, or
-// after patience.
+// until waits until found accepts the program's output, the program or ctx ends, or patience has passed.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {
@@ -73,10 +70,8 @@ func (s *output) until(ctx context.Context, program *proc.Child, what string, fo
 	}
 }
 
-// says waits until the program has written want.
 func (s *output) says(ctx context.Context, program *proc.Child, want string) error {
 	return s.until(ctx, program, want, func(text string) bool { return strings.Contains(text, want) })
 }
 
-// kill is stranger.Kill.
 func kill(program *proc.Child) { stranger.Kill(program) }

@@ -6,9 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont), alternately the
-// receiver's and the sender's. After each stop more payload arrives; in the end all of it is in GPU
-// memory, and at most a thousandth as much came to host memory.
+// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont).
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// ping sends an echo request with a.Bytes bytes, and waits for an answer with the same bytes.
 func ping(a *args) error {
 	c, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

@@ -14,9 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serves 64 ports with bounded memory for each, and uses hardly any CPU time while no QEMU is connected. A
-// second vnic at the same sockets fails with one clear message. vnic replaces sockets that a killed vnic
-// has left, and removes its own at a SIGTERM.
+// vnic serves 64 ports with bounded memory, and little CPU time while no QEMU is connected.
 //
 // Invariant: nic: An idle device wakes no thread.
 func TestServe64Ports(t *testing.T) {
@@ -69,7 +67,6 @@ func TestServe64Ports(t *testing.T) {
 	}
 }
 
-// ticks returns the CPU time of a process, in ticks (proc(5)).
 func ticks(t *testing.T, pid int) (n int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// report has the fields of `vnic serve --json` that the tests use.
 type report struct {
 	Schema     int    `json:"schema"`
 	Bytes      uint64 `json:"port_bytes"`
@@ -33,7 +32,6 @@ type report struct {
 	} `json:"ports"`
 }
 
-// server is a process of vnic serve.
 type server struct {
 	*bench
 	*proc.Child
@@ -42,7 +40,6 @@ type server struct {
 	stdout, stderr output
 }
 
-// launch starts vnic serve.
 func (b *bench) launch(ctx context.Context, args ...string) *server {
 	b.Helper()
 	s := &server{bench: b, args: args}
@@ -74,7 +71,6 @@ func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
 }
 
-// term ends vnic by SIGTERM, and returns how long that took.
 func (s *server) term() time.Duration {
 	s.Helper()
 	begin := time.Now()
@@ -89,7 +85,7 @@ func (s *server) term() time.Duration {
 	return time.Since(begin)
 }
 
-// portCounters and direction have the fields of `vnic stat --json` that the tests use.
+// portCounters and direction have fields of `vnic stat --json`.
 type portCounters struct {
 	Name   string
 	Queues []struct{ RX, TX direction }
@@ -104,7 +100,7 @@ type direction struct {
 	Host    uint64 `json:"host_bytes"`
 }
 
-// stat returns the counters of the server's ports. The ports of the report come first.
+// stat returns the counters of the server's ports, the report's first.
 func (s *server) stat(ctx context.Context) []portCounters {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()
@@ -116,13 +112,11 @@ func (s *server) stat(ctx context.Context) []portCounters {
 	return snap.Ports
 }
 
-// says waits until vnic has written want on stderr.
 func (s *server) says(ctx context.Context, want string) {
 	s.Helper()
 	s.must("vnic serve", s.stderr.says(ctx, s.Child, want))
 }
 
-// again kills vnic, and starts it with the same arguments.
 func (s *server) again(ctx context.Context) *server {
 	s.Helper()
 	s.kill()

@@ -1,7 +1,5 @@
-// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs
-// with the printed arguments. It also tests guests that `vnic serve --lab` describes. Its files
-// that are not tests belong to the program guest, process 1 of guests that have no other program of
-// vnic.
+// Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the
+// printed arguments. Files that are not tests belong to the guest's program.
 package servelab
 
 import (
@@ -20,8 +18,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's program is process 1. Its operations use eth0 (in xdp.go: the interface in args) by the kernel's
-// driver.
+// The guest's operations use eth0 (in xdp.go: the interface in args) by the kernel's driver.
 
 // stockModules are the kernel's driver, and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
@@ -32,7 +29,7 @@ const (
 	guestPort = 7000
 )
 
-// args are the arguments of all operations.
+// args are the arguments of the operations.
 type args struct {
 	Interface string `json:"interface,omitempty"` // for the operations of xdp.go
 	Addr      string `json:"addr,omitempty"`
@@ -74,7 +71,7 @@ func Main() {
 	})
 }
 
-// lease has the settings that the guest got by DHCP, and in MTU the one that eth0 had before.
+// lease is from DHCP; MTU is the one that eth0 had before.
 type lease struct{ Addr, Router, DNS, MTU string }
 
 // up brings eth0 up by DHCP, and starts servers of streams and HTTP.
@@ -127,7 +124,6 @@ func setMTU(a *args) error {
 	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
 }
 
-// datagram sends a UDP datagram in one packet with Don't Fragment.
 func datagram(a *args) error {
 	c, err := net.Dial("udp4", a.Addr)
 	if err != nil {
@@ -148,7 +144,6 @@ func datagram(a *args) error {
 	return err
 }
 
-// resolve resolves a name to an IPv6 address.
 func resolve(ctx context.Context, a *args) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -159,19 +154,17 @@ func resolve(ctx context.Context, a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel generates after a router advertisement, until the kernel has
-// found that no other host uses the address.
+// addr6 waits for the kernel's address.
 func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and waits until the kernel has generated one. Then it
-// checks that the kernel chooses this address as the source of a socket to a.Addr.
+// private turns privacy addresses on (RFC 8981), and checks that the kernel prefers one.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
 	}
-	// The kernel then solicits routers again, and generates the address from a router's prefix.
+	// The kernel then solicits routers again.
 	err := guestops.Link(iface, "state", func(l netlink.Link) error {
 		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 	})
@@ -193,13 +186,13 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address, with or without the flag temporary, that no other host uses.
+// globalAddr waits for a global IPv6 address.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
 	}
-	// The kernel offers no file to wait for, so poll.
+	// The kernel offers no file to wait for.
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := netlink.AddrList(link, unix.AF_INET6)
 		if err != nil {
@@ -215,8 +208,6 @@ func globalAddr(temporary int) (*args, error) {
 	return nil, errors.New("no global IPv6 address")
 }
 
-// addMACVLAN makes an interface with its own MAC on top of eth0. addBridge makes a bridge with its own MAC, and
-// makes eth0 a port of the bridge.
 func addMACVLAN(a *args) error {
 	return addLink(a, "macvlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
 		attrs.ParentIndex = eth.Index
@@ -240,7 +231,7 @@ func addBridge(a *args) error {
 	})
 }
 
-// addLink adds a link with a MAC and an address. what makes the link from eth0's and the link's attributes.
+// what makes the link from eth0's and the link's attributes.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// stockLab is two guests with the kernel's virtio_net and TCP, whose only program of vnic is process 1.
+// stockLab is two guests with the kernel's virtio_net and TCP.
 type stockLab struct {
 	*bench
 	*server
 	im        *image
 	guests    *pair
 	curl      curl
-	port, web string // ports of the test's servers of streams and of HTTP, on loopback
+	port, web string // of the test's servers of streams and of HTTP, on loopback
 	in, webIn string // loopback ports that lead to the first guest's servers (--forward)
 }
 
-// stockGuests runs all tests of stock guests, on `vnic serve --mtu 9000`.
 func (b *bench) stockGuests(ctx context.Context) {
 	l := &stockLab{bench: b, guests: &pair{}}
 	for port, serve := range map[*string]func(net.Listener){&l.port: serveStreams, &l.web: serveHTTP} {
@@ -53,7 +52,6 @@ func (b *bench) stockGuests(ctx context.Context) {
 	l.term()
 }
 
-// network boots a guest from the network twice, with an MTU of 1500 and of 9000.
 func (l *stockLab) network(ctx context.Context) {
 	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
 		s := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu), "--host-ports", "all")
@@ -80,7 +78,6 @@ func (l *stockLab) boot(ctx context.Context) {
 	}
 }
 
-// step is an operation in a guest.
 type step struct {
 	guest int
 	op    string
@@ -94,7 +91,7 @@ func (l *stockLab) do(ctx context.Context, what string, steps ...step) {
 	}
 }
 
-// streams moves k streams of n bytes each way between guest 0 and the host, and between the guests.
+// streams moves k streams of n bytes each way.
 func (l *stockLab) streams(ctx context.Context, what string, k int, n uint64) {
 	l.Helper()
 	to := func(addr, port string) step {
@@ -127,8 +124,7 @@ func (l *stockLab) offloads(ctx context.Context) {
 	l.do(ctx, "as before", offloads(0, true), mtu(9000))
 }
 
-// names checks that a guest finds the other by the name of its port, also over IPv6, with the
-// address that the kernel has generated.
+// names checks that a guest finds the other by the name of its port.
 func (l *stockLab) names(ctx context.Context) {
 	var got, has struct{ Addr string }
 	port := l.rep.Ports[1]
@@ -143,7 +139,6 @@ func (l *stockLab) names(ctx context.Context) {
 	l.ok("AAAA of %s: %s: %d KiB each way between the guests", port.Name, got.Addr, short>>10)
 }
 
-// fetch downloads by curl in a guest and on this machine.
 func (l *stockLab) fetch(ctx context.Context) {
 	if l.curl.files == nil {
 		l.Log("no curl on this machine: HTTP is left out")
@@ -171,7 +166,7 @@ func (l *stockLab) vlan(ctx context.Context) {
 	}
 }
 
-// restart kills vnic while the QEMUs run. The QEMUs connect to the next vnic by themselves.
+// The QEMUs connect to the next vnic.
 func (l *stockLab) restart(ctx context.Context) {
 	l.server = l.again(ctx)
 	for _, p := range l.rep.Ports {
@@ -182,7 +177,7 @@ func (l *stockLab) restart(ctx context.Context) {
 	l.spread(ctx, what+fmt.Sprintf(", %d queue pairs", pairs), pairs)
 }
 
-// private makes a guest send from a privacy address, which it claims like any other address.
+// private makes a guest send from a privacy address.
 func (l *stockLab) private(ctx context.Context) {
 	to := net.JoinHostPort(strings.TrimSuffix(l.rep.Ports[1].Addr6, "/64"), strconv.Itoa(guestPort))
 	var has struct{ Addr string }
@@ -194,8 +189,7 @@ func (l *stockLab) private(ctx context.Context) {
 	l.ok("from the privacy address %s: %d KiB each way between the guests", has.Addr, short>>10)
 }
 
-// macs makes guests send from MACs of their own: of a macvlan in one, and of a bridge in the other.
-// vnic drops these frames, until --allow-mac allows the MACs.
+// vnic drops frames from MACs of a guest's own, until --allow-mac allows the MACs.
 func (l *stockLab) macs(ctx context.Context) {
 	const first, second = "02:00:00:00:07:01", "02:00:00:00:07:02"
 	l.do(ctx, "macvlan", step{0, "stock.macvlan", args{Addr: "192.168.7.1/24", MAC: first}})

@@ -7,11 +7,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// counts has counters of the first NIC's queues: packets received and sent, by vnic's counters, and
-// interrupts of receive queues, by the guest's. It also has all ports' dropped packets.
+// counts has packets and interrupts of the first NIC's queues.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
-	drops        map[string]uint64 // dropped packets by port and reason
+	drops        map[string]uint64 // by port and reason
 }
 
 func (c counts) minus(b counts) counts {
@@ -30,7 +29,6 @@ func (c counts) minus(b counts) counts {
 	return c
 }
 
-// some returns how many of the first n values are not 0.
 func some(list [pairs]uint64, n int) (k int) {
 	for _, v := range list[:n] {
 		if v > 0 {
@@ -53,7 +51,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	for _, p := range snap {
 		for reason, n := range p.Link.Drops {
 			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
-				continue // frames for others, such as guests' multicast reports when their links come up
+				continue // such as guests' multicast reports
 			}
 			c.drops[p.Name+": "+reason] = n
 		}
@@ -61,8 +59,6 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	return c
 }
 
-// queues sends many flows with 4, 2 and 1 queue pairs (ethtool -L): they use at least two of the driver's queue pairs,
-// or its only one, and no other.
 func (l *stockLab) queues(ctx context.Context) {
 	for _, n := range []int{pairs, 2, 1, pairs} {
 		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
@@ -71,8 +67,7 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// spread runs the streams of l.streams, and checks that they use at least two of the first n queue pairs of guest 0, or
-// the only one, and no others, and that no packet is dropped.
+// Streams must use at least two of the first n queue pairs of guest 0, or the only one, and no others.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)

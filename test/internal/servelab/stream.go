@@ -11,19 +11,17 @@ import (
 	"time"
 )
 
-// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length. The pattern
-// follows. The server answers an upload with a byte if the pattern was right.
+// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length.
 
-// Lengths of streams, in bytes.
 const (
 	whole = 8 << 20
 	short = 1 << 20
 )
 
-// patience is the time limit of one stream, and of other waits in a guest.
+// patience is the time limit of waits in a guest.
 const patience = time.Minute
 
-// stuff returns the first n bytes of all streams.
+// stuff returns the first n bytes of a stream.
 func stuff(n uint64) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
@@ -32,7 +30,6 @@ func stuff(n uint64) []byte {
 
 const maxStream = 64 << 20
 
-// serveStreams serves streams to all clients.
 func serveStreams(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -78,7 +75,6 @@ func receive(c net.Conn, n uint64) error {
 	return nil
 }
 
-// stream moves n bytes from or to a server.
 func stream(addr string, way byte, n uint64) error {
 	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
@@ -99,10 +95,9 @@ func stream(addr string, way byte, n uint64) error {
 	return nil
 }
 
-// streams moves n bytes down and up, k times at once.
 func streams(addr string, n uint64, k int) error { return several(addr, "du", n, k) }
 
-// several runs k clients at once. Each moves streams in the directions of ways, one after the other.
+// several runs k clients at once, each in the directions of ways.
 func several(addr, ways string, n uint64, k int) error {
 	errs := make(chan error)
 	for range k {

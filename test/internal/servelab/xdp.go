@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// xdpSeen counts the packets that the program of attach has seen; nil: none is attached.
+// xdpSeen counts packets of the program of attach.
 var xdpSeen *ebpf.Map
 
-// attach attaches an XDP program to an interface in the driver ("native"), which counts packets and passes them on.
+// attach attaches an XDP program in the driver ("native"), which counts packets and passes them on.
 func attach(a *args) error {
 	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -47,14 +47,12 @@ func attach(a *args) error {
 	})
 }
 
-// passed returns how many packets the program has passed on.
 func passed(context.Context, *args) (any, error) {
 	var n uint64
 	err := xdpSeen.Lookup(uint32(0), &n)
 	return &args{Bytes: n}, err
 }
 
-// address brings an interface up with an address.
 func address(a *args) error {
 	return guestops.Link(a.Interface, "address", func(l netlink.Link) error {
 		addr, err := netlink.ParseAddr(a.Addr)
@@ -68,7 +66,8 @@ func address(a *args) error {
 	})
 }
 
-// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h), the length of buffers, and a feature.
+// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h), the length of buffers, and a
+// feature.
 const (
 	ringsSet      = 16
 	attrRXBufLen  = 10
@@ -78,8 +77,7 @@ const (
 	rxCoalescing  = "rx-gro-hw"
 )
 
-// forXDP makes the settings that gve's driver requires for XDP programs: no coalescing, no header split and short
-// buffers. It keeps the number of queues.
+// gve's driver requires for XDP programs: no coalescing, no header split and short buffers.
 func forXDP(a *args) error {
 	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, a.Interface)

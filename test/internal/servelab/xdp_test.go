@@ -17,10 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A guest has two virtio NICs; the second is for XDP. On the first NIC the kernel's driver refuses
-// a native program, and reports why. On the second NIC the driver accepts the program, and all packets
-// of a stream go through it. On a gVNIC a program is accepted too, with the queues with which the
-// driver comes up.
+// The kernel's driver refuses a native program on the first of two virtio NICs, and accepts it on the second,
+// and on a gVNIC.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
@@ -43,7 +41,6 @@ func TestNativeXDP(t *testing.T) {
 	})
 }
 
-// attacher is a guest that attaches XDP programs.
 type attacher struct {
 	call func(op string, a args, out any) error
 	lab  *lab.Lab
@@ -72,7 +69,7 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 		call: func(op string, a args, out any) error { return g.Agent().Call(t.Context(), op, a, out) }}
 }
 
-// passes moves bytes over an interface, and checks that its program sees all received packets.
+// The interface's program must see all received packets.
 func (g *attacher) passes(t *testing.T, name string, p *lab.Port) {
 	t.Helper()
 	testkit.OK(t, g.call("stock.address", args{Interface: name, Addr: p.Addr4.String()}, nil))

@@ -8,11 +8,10 @@ import (
 	"path/filepath"
 )
 
-// monitor returns the path of the socket at which the guest's QEMU accepts commands.
 func (c *Config) monitor() string { return filepath.Join(c.Dir, "monitor-"+c.Name) }
 
-// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for the reply
-// (QEMU docs/interop/qmp-spec.rst).
+// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for the reply (QEMU
+// docs/interop/qmp-spec.rst).
 func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", g.monitor)

@@ -11,11 +11,11 @@ import (
 // End is one end of a transfer: a guest with the tool devmem, and its NIC.
 type End struct {
 	*Guest
-	Device string // name of the NIC, for the tool's -f
-	Addr   string // address of the NIC
+	Device string // of the NIC, for the tool's -f
+	Addr   string // of the NIC
 }
 
-// Send sends from GPU to GPU by the guests' tool, which checks the received bytes. All of them must be in GPU memory.
+// Send sends from GPU to GPU by the guests' tool. The received bytes must be in GPU memory.
 func Send(ctx context.Context, from, to End, bytes int) error {
 	const port, pattern = "5201", "7"
 	got := make(chan error, 1)

@@ -1,5 +1,4 @@
-// Package stranger boots QEMUs as a user of `vnic serve` does: with the printed arguments, and a
-// minimal machine.
+// Package stranger boots QEMUs as a user of `vnic serve` does.
 package stranger
 
 import (
@@ -20,18 +19,17 @@ import (
 
 // Config has the settings of a QEMU.
 type Config struct {
-	Dir    string // folder for the guest's files
-	Name   string // name of the guest, in the files' names
-	Initrd string // file that WriteInitrd has written
+	Dir    string // for the guest's files
+	Name   string // of the guest, in the files' names
+	Initrd string // written by WriteInitrd
 	Append string // last words of the kernel's command line
 	Args   []string
 }
 
-// Console returns the path of the file with the guest's console. A file with -qemu appended to that name has
-// QEMU's own output.
+// Console returns the path of the guest's console.
 func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
 
-// WriteInitrd writes an initramfs for guests whose agent has configuration c.
+// WriteInitrd writes an initramfs for an agent's configuration.
 func WriteInitrd(im *machine.Images, c agent.Config, file string) error {
 	r, err := im.Initrd(c)
 	if err != nil {
@@ -54,8 +52,7 @@ type Guest struct {
 	monitor string
 }
 
-// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. If Boot returns no error, the caller
-// must kill the guest.
+// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. The caller must kill the guest.
 func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	results := filepath.Join(c.Dir, "results-"+c.Name)
 	_ = os.Remove(results)
@@ -64,7 +61,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 		return nil, err
 	}
 	defer l.Close()
-	// The reason for tsc=unstable is at tscUnstable of package qemu.
+	// For tsc=unstable see tscUnstable of package qemu.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
@@ -105,7 +102,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	}
 }
 
-// words returns the last 4 KiB of a file, or all of a shorter file.
+// words returns the last 4 KiB of a file.
 func words(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b[max(0, len(b)-4<<10):]
@@ -126,7 +123,7 @@ func (g *Guest) Kill() {
 	_ = g.Close()
 }
 
-// Kill ends a program that still runs, and its process group, by SIGKILL.
+// Kill ends a program, and its process group, by SIGKILL.
 func Kill(program *proc.Child) {
 	if !program.Ends(0) {
 		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)

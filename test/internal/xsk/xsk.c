@@ -5,8 +5,8 @@
  *	xsk INTERFACE QUEUE ROUNDS	(30 ms a round)
  *	xsk flood ADDRESS SECONDS	sends the traffic, in another guest: UDP from changing ports
  *
- * It needs root, and no library: build it static. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy
- * socket that is closed under traffic"). Documentation/networking/af_xdp.rst has the interface.
+ * It needs root. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy socket that is closed under
+ * traffic"). Documentation/networking/af_xdp.rst has the interface.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -48,8 +48,8 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* redirect attaches an XDP program that redirects each queue's packets to the queue's socket, until this process ends.
- * It returns the map of sockets by queue. */
+/* redirect attaches an XDP program that redirects each queue's packets to the queue's socket. It returns the map of
+ * sockets by queue. */
 static int redirect(int interface)
 {
 	union bpf_attr map = { .map_type = BPF_MAP_TYPE_XSKMAP, .key_size = 4, .value_size = 4, .max_entries = 64 };
@@ -76,7 +76,6 @@ static int redirect(int interface)
 	return sockets;
 }
 
-/* ring is a ring of a socket: indices in memory shared with the kernel, and the entries that they count. */
 struct ring {
 	uint32_t *producer, *consumer;
 	void *entries;
@@ -123,7 +122,7 @@ static long round_of(int interface, uint32_t queue, int sockets)
 	struct sockaddr_xdp address = { .sxdp_family = AF_XDP, .sxdp_flags = XDP_ZEROCOPY | XDP_USE_NEED_WAKEUP,
 					.sxdp_ifindex = (uint32_t)interface, .sxdp_queue_id = queue };
 	int bound = -1;
-	for (int i = 0; i < BIND_TRIES && bound < 0; i++) { /* the kernel may not yet have released the previous socket */
+	for (int i = 0; i < BIND_TRIES && bound < 0; i++) { /* the previous socket may not be released yet */
 		bound = bind(s, (struct sockaddr *)&address, sizeof address);
 		if (bound < 0)
 			usleep(BIND_WAIT_US);

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// parse reads a list with one directory a line. Comments begin with #.
 func parse(list string) []string {
 	var dirs []string
 	for line := range strings.Lines(list) {
@@ -24,9 +23,8 @@ func parse(list string) []string {
 	return slices.Compact(dirs)
 }
 
-// load loads the exported API of packages of the checkout at root, all of the same module. It skips
-// directories that do not exist. A package that does not compile is an error. Types come from the
-// compiler's export data, which the build cache keeps. flags are for go list.
+// load loads the exported API of packages of the checkout at root, from the compiler's export data. It skips
+// directories that do not exist.
 func load(root, module string, dirs []string, flags ...string) (map[string]*types.Package, error) {
 	found := map[string]*types.Package{}
 	var patterns []string

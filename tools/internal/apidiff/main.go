@@ -24,13 +24,12 @@ import (
 const usage = `usage: tools/apidiff [--base COMMIT] [DIR]
 its head tells more`
 
-// module is the module path of the checkouts.
 const module = "vnic.dev/vnic"
 
 // listFile lists the packages that are API.
 const listFile = "internal/api/packages.txt"
 
-// baseFile has the commit that counts as the last version while no version is tagged.
+// baseFile has the commit that counts as the last version while none is tagged.
 const baseFile = "tools/apidiff.base"
 
 func main() {
@@ -72,7 +71,6 @@ func run(args []string, module string, out io.Writer) error {
 	return report(out, what, changes, named(string(log)))
 }
 
-// git runs git in a checkout.
 func git(dir string, args ...string) (string, error) {
 	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
 	var stderr bytes.Buffer
@@ -111,14 +109,12 @@ func baseOf(dir, given string) (commit, what string, err error) {
 	return commit, what, nil
 }
 
-// change is a change of the API.
 type change struct {
 	name       string // package and identifier: "dma.Space.Add", or the package alone
 	message    string
 	compatible bool
 }
 
-// compare compares the checkout with one of its commits.
 func compare(dir, commit, module string) ([]change, error) {
 	tmp, err := os.MkdirTemp("", "vnic-apidiff-")
 	if err != nil {
@@ -168,7 +164,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads the list of packages of a checkout that are API. If there is no list, it returns without, unless that is
+// list reads a checkout's list of packages that are API. If there is none, it returns without, unless that is
 // nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
@@ -181,7 +177,6 @@ func list(dir string, without []string) ([]string, error) {
 	return parse(string(b)), nil
 }
 
-// extract writes the files of a commit below a directory.
 func extract(dir, commit, to string) error {
 	cmd := exec.Command("git", "-C", dir, "archive", "--format=tar", commit)
 	var stderr bytes.Buffer
@@ -230,8 +225,7 @@ func untar(r io.Reader, to string) error {
 	}
 }
 
-// identifier takes apart a message of package apidiff: what has changed, as "Type.Method" or "Type.Field",
-// and the change. A further part, "Type, method set of *Type", belongs to the change.
+// identifier takes apart a message of package apidiff.
 func identifier(message string) (name, change string) {
 	name, change, _ = strings.Cut(message, ": ")
 	name, part, more := strings.Cut(name, ", ")
@@ -262,7 +256,7 @@ func named(changelog string) map[string]bool {
 	return found
 }
 
-// report prints changes. Incompatible ones that are not named are an error.
+// report prints changes.
 func report(out io.Writer, base string, changes []change, named map[string]bool) error {
 	print := func(title string, compatible bool) {
 		first := true

@@ -13,7 +13,6 @@ import (
 
 const fixture = "example.org/m"
 
-// before has the files of a base.
 var before = map[string]string{
 	"go.mod": "module " + fixture + "\n\ngo 1.26\n",
 	listFile: "a\na/b\n",
@@ -25,7 +24,6 @@ var before = map[string]string{
 	"broken/new.go": "package broken\n\nvar X int = \"\"\n", // not API, so it is not loaded
 }
 
-// commit commits all files.
 func commit(t *testing.T, dir string) string {
 	t.Helper()
 	for _, args := range [][]string{{"add", "-A"},
@@ -41,7 +39,7 @@ func commit(t *testing.T, dir string) string {
 	return head
 }
 
-// checkout is a checkout whose HEAD is the base, with these changes; "" deletes a file.
+// checkout is a checkout whose HEAD is the base; "" deletes a file.
 func checkout(t *testing.T, changes map[string]string) string {
 	t.Helper()
 	dir := treetest.New(t, before)
@@ -67,8 +65,8 @@ func TestIncompatibleChangesMustBeNamed(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		changes map[string]string
-		out     string   // part of the printed text
-		missing []string // identifiers that the changelog must name
+		out     string
+		missing []string
 	}{
 		{"nothing", nil, "The API is that of ", nil},
 		{"of what is not exported", edit("a/a.go", "func inner() {}", "func other() {}"), "The API is that of ", nil},
@@ -104,7 +102,6 @@ func TestIncompatibleChangesMustBeNamed(t *testing.T) {
 			if err == nil || !strings.HasSuffix(err.Error(), ": "+list) {
 				t.Fatalf("%v, want %s", err, list)
 			}
-			// When the changelog names them, the comparison passes.
 			treetest.Write(t, filepath.Join(dir, "CHANGELOG.md"),
 				"## [Unreleased]\n\n### Incompatible\n\n- "+list+": why\n\n## v0.1\n")
 			if err := run([]string{dir}, fixture, &out); err != nil {
@@ -147,8 +144,6 @@ func TestMessagesAreTakenApart(t *testing.T) {
 	}
 }
 
-// The base is the commit that the caller gives; otherwise the last tag of v and a digit; otherwise the commit in the
-// file.
 func TestBaseIsTheLastVersion(t *testing.T) {
 	dir := checkout(t, edit("a/a.go", "C = 1", "C = 2"))
 	first, err := git(dir, "rev-parse", "HEAD")
@@ -207,7 +202,6 @@ func TestWhatCannotBeComparedIsAnError(t *testing.T) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
-	// The base does not compile.
 	dir := checkout(t, nil)
 	treetest.Write(t, filepath.Join(dir, "a/a.go"), "package a\n\nvar X int = \"\"\n")
 	bad := commit(t, dir)

@@ -13,21 +13,19 @@ import (
 	"strings"
 )
 
-// Limits of how much slower the new code may be; maxChance is the p-value from which a difference may be chance.
+// Limits of how much slower the new code may be.
 const (
 	maxMean   = 1.02 // for a package's geometric mean; the A/A spread is added
 	maxOne    = 1.10 // for a benchmark, unless the difference may be chance
 	maxChance = 0.01
 )
 
-// judged are the units that judge compares.
 var judged = []string{"sec/op", "allocs/op"}
 
-// noisy is the A/A spread above which judge prints a note to measure again: the limit of the mean grows with the
-// spread.
+// noisy is the A/A spread above which judge advises to measure again.
 const noisy = 0.05
 
-// judge compares the results that measure has written to a directory.
+// judge compares the results that measure has written.
 func judge(ctx context.Context, tools, dir string, out io.Writer) error {
 	bases, err := filepath.Glob(filepath.Join(dir, "*."+sideBase))
 	if err != nil {
@@ -66,16 +64,14 @@ type table struct {
 	rows      []row
 }
 
-// row is a benchmark: its medians, NaN where a side has none, and benchstat's p-value for base and new, NaN if there is
-// none.
+// row is a benchmark: its medians and benchstat's p-value.
 type row struct {
 	name            string
 	base, same, now float64
 	p               float64
 }
 
-// readTables reads benchstat's CSV of three files: configuration as "key: value", then for each unit two
-// lines of heads, a line for each benchmark and one of geometric means, and an empty line.
+// readTables reads benchstat's CSV of three files.
 func readTables(text string) ([]table, error) {
 	var all []table
 	pkg := ""
@@ -96,7 +92,7 @@ func readTables(text string) ([]table, error) {
 		if len(lines) == 0 {
 			continue
 		}
-		// The first head has names of files: two columns for the first file and four for each other. The second has units.
+		// The first head has names of files: two columns for the first file and four for each other.
 		head := lines[0]
 		if len(lines) > 1 && len(head) > 1 && head[1] == sideNew && !slices.Contains(judged, lines[1][1]) {
 			continue // a metric that only the new side prints

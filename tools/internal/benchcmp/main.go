@@ -23,7 +23,7 @@ const usage = `usage: tools/benchcmp [--base COMMIT] [--new COMMIT] [--pairs N] 
        tools/benchcmp --results DIR
 its head tells more`
 
-// hot is the default list of packages to compare, by their names in the base.
+// hot is the default list of packages to compare.
 var hot = []string{
 	"dma", "virtq", "splitter", "wire", "control", "nic", "nic/virtio", "nic/gve", "driver", "stack", "stack/gateway",
 }

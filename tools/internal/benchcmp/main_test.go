@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// printed returns the output of ten runs of a binary with benchmarks A and B that take a and b
-// nanoseconds and allocate allocs times. Times vary by up to 0.9 %.
+// printed returns the output of ten runs of benchmarks A and B that take a and b nanoseconds.
 func printed(a, b float64, allocs int) string {
 	var text strings.Builder
 	text.WriteString("pkg: dma\n")
@@ -81,7 +80,6 @@ func TestResultsOfAllPackagesAreJudged(t *testing.T) {
 	}
 }
 
-// results returns a sample of each benchmark of a package, all with the same result.
 func results(pkg string, names ...string) []sample {
 	var all []sample
 	for _, n := range names {
@@ -125,8 +123,6 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 	}
 }
 
-// benchcmp builds, runs and compares a commit and the checkout. The checkout's benchmark allocates where
-// the commit's did not, and is in another package.
 func TestCommitsAreCompared(t *testing.T) {
 	bench := func(pkg, name, body string) string {
 		return "package " + pkg + "\n\nimport \"testing\"\n\nvar sink []byte\n\n" +

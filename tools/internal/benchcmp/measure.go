@@ -18,17 +18,15 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often benchcmp runs a benchmark binary that fails before that is an error: a benchmark
-// can fail by chance.
+// attempts is how often a benchmark binary that fails is run.
 const attempts = 3
 
-// A comparison has the commits to compare and the options of the measurement.
 type comparison struct {
 	base, now string // commits; now may be empty: the checkout as it is
 	pairs     int
 	benchtime string
 	core      int
-	packages  []string // names of packages in the base
+	packages  []string // names in the base
 	rules     *heirs.Rules
 	temp      string
 	errs      io.Writer
@@ -41,11 +39,10 @@ const (
 	sideNew  = "new"
 )
 
-// binary is the compiled tests of a package.
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of both commits. For each package of the base it writes the output of each
-// side, with the base's names of benchmarks, to a file PACKAGE.SIDE.
+// measure runs the benchmarks of both commits. It writes each side's output for each package of the base, with
+// the base's names of benchmarks, to PACKAGE.SIDE.
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {
@@ -94,7 +91,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	return write(dir, samples, c.rules)
 }
 
-// newPackages returns the packages that now have the base's packages, or some of their benchmarks.
+// newPackages returns the packages that now have the base's packages or benchmarks.
 func (c *comparison) newPackages() []string {
 	var all []string
 	for _, pkg := range c.packages {
@@ -120,7 +117,7 @@ func (c *comparison) worktree(ctx context.Context, commit string) (string, func(
 	}, nil
 }
 
-// build compiles the tests of packages. A package that has no tests or does not exist has no binary.
+// build compiles the tests of packages.
 func (c *comparison) build(ctx context.Context, tree, side string, packages []string) ([]binary, error) {
 	var all []binary
 	for _, pkg := range packages {
@@ -141,10 +138,9 @@ func (c *comparison) build(ctx context.Context, tree, side string, packages []st
 	return all, nil
 }
 
-// sample is a line that a benchmark has printed.
 type sample struct{ pkg, name, rest string }
 
-// run runs all benchmarks of a binary once, or again if that fails, up to attempts times.
+// run runs the benchmarks of a binary, up to attempts times if it fails.
 func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -161,7 +157,7 @@ func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	}
 }
 
-// samplesOf returns the results in the output of a binary, and skips the log lines of benchmarks.
+// samplesOf returns the results in the output of a binary.
 func samplesOf(pkg, out string) []sample {
 	var all []sample
 	for line := range strings.Lines(out) {
@@ -174,7 +170,6 @@ func samplesOf(pkg, out string) []sample {
 	return all
 }
 
-// benchmark returns the inventory entry of the sample's benchmark.
 func (s sample) benchmark() entry.Entry {
 	e := entry.Entry{Kind: entry.Bench, Package: s.pkg, Name: s.name}
 	if strings.Contains(s.name, "/") {
@@ -183,14 +178,13 @@ func (s sample) benchmark() entry.Entry {
 	return e
 }
 
-// write writes the samples of each package of the base; samples of the new side get the base's
-// names. A benchmark of the base without an heir is an error.
+// write writes the samples of each package of the base, with the base's names.
 func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	there := map[entry.Entry]bool{}
 	for _, s := range samples[sideNew] {
 		there[s.benchmark()] = true
 	}
-	heirOf := map[entry.Entry][]entry.Entry{} // heirs of each entry of the base
+	heirOf := map[entry.Entry][]entry.Entry{}
 	var wrong []error
 	done := map[entry.Entry]bool{}
 	for _, s := range samples[sideBase] {
@@ -243,7 +237,6 @@ func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 
 func flat(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
 
-// output runs a command and returns what it printed.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -24,7 +24,7 @@ const usage = `usage: tools/coverage [--times N] [--timeout T] [CHECKOUT [PACKAG
        tools/coverage --compare OLD NEW MAPPING
 its head tells more`
 
-// mayFall is the number of percentage points by which the coverage of a package may fall.
+// mayFall is how many percentage points the coverage of a package may fall.
 const mayFall = 0.1
 
 func main() {
@@ -59,8 +59,7 @@ func run(args []string, out, errs io.Writer) error {
 	return errors.New(usage)
 }
 
-// covered has the number of a package's statements that tests reached, and the number of all its
-// statements.
+// covered has numbers of a package's statements.
 type covered struct{ reached, all int }
 
 func (c covered) percent() float64 {
@@ -70,8 +69,7 @@ func (c covered) percent() float64 {
 	return 100 * float64(c.reached) / float64(c.all)
 }
 
-// measure measures product packages of a checkout, all if none is named. It repeats each measurement (times), and
-// prints the lowest result.
+// measure measures product packages, all if none is named, and prints the lowest of several results.
 func measure(dir string, packages []string, times int, timeout string, out, errs io.Writer) error {
 	files, err := tree.Files(dir)
 	if err != nil {
@@ -121,15 +119,14 @@ func measure(dir string, packages []string, times int, timeout string, out, errs
 	return nil
 }
 
-// readProfile adds up a profile written by go test (cmd/cover), whose lines are:
-// file:line.column,line.column statements count.
+// readProfile adds up a profile of go test (cmd/cover): file:line.column,line.column statements count.
 func readProfile(file string) (covered, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
 		return covered{}, err
 	}
 	var sum covered
-	reached := map[string]bool{} // by block; a profile may have several lines for a block
+	reached := map[string]bool{} // by block
 	size := map[string]int{}
 	for line := range strings.Lines(string(src)) {
 		f := strings.Fields(line)
@@ -229,10 +226,10 @@ func compareFiles(oldFile, newFile, mapping string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// group has old packages, and the packages that have their code now.
+// group has old packages, and the packages with their code.
 type group struct{ old, now []string }
 
-// groups puts old packages that have a common heir into one group.
+// groups groups old packages that have a common heir.
 func groups(old map[string]covered, rules *heirs.Rules) []group {
 	var all []group
 	for _, pkg := range slices.Sorted(maps.Keys(old)) {

@@ -1,8 +1,7 @@
 // Package entry has the lines of an inventory: the tests and checks of a checkout.
 //
-// An inventory is a text with one entry a line, "KIND PACKAGE NAME", sorted, without duplicates. Lines
-// that begin with # are comments. PACKAGE is a directory, or the file of a script. NAME goes to the end of the
-// line and may contain spaces.
+// An inventory is a text with one entry a line, "KIND PACKAGE NAME". Lines that begin with # are comments.
+// PACKAGE is a directory, or a script.
 package entry
 
 import (
@@ -30,7 +29,7 @@ const (
 
 var kinds = []string{Main, Test, Subtest, Fuzz, Corpus, Bench, Sub, Example, Check}
 
-// Arrow separates an entry from its heir, so no entry contains it.
+// Arrow separates an entry from its heir.
 const Arrow = " -> "
 
 // An Entry is one line of an inventory.
@@ -43,7 +42,7 @@ func Compare(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// Parse reads a line.
+// Parse reads one entry.
 func Parse(line string) (Entry, error) {
 	f := strings.SplitN(line, " ", 3)
 	if len(f) != 3 || f[1] == "" || f[2] == "" || strings.TrimSpace(f[2]) != f[2] {

@@ -31,8 +31,7 @@ func main() {
 	}
 }
 
-// run runs go test, and runs failed tests again alone if they may be. failed reports whether a failure remains after
-// that.
+// run runs go test, and runs failed tests again alone if they may be.
 func run(args []string, out io.Writer) (failed bool, err error) {
 	start := time.Now()
 	r := newReport(out)
@@ -57,7 +56,6 @@ func run(args []string, out io.Writer) (failed bool, err error) {
 	return failed, nil
 }
 
-// again runs one failed test again alone, if it may be.
 func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool, err error) {
 	if f.test == "" {
 		fmt.Fprintf(out, "not run again: %s: no single test failed\n", f.pkg)
@@ -80,7 +78,6 @@ func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool,
 	return true, l.Add(f.pkg, f.test, f.output)
 }
 
-// isPackage reports whether an argument of go test looks like the name of packages.
 func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.HasPrefix(a, "vnic.dev/") }
 
 // event is a line of go test -json (cmd/test2json).
@@ -94,21 +91,20 @@ type event struct {
 	Elapsed    float64 // seconds
 }
 
-// failure is a test that failed, or, if test is "", a package that failed without a failed test.
+// failure is a test that failed, or, with test "", a package.
 type failure struct{ pkg, test, output string }
 
-// report prints the output of failed tests, of packages and of the build, and keeps the results.
+// report prints the output of failures, and keeps the results.
 type report struct {
 	out    io.Writer
 	exit   int
 	failed []failure
 	times  []event
-	// output has, by package and top-level test, the output of the test and of its parts, without parts that passed or
-	// were skipped: their output does not explain a failure. Test "" has the output of the package itself.
+	// output has, by package and top-level test, the output of parts that did not pass. Test "" is the package
+	// itself.
 	output map[string]map[string]printed
 }
 
-// printed is a list of events with output.
 type printed []event
 
 func (p printed) String() string {
@@ -123,7 +119,6 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, output: map[string]map[string]printed{}}
 }
 
-// goTest runs go test with these arguments.
 func (r *report) goTest(args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
@@ -155,7 +150,7 @@ func (r *report) read(from io.Reader) error {
 		if len(line) > 0 {
 			var e event
 			if json.Unmarshal(line, &e) != nil {
-				fmt.Fprint(r.out, string(line)) // output of go itself, not of a test
+				fmt.Fprint(r.out, string(line)) // output of go itself
 			} else {
 				r.take(e)
 			}
@@ -183,7 +178,6 @@ func (r *report) take(e event) {
 	}
 }
 
-// end handles the end of a test or a package.
 func (r *report) end(e event, top string) {
 	output := r.output[e.Package]
 	switch {
@@ -208,7 +202,7 @@ func (r *report) end(e event, top string) {
 		r.times = append(r.times, e)
 	}
 	if e.Action == "fail" && !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		var all strings.Builder // for example, a test has ended the program, or TestMain has failed
+		var all strings.Builder // for example, a test has ended the program
 		for _, b := range output {
 			all.WriteString(b.String())
 		}
@@ -224,7 +218,6 @@ func (r *report) end(e event, top string) {
 	delete(r.output, e.Package)
 }
 
-// slowest prints up to five packages that took longest, and the numbers of packages that passed and failed.
 func (r *report) slowest(all time.Duration) {
 	slices.SortStableFunc(r.times, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
 	failed := 0

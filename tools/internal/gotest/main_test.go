@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// once is the start of a test file: first fails a test only in the test's first run, which leaves a file.
+// In once, first fails a test only in its first run.
 const once = `package a
 import ("os"; "testing")
 func first(t *testing.T, words string) {

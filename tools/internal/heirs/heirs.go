@@ -1,6 +1,6 @@
-// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An
-// entry that still exists under its name is its own heir, unless a rule for this one entry names
-// another. For the others there is a mapping, one rule a line; lines that begin with # are comments:
+// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An entry that still
+// exists under its name is its own heir, unless a rule for this one entry names another. For the others there is a
+// mapping, one rule a line; lines that begin with # are comments:
 //
 //	package nic/gve -> nic/model/gve                            all of a package, the names unchanged
 //	package qemu -> qemu qemu/assets                            or in one of several
@@ -8,10 +8,9 @@
 //	subtest nic TestA/* -> subtest nic TestB/some_*             all that begin so, the rest unchanged
 //	check acceptance/3-inproc.sh * -> test lab TestProof        all that begin so, to one heir
 //
-// A rule for one entry is stronger than one with *, a longer beginning stronger than a shorter one,
-// and both are stronger than a rule for a package. Each rule leads from the old inventory to the new
-// one in one step. A rule is an error if its heir does not exist, or if it matches no entry of the old
-// inventory.
+// A rule for one entry is stronger than one with *, and a longer beginning stronger than a shorter one. Each rule leads
+// from the old inventory to the new one in one step. A rule is an error if its heir does not exist, or if it matches no
+// entry of the old inventory.
 package heirs
 
 import (
@@ -56,7 +55,7 @@ func Read(file string) (*Rules, error) {
 	return r, nil
 }
 
-// Parse reads a mapping. Its errors begin with the number of the line.
+// Parse reads a mapping.
 func Parse(src string) (*Rules, error) {
 	r := &Rules{}
 	n := 0
@@ -122,7 +121,7 @@ func pattern(s string) (e entry.Entry, prefix bool, err error) {
 	return e, prefix, err
 }
 
-// Packages returns the packages that now have the code of an old package.
+// Packages returns the packages with the code of an old package.
 func (r *Rules) Packages(old string) []string {
 	for _, p := range r.packages {
 		if p.old == old {
@@ -132,7 +131,7 @@ func (r *Rules) Packages(old string) []string {
 	return []string{old}
 }
 
-// BenchmarksOf returns the packages to which rules for single benchmarks of an old package lead.
+// BenchmarksOf returns the packages with single benchmarks of an old package.
 func (r *Rules) BenchmarksOf(old string) []string {
 	var all []string
 	for _, rule := range r.entries {
@@ -152,7 +151,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 		}
 	}
 	if len(found) > 0 {
-		return found // an entry with a rule for itself has the heirs of that rule only
+		return found // a rule for one entry excludes the others
 	}
 	found = append(found, e)
 	for _, rule := range r.entries {
@@ -166,7 +165,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 	return found
 }
 
-// apply returns the heir that the rule gives an entry, and whether the rule matches the entry.
+// apply returns the heir that the rule gives an entry, if it matches.
 func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	if e.Package != r.old.Package {
 		return entry.Entry{}, false
@@ -192,18 +191,17 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	return entry.Entry{}, false
 }
 
-// parts maps a kind to the kind of its parent entries: a subtest is a part of a test.
+// parts maps a kind to the kind of its parent entries.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
-// partKinds are the kinds of entries that can have parts of the same kind.
+// partKinds can have parts of the same kind.
 var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 
-// A Closed is an entry of the old inventory with its heir.
+// A Closed is an old entry with its heir.
 type Closed struct{ Old, Heir entry.Entry }
 
-// Close finds the heir of each entry of old in now. The error names every entry without an heir, and
-// every rule that is wrong. shallow is for an inventory made without running tests: an entry that only
-// a run would list counts as present if now has its parent entry.
+// Close finds the heir of each entry of old in now. The error names entries without an heir, and wrong rules.
+// With shallow, an entry that only a run would list counts as present if now has its parent.
 func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	all := map[entry.Entry]bool{}
 	packages := map[string]bool{}

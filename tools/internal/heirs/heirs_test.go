@@ -26,8 +26,8 @@ func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		name, old, now, rules string
 		shallow               bool
-		want                  string // the table, without entries that are their own heirs
-		wrong                 string // part of the error
+		want                  string // without entries that are their own heirs
+		wrong                 string
 	}{
 		{name: "nothing has changed", old: "test a TestX\ncheck s.sh a b",
 			now: "test a TestX\ncheck s.sh a b\ntest b TestNew"},

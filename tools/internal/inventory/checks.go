@@ -16,8 +16,7 @@ import (
 
 // These expressions find the checks in scripts and Go programs.
 //
-// In shell and Python scripts of test/, lines that end in a backslash are joined with the next one,
-// and several blanks are replaced by one. Then a line is a check if it
+// In shell and Python scripts of test/, a line (joined after a backslash, blanks reduced) is a check if it
 //   - calls fail, or a function (of this script, or of a sourced one) that directly or indirectly calls fail;
 //   - prints a result or a heading: echo "ok ...", echo "== ...", print "ok ...";
 //   - ends its program with an error: exit 1, sys.exit(, raise, assert;
@@ -42,15 +41,14 @@ var (
 	letter     = regexp.MustCompile(`[A-Za-z]{2}`)
 )
 
-// ofScript lists the checks of a shell or Python script. shared has the checking functions of the
-// scripts that other scripts source.
+// ofScript lists the checks of a script; shared are functions of sourced scripts.
 func ofScript(src string, shared map[string]bool) []string {
 	lines := joined(src)
 	known := calls(checkersOf(lines, shared))
 	var all []string
-	var quote byte // quote of the literal that is open at the end of the previous line; 0: none
+	var quote byte // of the literal that is open at the end of the previous line
 	rows := false  // the lines of the open literal are checks
-	end := ""      // the word that ends the current here-document; "": there is none
+	end := ""      // the word that ends the current here-document
 	for _, line := range lines {
 		text := strings.Join(strings.Fields(line), " ")
 		if text == end && end != "" {
@@ -85,7 +83,7 @@ func ofScript(src string, shared map[string]bool) []string {
 	return all
 }
 
-// joined returns the lines of src; a line that ends in a backslash is joined with the next one.
+// joined returns the lines of src, joined after a backslash.
 func joined(src string) []string {
 	var all []string
 	open := false
@@ -103,9 +101,7 @@ func joined(src string) []string {
 	return all
 }
 
-// openQuote returns the quote that is open at the end of a line; quote is the one that is open at
-// its beginning, 0 none. It does not parse $(...) within double quotes, so quotes inside it must
-// come in pairs.
+// openQuote returns the quote that is open at the end of a line; quote is the one at its beginning, 0 none.
 func openQuote(line string, quote byte) byte {
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
@@ -124,11 +120,10 @@ func openQuote(line string, quote byte) byte {
 	return quote
 }
 
-// checkers returns the names of the functions that contain checks, from all scripts that other
-// scripts source. These scripts do not begin with #!.
+// checkers returns the functions that contain checks, from the scripts that others source.
 func checkers(dir string, files []string) (map[string]bool, error) {
 	found := map[string]bool{"fail": true}
-	for range 2 { // the second pass finds functions that call functions of a later file
+	for range 2 { // functions may call functions of a later file
 		for _, name := range files {
 			if tree.ClassOf(name) != tree.Acceptance || path.Ext(name) != ".sh" {
 				continue
@@ -145,8 +140,7 @@ func checkers(dir string, files []string) (map[string]bool, error) {
 	return found, nil
 }
 
-// checkersOf returns known, and in addition the functions of a script that directly or indirectly
-// call one of known.
+// checkersOf adds the functions of a script that directly or indirectly call one of known.
 func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	found := map[string]bool{}
 	for k := range known {
@@ -172,8 +166,7 @@ func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	return found
 }
 
-// calls returns an expression that matches a line that calls one of the named functions: at the
-// line's beginning, or after an operator, a keyword or an assignment that may precede a command.
+// calls matches lines that call one of the named functions.
 func calls(names map[string]bool) *regexp.Regexp {
 	var b strings.Builder
 	for name := range names {
@@ -186,7 +179,6 @@ func calls(names map[string]bool) *regexp.Regexp {
 	return regexp.MustCompile(before + `(?:` + b.String() + `)(?:[ (;)]|$)`)
 }
 
-// ofTestscript lists the checks of a testscript: commands before the files of its archive.
 func ofTestscript(src string) []string {
 	var all []string
 	for line := range strings.Lines(src) {
@@ -201,8 +193,7 @@ func ofTestscript(src string) []string {
 	return all
 }
 
-// resultFunctions returns the names of the functions, except main, that print a passed check, in the Go files
-// of a directory: their bodies have a literal that begins with "ok ".
+// resultFunctions returns functions of a directory's Go files that have a literal which begins with "ok ".
 func resultFunctions(files []*ast.File) map[string]bool {
 	found := map[string]bool{}
 	for _, file := range files {
@@ -222,7 +213,7 @@ func resultFunctions(files []*ast.File) map[string]bool {
 	return found
 }
 
-// ofProgram lists the texts of errors, results and headings in the Go files of a directory.
+// ofProgram lists texts of errors, results and headings in Go files.
 func ofProgram(files []*ast.File) []string {
 	results := resultFunctions(files)
 	var all []string
@@ -262,7 +253,6 @@ func ofProgram(files []*ast.File) []string {
 	return all
 }
 
-// escape replaces entry.Arrow in a text, because that separates an entry from its heir.
 func escape(text string) string {
 	return strings.ReplaceAll(text, entry.Arrow, " => ")
 }

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// closing prints the entries of the old inventory that have heirs, each with its heir; with --moved only those whose
-// heir is another entry.
+// closing prints old entries with their heirs.
 func closing(args []string, out, errs io.Writer) error {
 	flags := flag.NewFlagSet("heirs", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

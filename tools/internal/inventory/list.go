@@ -61,8 +61,7 @@ func list(args []string, out, errs io.Writer) error {
 	return entry.Write(out, entry.Sort(all))
 }
 
-// runTests runs tests and benchmarks of each package that has no results yet, one package after the other, and
-// writes the results. A test that fails is no error.
+// runTests tests and benchmarks each package that has no results yet.
 func runTests(dir, results, timeout string, files []string, errs io.Writer) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -98,10 +97,8 @@ func runTests(dir, results, timeout string, files []string, errs io.Writer) erro
 	return nil
 }
 
-// event is a line of go test -json (cmd/test2json).
 type event struct{ Action, Package, Test, Output string }
 
-// readResults reads the output of go test -json.
 func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -126,8 +123,7 @@ func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// readEvents returns the tests that have run. It prints tests that failed or were skipped, because the
-// subtests that they would have run are not known. A package whose tests did not end is an error.
+// readEvents returns the tests that have run. A package whose tests did not end is an error.
 func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	var all []entry.Entry
 	open := map[string]bool{}
@@ -168,7 +164,7 @@ func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofRun makes an entry of an event for the start of a test, a benchmark or a part of one.
+// ofRun makes an entry of an event, for the start of a test or benchmark.
 func ofRun(e event) (entry.Entry, bool) {
 	found := entry.Entry{Package: strings.TrimPrefix(e.Package, tree.Module+"/"), Name: e.Test}
 	part := strings.Contains(e.Test, "/")

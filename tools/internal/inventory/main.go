@@ -1,6 +1,5 @@
-// Command inventory lists the tests and checks of a checkout. Given an older and a newer list, it
-// finds for each entry of the older list its heir: the entry of the newer list that it has become.
-// See the heads of tools/inventory/list and tools/inventory/heirs.
+// Command inventory lists the tests and checks of a checkout. Given an older and a newer list, it finds the
+// heirs of old entries. See the heads of tools/inventory/list and tools/inventory/heirs.
 package main
 
 import (
@@ -37,7 +36,7 @@ func run(args []string, out, errs io.Writer) error {
 	return wrongUse(nil)
 }
 
-// wrongUse returns an error with the usage and err, which may be nil, but flag.ErrHelp unchanged.
+// wrongUse returns an error with the usage and err, but flag.ErrHelp unchanged.
 func wrongUse(err error) error {
 	if err == nil {
 		return errors.New(usage)

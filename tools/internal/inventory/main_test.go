@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// small has the files of a checkout. Its fuzz target is indented because tools/fuzz searches for lines that are not.
+// The fuzz target is indented because tools/fuzz searches for lines that are not.
 var small = map[string]string{
 	"go.mod": "module " + tree.Module + "\n\ngo 1.26\n",
 	"a/a_test.go": `package a
@@ -125,7 +125,6 @@ var smallStatic = []string{
 	`test a TestTable`,
 }
 
-// differ returns the lines that only one of two lists has.
 func differ(got string, want []string) string {
 	var b strings.Builder
 	have := strings.Split(strings.TrimSuffix(got, "\n"), "\n")
@@ -156,7 +155,7 @@ func TestListOfARunHasAllThatRan(t *testing.T) {
 	dir := treetest.New(t, small)
 	results := filepath.Join(t.TempDir(), "results")
 	var errs strings.Builder
-	// The second run uses the results that the first has left.
+	// The second run uses the results of the first.
 	for range 2 {
 		var out strings.Builder
 		if err := run([]string{"list", "--run", "--results", results, dir}, &out, &errs); err != nil {
@@ -207,7 +206,6 @@ func TestClosingTable(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("table:\n%swant:\n%s", out.String(), want)
 	}
-	// Without one of the rules an entry has no heir.
 	mapping = file("heirs", "check s.sh * -> test b TestScript\n")
 	err := run([]string{"heirs", old, now, mapping}, &out, &errs)
 	if err == nil || !strings.Contains(err.Error(), "no heir: test a TestX") {

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// static lists the tests and checks found in the sources, without running anything.
+// static lists the tests and checks found in the sources.
 func static(dir string, files []string) ([]entry.Entry, error) {
 	shared, err := checkers(dir, files)
 	if err != nil {
@@ -67,7 +67,6 @@ func static(dir string, files []string) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofChecks makes entries of checks. The second and later ones of equal checks get a number.
 func ofChecks(name string, texts []string) []entry.Entry {
 	var all []entry.Entry
 	seen := map[string]int{}
@@ -80,8 +79,7 @@ func ofChecks(name string, texts []string) []entry.Entry {
 	return all
 }
 
-// ofTests lists tests, benchmarks, fuzz targets and examples of a file, and the subtests whose names
-// are literals from the top down.
+// ofTests lists tests, benchmarks, fuzz targets and examples of a file, and subtests with literal names.
 func ofTests(pkg string, file *ast.File) []entry.Entry {
 	var all []entry.Entry
 	for _, decl := range file.Decls {
@@ -106,8 +104,7 @@ func ofTests(pkg string, file *ast.File) []entry.Entry {
 	return all
 }
 
-// isTest reports whether f is a test function by cmd/go's rule: its name is prefix and then no lower case letter,
-// and its one parameter is a *testing.param; if param is "", it has no parameters.
+// isTest reports whether f is a test function by cmd/go's rule; param "" means no parameter.
 func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	rest, ok := strings.CutPrefix(f.Name.Name, prefix)
 	if first, _ := utf8.DecodeRuneInString(rest); !ok || rest != "" && unicode.IsLower(first) {
@@ -128,8 +125,7 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the calls of Run with a literal name in body, as parts of name. It does not look into the
-// function literals of calls of Run whose name is no literal.
+// subtests lists the calls of Run with a literal name in body.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -144,7 +140,7 @@ func subtests(body ast.Node, name string) []string {
 		_, function := call.Args[1].(*ast.FuncLit)
 		lit, ok := call.Args[0].(*ast.BasicLit)
 		if !ok || lit.Kind != token.STRING {
-			return !function // subtests of a subtest with an unknown name have unknown names
+			return !function // their names are unknown, too
 		}
 		text, err := strconv.Unquote(lit.Value)
 		if err != nil || text == "" {

@@ -1,4 +1,4 @@
-// Package lines counts the lines of a file that have more than blanks and comments.
+// Package lines counts the lines of code of a file.
 package lines
 
 import (
@@ -14,9 +14,9 @@ import (
 //
 //   - Go: lines with a token on them, by go/scanner. A raw string counts each of its lines that is
 //     not blank. Directives (//go:build, //go:embed) are comments.
-//   - C and assembly: lines with text outside comments. // and /* in literals begin no comment.
-//   - Shell, Python, testscripts: lines that are not blank and do not begin with #. A here-document
-//     and a doc string are code. The files after a testscript are data.
+//   - C and assembly: lines with text outside comments.
+//   - Shell, Python, testscripts: lines that are not blank and do not begin with #. The files after
+//     a testscript are data.
 func Count(lang tree.Language, name string, src []byte) (int, error) {
 	switch lang {
 	case tree.Go:
@@ -52,7 +52,7 @@ func countGo(name string, src []byte) (int, error) {
 		if tok == token.EOF {
 			return n, bad
 		}
-		if tok == token.SEMICOLON && lit == "\n" { // a semicolon that the scanner has inserted
+		if tok == token.SEMICOLON && lit == "\n" { // inserted by the scanner
 			continue
 		}
 		first := file.Line(pos)

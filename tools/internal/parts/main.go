@@ -21,7 +21,7 @@ import (
 
 const (
 	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
-	// table has the seconds that each unit last took, or an estimate, and the classes of scripts.
+	// table has the seconds that units took, and the classes of scripts.
 	table = "tools/parts.txt"
 	// limit is the longest time of a part, in seconds.
 	limit = 25 * 60
@@ -32,7 +32,7 @@ const (
 // patience is how long the output of a unit that has ended may stay open.
 var patience = 10 * time.Second
 
-// A unit is an element of a part: a script, a package's long tests, or its fuzz targets.
+// A unit is a script, a package's long tests, or its fuzz targets.
 type unit struct {
 	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
@@ -83,19 +83,18 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" before an estimate. A script that is in no part of make test-all has
-// its class, "speed" or "hand", before that.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A class ("speed" or "hand") keeps a script out
+// of the parts of make test-all.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
-	// hasLong matches the calls by which tests have a long form or boot guests (internal/testkit, machinetest).
+	// hasLong matches calls of tests with a long form or guests.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
-	// guests is the package with the guests that `make test` boots. It is no unit.
+	// guests is no unit: `make test` boots these guests.
 	guests  = "./test/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
 
-// find lists the units of a class, in the order of their names.
 func find(class string) ([]unit, error) {
 	text, err := os.ReadFile(table)
 	if err != nil {
@@ -161,7 +160,6 @@ func find(class string) ([]unit, error) {
 
 var script = regexp.MustCompile(`^test/\d+-[^/]+\.sh$`)
 
-// divide fills one part after the other, in the order of the units, up to the limit.
 func divide(units []unit) (parts [][]unit) {
 	left := 0
 	for _, u := range units {
@@ -181,8 +179,7 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units one after the other, runs a failed one once more if package rerun allows it (tools/gotest does so for
-// units of Go tests), and prints the time of each.
+// do runs units, a failed one once more if package rerun allows it.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -214,7 +211,6 @@ func do(units []unit, out io.Writer) error {
 	return nil
 }
 
-// again runs a failed unit once more, if package rerun allows it.
 func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	why, err := l.Refuse(u.name, output)
 	if err != nil {
@@ -230,7 +226,6 @@ func again(u unit, output string, l *rerun.List, out io.Writer) error {
 	return l.Add(u.name, "", lastLines(output))
 }
 
-// lastLines returns the last line of a unit's output that begins with FAIL, or else the last line.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -241,7 +236,7 @@ func lastLines(output string) string {
 	return lines[len(lines)-1]
 }
 
-// run runs a unit, copies its output to out, and returns the last megabyte of it.
+// run runs a unit, copies its output to out, and returns the last megabyte.
 func (u unit) run(out io.Writer) (string, error) {
 	var cmd *exec.Cmd
 	kind, what, _ := strings.Cut(u.name, " ")
@@ -265,7 +260,6 @@ func (u unit) run(out io.Writer) (string, error) {
 	return text.String(), err
 }
 
-// tail keeps the last megabyte of the bytes written to it.
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {

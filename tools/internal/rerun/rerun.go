@@ -1,9 +1,7 @@
-// Package rerun decides which failed tests may run again, and keeps a list of the tests that then
-// passed.
+// Package rerun decides which failed tests may run again, and keeps a list of the tests that then passed.
 //
-// A test that fails may be run again once, alone, until Limit tests of the run have passed in this way. Never run again
-// are tests that have a row in docs/flaky.md, and tests with failures that no second run excuses, such as data races,
-// panics, leaks, wrong bytes, inputs on which a fuzz target failed.
+// Never run again are tests that have a row in docs/flaky.md, and tests with failures such as data races,
+// panics, leaks, wrong bytes.
 package rerun
 
 import (
@@ -15,10 +13,10 @@ import (
 	"strings"
 )
 
-// Limit is how many tests of a run may pass only in a second run.
+// Limit is how many tests of a run may pass in a second run.
 const Limit = 2
 
-// Flaky is the page that lists tests that have passed only in a second run.
+// Flaky lists tests which have passed only in a second run.
 const Flaky = "docs/flaky.md"
 
 // final matches the output of failures that are never run again.
@@ -27,13 +25,13 @@ var final = regexp.MustCompile(`(?i)data race|\bpanic\b|fatal error|SIG(SEGV|BUS
 	`sha-?256|digest|corrupt|came back changed|mismatch|differ(s|ent) (at|byte)|wrong bytes?|` +
 	`failing input written|build failed|setup failed`)
 
-// A List is a run's tests that passed only when they were run again.
+// A List has a run's tests that passed only in a second run.
 type List struct {
-	file  string // path of the list; a line is PACKAGE TEST: FIRST LINE OF OUTPUT
+	file  string // a line is PACKAGE TEST: FIRST LINE OF OUTPUT
 	flaky string // text of docs/flaky.md
 }
 
-// Open opens the list of the checkout in dir: $VNIC_RERUNS, otherwise bin/reruns.txt. Rows already in the file count.
+// Open opens the list of the checkout in dir: $VNIC_RERUNS, otherwise bin/reruns.txt.
 func Open(dir string) (*List, error) {
 	l := &List{file: os.Getenv("VNIC_RERUNS")}
 	if l.file == "" {
@@ -47,10 +45,9 @@ func Open(dir string) (*List, error) {
 	return l, nil
 }
 
-// passed matches the lines in which a script prints a passed check.
 var passed = regexp.MustCompile(`(?m)^ok\b.*`)
 
-// Refuse returns the reason why a failed test must not run again; "": it may.
+// Refuse returns why a failed test must not run again; "": it may.
 func (l *List) Refuse(test, output string) (string, error) {
 	if m := final.FindString(passed.ReplaceAllString(output, "")); m != "" {
 		return fmt.Sprintf("its output has %q", m), nil
@@ -71,7 +68,7 @@ func (l *List) Refuse(test, output string) (string, error) {
 	return "", nil
 }
 
-// Add records a test that passed in its second run. output is the output of the run in which the test failed.
+// Add records a test that passed in its second run.
 func (l *List) Add(pkg, test, output string) error {
 	first := "no output"
 	for line := range strings.Lines(output) {

@@ -74,7 +74,6 @@ func run(args []string, out io.Writer) error {
 	return sums.judge(*most, *beside)
 }
 
-// kind is a kind of lines that are summed up: a class in a language.
 type kind struct {
 	class tree.Class
 	lang  tree.Language
@@ -116,8 +115,7 @@ func count(dir string, files []string) (sizes, error) {
 	return sums, nil
 }
 
-// noTesting returns an error if a file that counts as product imports testing: its package is then
-// test support, and must be in tree.Support.
+// noTesting refuses a product file that imports testing.
 func noTesting(name string, src []byte) error {
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
 	if err != nil {
@@ -131,7 +129,6 @@ func noTesting(name string, src []byte) error {
 	return nil
 }
 
-// sum returns the lines of the kinds that take accepts.
 func (s sizes) sum(take func(kind) bool) int {
 	n := 0
 	for _, byKind := range s {
@@ -186,12 +183,12 @@ func (s sizes) judge(most, beside int) error {
 	return nil
 }
 
-// tooWide prints the place of each line with more characters than columns. A tab is one character.
+// tooWide prints the places of lines with more than columns characters.
 func tooWide(out io.Writer, dir string, files []string, columns int) error {
 	n := 0
 	for _, name := range files {
 		list := strings.HasPrefix(name, "tools/inventory/") && path.Ext(name) == ".txt"
-		// Golden files have output byte for byte, and the commands that print it.
+		// Golden files have output byte for byte.
 		golden := strings.Contains("/"+name, "/testdata/golden")
 		if list || golden || tree.LanguageOf(dir, name) == tree.Data {
 			continue

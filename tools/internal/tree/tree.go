@@ -1,5 +1,4 @@
-// Package tree classifies the files of a checkout as product, test, test support, acceptance or
-// tool. The programs of tools/ share its list of files that are not part of the product.
+// Package tree classifies the files of a checkout.
 package tree
 
 import (
@@ -16,9 +15,7 @@ import (
 // Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support lists the names of directories with packages that only tests import. All files below such a directory
-// are test support too, or tests. A product package must not import "testing" outside its _test.go files:
-// tools/size reports one that does, and its directory then belongs in this list.
+// Support has the names of directories with test support.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
@@ -37,7 +34,7 @@ const (
 	Tools      Class = "tools"
 )
 
-// A Language is the language of a file, or Other or Data. tools/size does not count files in Markdown, Other and Data.
+// A Language is the language of a file, or Other or Data.
 type Language string
 
 // The languages.
@@ -47,13 +44,13 @@ const (
 	Python   Language = "Python"
 	C        Language = "C"
 	Assembly Language = "assembly"
-	Script   Language = "testscript" // a script of testscript, in an archive (.txtar)
+	Script   Language = "testscript" // in an archive (.txtar)
 	Markdown Language = "Markdown"
 	Other    Language = "other" // Makefile, YAML, units, go.mod
-	Data     Language = "data"  // all other files, such as generated and binary ones
+	Data     Language = "data"  // such as generated and binary files
 )
 
-// Files lists the files of a checkout that git tracks or would track, with slashes, sorted.
+// Files lists the files of a checkout that git tracks or would track, sorted.
 func Files(dir string) ([]string, error) {
 	cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var stderr bytes.Buffer
@@ -73,7 +70,7 @@ func Files(dir string) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// ClassOf returns the class of a file by its name. Files below testdata are tests, except in test and tools.
+// ClassOf returns the class of a file by its name.
 func ClassOf(name string) Class {
 	dirs := strings.Split(path.Dir(name), "/")
 	switch {
@@ -89,8 +86,7 @@ func ClassOf(name string) Class {
 	return Product
 }
 
-// LanguageOf returns the language of a file. If the name has no suffix, it reads the file's first
-// line.
+// LanguageOf returns the language of a file, by its name or its first line.
 func LanguageOf(dir, name string) Language {
 	base := path.Base(name)
 	ext := path.Ext(name)
@@ -140,8 +136,7 @@ func LanguageOf(dir, name string) Language {
 	return Data
 }
 
-// Packages lists the directories with Go files of the checkout's main module, sorted, but not
-// directories of tools and testdata.
+// Packages lists the directories with Go files, sorted, without tools and testdata.
 func Packages(files []string) []string {
 	var dirs []string
 	for _, name := range files {

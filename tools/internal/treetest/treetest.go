@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// New makes a git checkout with these files, and returns its path. It commits nothing: package tree
-// also lists files that git would track.
+// New makes a git checkout with these files, uncommitted.
 func New(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,6 +1,5 @@
-// Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT] [ARGUMENT...].
-// It uses the interpreter of mvdan.cc/sh, as u-root's gosh does. gosh can edit lines, but gives scripts no arguments,
-// and does not end when a person types exit.
+// Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT]
+// [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh.
 package main
 
 import (
@@ -28,7 +27,7 @@ func main() {
 	}
 }
 
-// run runs a command, a script or standard input, as the arguments say. Its error may be an exit status.
+// run runs a command, a script or standard input.
 func run(args []string) error {
 	var params []string
 	command, commanded := "", false
@@ -78,7 +77,7 @@ func run(args []string) error {
 	return shell.Run(context.Background(), program)
 }
 
-// converse runs the commands that a person types, until exit or the end of input.
+// converse runs the commands that a person types.
 func converse(params []string) error {
 	shell, err := interp.New(interp.StdIO(os.Stdin, os.Stdout, os.Stderr), interp.Interactive(true),
 		interp.Params(append(params, "--")...))
@@ -125,6 +124,6 @@ func converse(params []string) error {
 		if err == nil || shell.Exited() {
 			return last
 		}
-		fmt.Fprintf(os.Stderr, "sh: %v\n", err) // a line that cannot be parsed does not end the shell
+		fmt.Fprintf(os.Stderr, "sh: %v\n", err) // does not end the shell
 	}
 }

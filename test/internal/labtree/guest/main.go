@@ -61,7 +61,6 @@ func seen(context.Context, *struct{}) (any, error) {
 	return s, nil
 }
 
-// port reads the link of the port above an endpoint.
 func port(name string) (p labtree.Port, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Join("/sys/bus/pci/devices", name))
 	if err != nil {
@@ -81,9 +80,8 @@ func port(name string) (p labtree.Port, err error) {
 	return p, nil
 }
 
-// number returns the number in the first eight bytes of most pages of a GPU's memory, BAR 2 of its
-// device. If the memory is also a NUMA node, the kernel uses some of the pages, so these have other
-// bytes.
+// number returns the number in most pages of a GPU's BAR 2. The kernel uses some of the pages if they are also
+// a NUMA node.
 func number(name string) (most uint64, err error) {
 	dir := filepath.Join("/sys/bus/pci/devices", name)
 	if err := os.WriteFile(filepath.Join(dir, "enable"), []byte("1"), 0o644); err != nil {

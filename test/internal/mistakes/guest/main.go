@@ -1,6 +1,5 @@
 // Command guest makes the mistakes of package mistakes in two guests of vnic boot, which run it at
-// the same time: guest 0 is side a, guest 1 side b. Each side of a mistake is a separate process. The
-// first line that side a prints is compared with a page:
+// the same time: guest 0 is side a, guest 1 side b. The first line that side a prints is compared with a page:
 //
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
@@ -52,13 +51,12 @@ func main() {
 	}
 }
 
-// list returns the mistakes, with a program without a mistake before and after them: it shows that
-// the devices work before, and that the mistakes break nothing.
+// The program without a mistake runs before and after the mistakes.
 func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
 
-// all makes this guest's side of each mistake. Side a compares the first line with the page.
+// all makes this guest's side of each mistake.
 func all(page string) error {
 	rows, err := mistakes.Rows(page)
 	if err != nil {
@@ -95,8 +93,8 @@ func all(page string) error {
 	return nil
 }
 
-// run runs this program, and returns the first line of its output without the program's name, and
-// its status: 128 if a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
+// run returns the first line of this program's output, and its status: 128 if a signal ended it, 127 if it
+// could not be started, -1 if it did not end within limit.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -121,7 +119,6 @@ func run(args ...string) (line string, status int) {
 	return "succeeds", 0
 }
 
-// child makes the mistake with a number.
 func child(ctx context.Context, d *guest.Device, number string) error {
 	var i int
 	if _, err := fmt.Sscan(number, &i); err != nil || i < 0 || i >= len(list()) {
