@@ -5,10 +5,10 @@ import (
 	"os/exec"
 )
 
-// base is the network to which scale compares networks with more ports, queues or rules.
+// base is what other shapes of a network are compared with.
 var base = shape{ports: 2, queues: 1, rules: 1}
 
-// All returns the measurements, in the order of the table.
+// All returns the measurements, in the table's order.
 func All() (list []Measurement) {
 	add := func(name, unit, about, yardstick string, open openFunc) *Measurement {
 		list = append(list, Measurement{Name: name, Unit: unit, About: about, Yardstick: yardstick, open: open})
@@ -70,7 +70,7 @@ func All() (list []Measurement) {
 	return list
 }
 
-// findSlirp returns why slirp is not measured: vnic bench cannot drive it, or it is not installed.
+// findSlirp returns why slirp is not measured.
 func findSlirp() string {
 	path, err := exec.LookPath("slirp4netns")
 	if err != nil {
