@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Files of an image's directory.
+// files of an image's directory
 const (
 	kernelFile = "kernel"
 	initrdFile = "initrd"
@@ -25,24 +25,22 @@ const (
 	readmeFile = "README"
 )
 
-// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`. Images of vnic
-// up to 780d5150 do not state it.
+// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`.
 const protocol = 2
 
 // builtBy is the last line of an image's README.
 const builtBy = "\nBuilt by vnic %s, protocol %d.\n"
 
-// BuildOptions are the flags of `vnic image build`.
 type BuildOptions struct {
 	Dir   string
 	Force bool
 	Guest boot.Options
 }
 
-// Build writes the directory of an image, and prints to out how to use it.
+// Build writes the directory of an image, and prints how to use it.
 func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	o.Dir = filepath.Clean(o.Dir)
-	// This check comes before NewImage fetches anything.
+	// before anything is fetched
 	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil {
 		return err
 	}
@@ -84,7 +82,7 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// stopping is a writer that fails after ctx has ended.
+// stopping fails after ctx has ended.
 type stopping struct {
 	ctx context.Context
 	w   io.Writer
@@ -97,7 +95,7 @@ func (s stopping) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// usage is the text about how to use an image.
+// usage is a text about an image.
 type usage struct {
 	NIC    string
 	XDP    bool
