@@ -11,8 +11,6 @@ import (
 // A receiver that returns no token is killed when its NIC drops packets. The GPU has room for one window, and
 // the next receiver gets it.
 //
-// This test must be the first that uses a pair.
-//
 // Invariant: guest-images: A receiver that is killed leaves no pages or queues in use by kernel or
 // NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// transfer runs the transfers of each mode, and returns the report. An error that comes with a report
-// says what the transfers did not prove, or which removed device ended one of them.
+// transfer runs the transfers of each mode. With a report, an error says what they did not prove, or which
+// removed device ended one.
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
@@ -33,7 +33,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 		if err := r.lost(); err != nil {
-			// The user sees that the devices are gone if the guests release them in time.
+			// Guests may release the devices in time.
 			removals, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 			r.Lab.AwaitRemovals(removals)
 			cancel()
@@ -50,7 +50,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	return rep, r.check(rep)
 }
 
-// describe returns a report that describes the run before it begins.
+// describe returns the report before the run.
 func (r *runner) describe() *Report {
 	o, i := r.opt, &r.Info
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
@@ -63,7 +63,7 @@ func (r *runner) describe() *Report {
 	return rep
 }
 
-// runMode runs the transfers of all streams in one mode, and adds their results to the report.
+// runMode runs the streams' transfers in one mode.
 func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number uint64) error {
 	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -96,7 +96,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() || r.peer != nil {
 				return err
 			}
-			runs[i], s.lost = nil, err // the other rails continue
+			runs[i], s.lost = nil, err // the other rails go on
 			all.leave()
 			rail[s.rail.Rail].leave()
 			s.abandon(ctx)
@@ -130,14 +130,14 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 		rep.Rails = append(rep.Rails, one)
 		rep.add(&sum, runs[i])
 	}
-	// These counters are of whole ports, which the two directions of a rail share.
+	// of whole ports, which the directions of a rail share
 	now := countersOf(r.ports()...)
 	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)
 	return nil
 }
 
-// lost returns the errors of transfers that ended early because a device was removed; nil: there are none.
+// lost returns the errors of transfers that a removal ended.
 func (r *runner) lost() error {
 	var errs []error
 	for _, s := range r.streams {
