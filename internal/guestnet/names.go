@@ -16,7 +16,7 @@ const GuestName = "guest"
 // HostName returns the name of guest i.
 func HostName(i int) string { return fmt.Sprint(GuestName, i) }
 
-// DevmemNameOf is DevmemName for a guest's name; false: not a guest's name.
+// DevmemNameOf returns DevmemName of the guest with this name; false: it is not a guest's name.
 func DevmemNameOf(host string) (string, bool) {
 	i, err := strconv.Atoi(strings.TrimPrefix(host, GuestName))
 	if err != nil || host != HostName(i) {

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// ready waits until the links that are not left are up and their addresses can be used. After patience it
-// describes what is missing; "" = nothing.
+// ready waits until the links of the interfaces without Leave are up and their addresses can be used. After
+// patience it describes what is missing; "" = nothing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ours has a link when peers is up.
+// cable makes a veth pair: ours has a link when peers is up.
 func cable(t *testing.T) (ours, peers netlink.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
@@ -51,7 +51,6 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
 		t.Errorf("%v", err)
 	}
-	// ready may read the state before or after the last event.
 	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
 	testkit.OK(t, netlink.LinkSetUp(peers))

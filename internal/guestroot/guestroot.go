@@ -91,7 +91,7 @@ func mountAll(ctx context.Context, images []Image) error {
 		to := filepath.Join(Dir, m.to)
 		if _, err := os.Stat(to); err != nil {
 			if err := os.Mkdir(to, 0o755); err != nil {
-				continue // the kernel lacks the file system
+				continue // sysfs lacks the directory if the kernel lacks the file system
 			}
 		}
 		err := unix.Mount(m.kind, to, m.kind, 0, m.options)

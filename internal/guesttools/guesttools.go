@@ -217,7 +217,7 @@ func overlay(to string, lower ...string) error {
 	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
-// bounds of fill
+// Bounds of what fill copies.
 const (
 	fillBytes = 8 << 20
 	fillFiles = 2_000

@@ -28,8 +28,8 @@ const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest returns the mark, as " (long)", of the test that runs most often among those of the first sentence;
-// "" if make test runs it.
+// easiest returns the mark, as " (long)", of the test that runs most often among the tests of the first
+// sentence; "" if make test runs it.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {
@@ -99,7 +99,7 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
-			return false // concerns only one case
+			return false
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
 				if slices.Contains(asked, "testkit.Long") {

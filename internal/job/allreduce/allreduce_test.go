@@ -45,7 +45,7 @@ func TestRings(t *testing.T) {
 			t.Run(fmt.Sprint(n, name), func(t *testing.T) {
 				counts := []uint64{1, uint64(n + 1), 1e5 + 1}
 				switch {
-				case testing.Short(): // with -race more elements find nothing more
+				case testing.Short(): // mainly with -race, where more elements find nothing more
 					counts[2] = 1e4 + 1
 				case testkit.Long() || typ == devmem.Float32:
 					counts[2] = 1e6 + 1
@@ -117,7 +117,7 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// The elements are divided among several channels, each of which is a ring.
+// Each of several channels is a ring with a part of the elements.
 func TestChannels(t *testing.T) {
 	for _, op := range []string{transfer.AllReduce, transfer.Broadcast} {
 		o := options(t, 3, 1, 2, 4, 100_001)

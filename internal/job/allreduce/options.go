@@ -27,7 +27,7 @@ type Options struct {
 	Iters    int      // timed operations of a row
 	Warmup   int      // operations of a row before the timed ones
 	Validate bool     // every element is compared
-	Root     int      // source of a broadcast
+	Root     int      // rank whose elements a broadcast copies
 	Channels int      // rings that share each operation
 	Timeout  time.Duration
 
@@ -87,7 +87,7 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--root %d: ranks are 0 to %d", o.Root, len(d.Guests)-1)
 	}
 	o.Window = o.layout(len(d.Guests)).end
-	return o.Check() // with Window
+	return o.Check() // Window is set now
 }
 
 // rows computes Counts, unless it is set, and checks it.

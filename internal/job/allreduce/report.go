@@ -39,7 +39,7 @@ type Mode struct {
 type Row struct {
 	Bytes      uint64 `json:"bytes"`
 	Count      uint64 `json:"count"`
-	OutOfPlace Half   `json:"out_of_place"` // the elements come from another place
+	OutOfPlace Half   `json:"out_of_place"`
 	InPlace    Half   `json:"in_place"`
 }
 

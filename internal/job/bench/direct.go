@@ -163,9 +163,9 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 // direct sends a frame from a to b again and again, with the next piece of a's GPU memory.
 type direct struct {
 	a, b   *driver.NIC
-	frames []driver.TxFrame // one
-	source uint64           // bytes of GPU memory
-	came   <-chan int       // payload bytes of a frame that b received
+	frames []driver.TxFrame
+	source uint64     // bytes of GPU memory
+	came   <-chan int // payload bytes of a frame that b received
 }
 
 func (x *direct) measure(ctx context.Context, d time.Duration) (w work, err error) {

@@ -100,7 +100,7 @@ func copies(size int) openFunc {
 		r.undo.Add(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
-			// only the first run starts here
+			// The first run starts at the beginning of dst.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}

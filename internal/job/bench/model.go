@@ -28,8 +28,8 @@ const memoryEdge = "memory"
 // calibration has the rates from which predict predicts: sums over the workers, in GB/s.
 type calibration struct {
 	workers          int     // processors
-	copyOne, copyAll float64 // copies of cold memory: by one worker, and by workers
-	flowOne, flowAll float64 // payload through NICs: of one flow, and of workers
+	copyOne, copyAll float64 // copies of cold memory: by one worker, and by one for each processor
+	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
 }
 
 // predict returns the rates of a flow and, together, of the hogs beside it, which are workers that copy.
@@ -66,7 +66,7 @@ type worker struct {
 	flow *coldFlow // nil: the worker copies memory
 }
 
-// did is the result of workers in one run: the sums of their rates, and of their processor time by time.
+// did is the result of workers in one run: the sums of their rates, and of the processors that they had.
 type did struct{ rate, processors float64 }
 
 // together runs workers at the same time, each on its own thread.

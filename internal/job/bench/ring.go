@@ -159,7 +159,7 @@ func (n *network) begin(l *flow) error {
 	if err := until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err }); err != nil {
 		return err
 	}
-	_, err = n.takeOf(l) // those that arrived since the last look
+	_, err = n.takeOf(l) // frames that arrived since the last look
 	return err
 }
 
@@ -218,7 +218,7 @@ func (n *network) send(frames int) error {
 	return nil
 }
 
-// room is that of the first flow.
+// room returns how many frames the first flow may send.
 func (n *network) room() int { return n.batch - n.flows[0].out }
 
 func (n *network) take() (frames int, err error) {

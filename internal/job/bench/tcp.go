@@ -123,8 +123,8 @@ func gpuTCP(f footprint, mtu int, gso bool) openFunc {
 	})
 }
 
-// connectStacks makes r's ours a connection between two guests' stacks, from the first one's GPU to the
-// second one's.
+// connectStacks sets r.ours to a connection between two guests' stacks, from the first guest's GPU to the
+// second's.
 func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Options, r *rig) error {
 	var stacks [2]*stack.Stack
 	for i, p := range l.Ports() {

@@ -130,8 +130,8 @@ type circle struct {
 	burst int
 }
 
-// run makes frames circle for d, at least leastCircling, and counts those that came back. It tries again if
-// there are none: a ring may not have started yet.
+// run makes frames circle for d, at least leastCircling, and counts the frames that came back. It tries again
+// if there are none: a ring may not have started yet.
 func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = c.once(ctx, max(d, leastCircling))
@@ -198,7 +198,8 @@ const (
 
 func macText(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-// aroundOurs makes vnic's switch that of the circle, with poll threads or, if poll is 0, workers that sleep.
+// aroundOurs joins the circle's ports by vnic's switch, with poll threads or, if poll is 0, workers that
+// sleep.
 func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *rig) error {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})

@@ -21,7 +21,7 @@ type Options struct {
 	URL     string // "": a device of the command's own
 	Read    bool   // if Read, Write and Verify are false: Read, and for a device of the command's own all three
 	Write   bool
-	Verify  bool // compare written blocks
+	Verify  bool
 	Size    uint64
 	Offset  uint64 // on the device
 	Block   uint64 // bytes in an operation

@@ -35,8 +35,8 @@ type Peer struct {
 
 	content     session.Content // content of the device; nil: unknown
 	contentText string
-	// written reports whether the device's n bytes from pos on are those of gen, by the server's memory; nil:
-	// unknown.
+	// written reports whether the device's n bytes from pos on are the bytes that gen makes, by the server's
+	// memory; nil: this process cannot read it.
 	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
 	restore     func() // writes content again; may be nil
@@ -165,7 +165,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	}
 	p.text, p.close, p.child = "nbdkit memory", end, child
 	if o.Read {
-		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // of a new disk
+		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // a new disk has zeros
 	}
 	if o.Write && len(o.Modes) > 1 {
 		p.content = nil // the first mode writes to the disk

@@ -23,7 +23,7 @@ type target struct {
 	namespace uint32
 }
 
-// IANA's
+// ports that IANA has assigned
 var defaultPorts = map[string]uint16{transfer.NVMeTCP: 4420, transfer.NBD: 10809}
 
 const form = "nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT]"

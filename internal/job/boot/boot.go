@@ -159,7 +159,7 @@ func (l *runner) find(ctx context.Context) error {
 	return nil
 }
 
-// fetch also makes the initramfs and the archive of the user's files.
+// fetch finds QEMU and the kernel, and makes the initramfs and the archive of the user's files.
 func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 )
 
 // A guest's kernel needs keptByKernel and a 32nd of all memory (measured with Linux 6.12 and 7.2). rootfs
-// takes at most half of the rest (Linux mm/shmem.c, shmem_default_max_blocks), of which leftForPrograms bytes
-// are kept free.
+// takes at most half of the rest (Linux mm/shmem.c, shmem_default_max_blocks); leftForPrograms bytes of that
+// half are kept free.
 const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32

@@ -33,7 +33,7 @@ type guest struct {
 // slow serial line. Options.Append follows it on the command line.
 const kernelLog = "loglevel=7"
 
-const forever = 365 * 24 * time.Hour // a time limit that never ends a guest
+const forever = 365 * 24 * time.Hour // as a time limit: practically none
 
 // complete fills in what only vnic boot has in guest i's configuration. done closes the disks of --tools.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
@@ -43,7 +43,7 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	c.Append, c.Args, c.ResultsPort = o.Append, o.QEMUArgs, true
 	if o.GDB != 0 {
 		port := o.GDB + i
-		ownports.Add(uint16(port)) // QEMU's
+		ownports.Add(uint16(port)) // QEMU holds the port
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
 		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // debugging a boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", c.Name, port)

@@ -20,7 +20,7 @@ import (
 // its network by itself and runs the program on its console.
 type Image struct {
 	Kernel assets.Kernel
-	Append string // of the kernel
+	Append string // the kernel's command line
 
 	runner *runner
 	config agent.Config

@@ -9,7 +9,7 @@ import (
 // maxLine is the length from which a line may be written in pieces, each as a line.
 const maxLine = 64 << 10
 
-// lines puts a prefix before each line, and writes whole lines.
+// lines puts a prefix before each line, and writes whole lines, up to maxLine.
 type lines struct {
 	mu     *sync.Mutex // held while writing to w; shared by the writers of w
 	w      io.Writer

@@ -21,8 +21,8 @@ type place struct {
 	index  int
 	name   string // "guest0", or the name in the lab file
 	hw     *lab.Machine
-	kernel *lab.Port   // for the kernel
-	devmem []*lab.Port // NICs for devmem programs; the kernel drives those of model gve
+	kernel *lab.Port   // the kernel's first NIC
+	devmem []*lab.Port // NICs for devmem programs; the kernel drives the gVNICs among them
 }
 
 // devmemAddrs returns the addresses of guest i's devmem programs on a rail: the lab file's, or else such as
@@ -36,7 +36,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// interfaceAddrs lists the addresses of a NIC that the kernel drives. Its first NIC also has the guest's own.
+// interfaceAddrs lists the addresses of a NIC that the kernel drives. The kernel's first NIC also has the
+// addresses for the guest's names.
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
@@ -68,7 +69,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 			NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if o.ownNIC(i) {
-			g.NICs[0].GPUs = []int{} // none
+			g.NICs[0].GPUs = []int{} // no GPU
 			n := guestnet.DevmemHost + i
 			options := o.NICOptions
 			options.MaxMTU, options.XDP = 0, false // vnic's driver has neither

@@ -40,7 +40,7 @@ type BuildOptions struct {
 // Build writes the directory of an image, and prints how to use it.
 func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	o.Dir = filepath.Clean(o.Dir)
-	// before anything is fetched
+	// Check before anything is fetched.
 	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil {
 		return err
 	}

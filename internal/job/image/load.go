@@ -23,7 +23,7 @@ const DefaultDir = "guest"
 type Files struct {
 	NIC            string // device model
 	Kernel, Initrd string // absolute paths
-	Append         string // of the kernel
+	Append         string // the kernel's command line
 }
 
 // ErrNoImage means that a directory has no image of Build's.

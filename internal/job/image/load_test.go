@@ -21,7 +21,7 @@ func TestImagesAreFoundAgain(t *testing.T) {
 		t.Errorf("by KVM: %s", kvm)
 	}
 	old := f
-	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // of an older vnic's image
+	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // as in an older vnic's image
 	if by := strings.Join(old.Args(false), " "); !strings.Contains(f.Append+" ", clock) || !strings.Contains(by, clock) {
 		t.Errorf("%q, by TCG: %s", old.Append, by)
 	}

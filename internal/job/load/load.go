@@ -32,7 +32,7 @@ type Options struct {
 	session.Options
 	transfer.Source
 	transfer.LoadArgs
-	Format string // Raw, Records or Safetensors; "": by the end of the URL
+	Format string // Raw, Records or Safetensors; "": chosen by the end of the URL
 	Size   uint64 // of the own server's file, in bytes
 	SHA256 string // digest of the data, in hex; "": unknown
 
@@ -255,7 +255,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round's bytes.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)

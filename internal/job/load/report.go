@@ -20,8 +20,8 @@ type Report struct {
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"`      // the first ones
-	TensorCount int      `json:"tensor_count,omitempty"` // of all
+	Tensors     []Tensor `json:"tensors,omitempty"`      // the first tensors of the file
+	TensorCount int      `json:"tensor_count,omitempty"` // number of all tensors
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 
@@ -41,9 +41,9 @@ type Tensor struct {
 type Run struct {
 	Mode string `json:"mode"`
 	session.Moved
-	// of the consumer of records
+	// Records, Waited and First describe the consumer of records.
 	Records uint64  `json:"records,omitempty"`
-	Waited  float64 `json:"waited_share"` // part of the consumer's time
+	Waited  float64 `json:"waited_share"` // part of the consumer's time in which it waited for data
 	First   float64 `json:"first_seconds,omitempty"`
 
 	Requests    uint64 `json:"requests"`

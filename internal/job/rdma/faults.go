@@ -30,11 +30,11 @@ const (
 
 // faults has the faults of a run. After remove, kill and bad the transfer cannot go on.
 type faults struct {
-	late         time.Duration // of acknowledgments; negative: for ever
-	lose         int           // answers to page requests
+	late         time.Duration // delay of acknowledgments; negative: for ever
+	lose         int           // answers to page requests that are lost
 	stale        bool
-	remove, kill time.Duration // after the begin; 0: not
-	bad          int           // number of the page; -1: none
+	remove, kill time.Duration // time after the first round's begin; 0: no such fault
+	bad          int           // number of the broken page; -1: none
 }
 
 // faults parses Options.Fault: faults with commas between.
@@ -114,7 +114,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 				did = u.remove()
 			}
 			if did != nil {
-				cancel() // no round would fail
+				cancel() // the fault could not be caused: no round would fail
 			}
 		}()
 	}

@@ -73,9 +73,9 @@ type Pages struct {
 	Pages    uint64 `json:"pages"`
 	Requests uint64 `json:"page_requests"` // requests of the NIC, for one page or several
 	Stale    uint64 `json:"stale_answers"` // answers that an invalidation had overtaken
-	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC got
-	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it got
-	Refused  uint64 `json:"refused"`       // pages that it did not get
+	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC entered in its table
+	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it entered
+	Refused  uint64 `json:"refused"`       // requested pages that it did not get
 	BytesP2P uint64 `json:"p2p_bytes"`     // payload in the GPU, with retransmissions and verification
 	BytesRAM uint64 `json:"host_bytes"`
 
@@ -84,17 +84,17 @@ type Pages struct {
 	Touched uint64 `json:"touched"`      // pages moved back otherwise
 	Linux   uint64 `json:"moved_in_ram"` // pages that Linux moved within RAM
 
-	Invalidations uint64   `json:"invalidations"` // for which Linux waited for the NIC
+	Invalidations uint64   `json:"invalidations"` // invalidations for which Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`
 	P99           float64  `json:"invalidation_p99_us"` // upper bound, in steps of half a power of two
 	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program wakes up
-	Untold        uint64   `json:"untold"`              // of pages that the NIC did not have
+	Untold        uint64   `json:"untold"`              // invalidations of pages that the NIC did not have
 	Parked        uint64   `json:"parked_packets"`
 	Retried       uint64   `json:"retried_packets"` // packets that could not be parked
 	AfterAck      uint64   `json:"dma_after_ack"`   // unused pages of the GPU that were written to
 	Looked        uint64   `json:"pages_left"`      // unused pages of the GPU that were checked
 	Quarantined   bool     `json:"quarantined"`
-	SHA256        string   `json:"program_sha256"` // of the memory as the program reads it
+	SHA256        string   `json:"program_sha256"` // digest of the memory as the program reads it
 	Waits         []uint32 `json:"waits"`
 }
 
@@ -208,7 +208,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Ops) // it moves the pages
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last, because it moves the pages
 	if err != nil {
 		return err
 	}

@@ -30,20 +30,20 @@ type Options struct {
 
 	Op      string   // Put or Get
 	MRs     []string // kinds of memory, in order
-	Size    uint64   // of a round
-	Block   uint64   // of a work request
+	Size    uint64   // bytes in a round
+	Block   uint64   // bytes in a work request
 	Depth   int      // outstanding work requests of a queue pair
 	QPs     int
 	PathMTU int // bytes; 0: the largest that the links allow
 	Rounds  int
 	Verify  bool // compare the bytes
 
-	// For OnDemand:
-	Pages   int           // sets Size to as many pages; 0: not
+	// The following options are for OnDemand.
+	Pages   int           // sets Size to this many pages; 0: Size is as given
 	Migrate float64       // pages a second that guest 1 moves to the GPU or back
 	Compact bool          // Linux moves pages within RAM
-	Time    time.Duration // rounds go on for this time; 0: Rounds is their number
-	Fault   string        // as --fault
+	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
+	Fault   string        // faults of guest 1 or its NIC, as --fault
 
 	moved func(s *session.Set, r *Run, round int) // tests: called after each round, before comparing
 }
@@ -52,7 +52,7 @@ type Options struct {
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
-	o.Modes = nil // it has MRs instead
+	o.Modes = nil // the command has MRs in place of modes
 	return o
 }
 
@@ -65,7 +65,7 @@ const (
 	overhead = 40 + 8 + 12 + 16 + 4 + 4
 )
 
-// IBA's path MTUs, in bytes
+// path MTUs of the InfiniBand specification, in bytes
 var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 
 // Complete sets the options that follow from others, and returns an error for invalid ones.
@@ -124,7 +124,7 @@ func (o *Options) checkMTU() error {
 		}
 	}
 	if link == 0 {
-		return nil // the default MTU, which fits
+		return nil // the links have the default MTU, which fits
 	}
 	room := link - overhead
 	switch {

@@ -51,7 +51,7 @@ type use struct {
 	set       *session.Set
 	requester *session.Node // its NIC accesses the responder's memory
 	responder *session.Node
-	begin     time.Time // of the rounds, for Options.Time
+	begin     time.Time // when the rounds began, for Options.Time
 }
 
 // ends returns the guests of source and destination.
@@ -111,7 +111,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: session.Pages(o.Size)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
-		// behind the source it reads back what was written
+		// The requester reads the written bytes back, behind the source.
 		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer {
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
 		}
@@ -148,7 +148,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 // exchange describes a round.
 type exchange struct {
 	src, dst *session.Node
-	off      uint64 // of the destination in dst's memory
+	off      uint64 // offset of the destination in dst's memory
 	move     func() error
 	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
 }

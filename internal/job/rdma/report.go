@@ -41,8 +41,8 @@ type Run struct {
 	// every byte was compared and was right
 	Verified     bool   `json:"verified"`
 	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand
-	Error        string `json:"error,omitempty"`         // the first one
-	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round
+	Error        string `json:"error,omitempty"`         // what Options.Verify found wrong first
+	SourceSHA256 string `json:"source_sha256,omitempty"` // digest of the last round's source
 	SHA256       string `json:"sha256,omitempty"`
 }
 
@@ -127,7 +127,7 @@ func (r *Run) wrong(size uint64) (f report.Findings) {
 	f.If(r.Bytes != want, "%d bytes of %d", r.Bytes, want)
 	requester := r.Memory
 	if requester == OnDemand {
-		requester = GPU // pinned
+		requester = GPU // the requester's memory is pinned GPU memory
 	}
 	f.Within("guest "+r.Requester.Guest, r.Requester.wrong(requester, r.Bytes))
 	f.Within("guest "+r.Responder.Guest, r.Responder.wrong(r.Memory, r.Bytes))

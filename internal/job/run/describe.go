@@ -64,7 +64,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 			g.NICs = append(g.NICs, n)
 			g.GPUs = append(g.GPUs, lab.GPU{Name: fmt.Sprintf("%s.gpu%d", name, rail), Memory: o.GPUMemory})
 		}
-		if o.Rails == 0 { // their only NICs need no other name
+		if o.Rails == 0 { // guests A and B: their only NICs need no other name
 			g.Name = [2]string{"A", "B"}[i]
 			g.NICs[0].Name, g.GPUs[0].Name = g.Name, ""
 			g.NICs[0].Addr4, g.NICs[0].Addr6 = netip.Prefix{}, netip.Prefix{}
@@ -203,7 +203,7 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // the worst link
+		for _, n := range g.NICs { // the worst link sets Loss and Reorder
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}

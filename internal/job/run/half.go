@@ -79,7 +79,7 @@ func (o *Options) checkHalf() error {
 	self, other := o.here()
 	switch {
 	case len(names) != 2:
-		return nil // an error of checkLab
+		return nil // checkLab returns an error for it
 	case o.Scale != "" || o.MustShare:
 		return fmt.Errorf("--guest %s: --scale and --check are of links of both guests, and one is on another host", o.Half)
 	case len(o.Uplinks) == 0:
@@ -126,9 +126,9 @@ func (o *Options) hello() (hello, error) {
 	return h, err
 }
 
-// of the vnics' ports
+// MAC and TCP port of the vnics' own ports.
 const (
-	hostMAC  = lab.MaxPorts // the number of the MAC for guest 0's host; the other has the next
+	hostMAC  = lab.MaxPorts // number of the MAC of guest 0's vnic; guest 1's has the next one
 	hostPort = 5200
 )
 
@@ -375,7 +375,7 @@ func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
-			err = nil // the peer has our verdict
+			err = nil // our verdict has reported it
 		}
 		r.peer.close(err)
 	}

@@ -241,7 +241,7 @@ func TestHalfAlone(t *testing.T) {
 	for i := range 2 {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
 		h.o[i].PeerSecs = 1
-		h.o[i].Uplinks = h.o[0].Uplinks // the one that listens
+		h.o[i].Uplinks = h.o[0].Uplinks // the uplink that listens
 		testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[i])),
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}
@@ -295,7 +295,7 @@ func TestHalvesAreCutApart(t *testing.T) {
 		}
 		_, err := h.run()
 		testkit.ErrorSays(t, err[0], "nothing has come from the host of guest b for 2s")
-		if breaks { // the host that has connected
+		if breaks { // the host that has connected gets an error
 			testkit.ErrorSays(t, err[1], "what leads to the host of guest a ended: uplink up0: ")
 		} else {
 			testkit.ErrorSays(t, err[1], "nothing has come from the host of guest a for 2s")
@@ -381,7 +381,7 @@ func TestHalfChecks(t *testing.T) {
 		testkit.ErrorSays(t, h.o[0].Check(), want)
 	}
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
-	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // the other host's guest
+	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // NIC of a guest on the other host
 	testkit.OK(t, h.o[0].Check())
 }
 

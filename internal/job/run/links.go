@@ -44,12 +44,12 @@ type Share struct {
 	ModelLimit string  `json:"model_limit,omitempty"` // the link that is full in the model
 }
 
-// bounds of a share
+// measure reports a share only within the first three bounds.
 const (
-	busyLeast  = 0.95                              // part of the time that the busiest link was busy
-	probeLeast = 1.5                               // without links' rates the transfer was so many times as fast
-	shareLeast = 100 * float64(shape.Credit) / 1e9 // time of the transfer, in seconds
-	autoLeast  = 8 * shareLeast                    // time of a transfer at a scale of auto, in seconds
+	busyLeast  = 0.95                              // least part of the time that the busiest link was busy
+	probeLeast = 1.5                               // without links' rates the transfer was at least so many times as fast
+	shareLeast = 100 * float64(shape.Credit) / 1e9 // least time of the transfer, in seconds
+	autoLeast  = 8 * shareLeast                    // least time of a transfer at a scale of auto, in seconds
 	probePart  = 4                                 // the probe has a fourth of the bytes
 	scaleAuto  = "auto"
 )
@@ -163,8 +163,8 @@ func autoScale(model, probe []float64, size uint64) (float64, error) {
 
 // tally has what a stream's transfers in one mode have counted.
 type tally struct {
-	edges []*lab.Edge // whose busy time is measured
-	moved uint64      // of payload, without retransmissions
+	edges []*lab.Edge // edges whose busy time is measured
+	moved uint64      // bytes of payload, without retransmissions
 	flows [2]control.FlowCounts
 	taken map[*lab.Edge]int64 // how long each edge was busy, in nanoseconds
 	since map[*lab.Edge]int64 // Edge.Busy at the begin

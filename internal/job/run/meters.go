@@ -95,8 +95,8 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	for _, p := range ports {
 		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
-		// Most packets that the wire drops, but those lost, are counted by the sending port too: the larger count
-		// is close to their number.
+		// The wire and the sending port both count most packets that the wire drops for another reason than loss:
+		// the larger count is close to their number.
 		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64

@@ -50,7 +50,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	return rep, r.check(rep)
 }
 
-// describe returns the report before the run.
+// describe returns a report that describes the run, without results.
 func (r *runner) describe() *Report {
 	o, i := r.opt, &r.Info
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
@@ -130,7 +130,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 		rep.Rails = append(rep.Rails, one)
 		rep.add(&sum, runs[i])
 	}
-	// of whole ports, which the directions of a rail share
+	// These counters are of whole ports, which the two directions of a rail share.
 	now := countersOf(r.ports()...)
 	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)

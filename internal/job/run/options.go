@@ -27,7 +27,7 @@ type Options struct {
 	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's
 	BindQueues int    // receive queues that the receiver binds to GPU memory
 	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
-	Size       uint64 // of a transfer, in each mode
+	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
@@ -55,12 +55,12 @@ type Options struct {
 	Digest    string // DigestPieces or DigestSHA256
 	Sabotage  string // a fault of the NICs, for sabotage.Parse; "": none
 	Keep      bool   // keep the guests' consoles and the NICs' counters in files
-	KeepDir   string // for these files; "": vnic-run- and the seed
+	KeepDir   string // directory of these files; "": vnic-run- and the seed
 	StallSecs int    // a transfer without progress for so many seconds fails
 
 	Progress func(mode string, done, total uint64) // called by one goroutine at a time; may be nil
 
-	Recorder *Recorder // for a picture; nil: none
+	Recorder *Recorder // takes samples for a picture; nil: no picture
 
 	hook   func(*runner) // tests: before the guests boot
 	opened func(*runner) // tests: after the stage setup
@@ -88,10 +88,10 @@ var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connec
 
 const (
 	page      = 4096
-	poolShare = 8 // the receiver's page pool is so small a part of its GPU memory, maxPool at most
+	poolShare = 8 // the receiver's page pool is an eighth of its part of GPU memory, maxPool at most
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
-	leastRoom = minPool * poolShare // GPU memory of an end of a transfer
+	leastRoom = minPool * poolShare // least GPU memory of an end of a transfer
 	basePort  = 5201
 	maxBind   = 15 // a NIC has at most 16 queue pairs
 	maxHold   = 1 << 32

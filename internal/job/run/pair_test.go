@@ -36,7 +36,7 @@ type pair struct {
 	s *stream
 }
 
-var pairs = map[string]*pair{} // by Options.NIC, with noP2P without peer-to-peer
+var pairs = map[string]*pair{} // by Options.NIC, followed by noP2P if peer-to-peer is off
 
 const noP2P = " without P2P"
 

@@ -25,14 +25,14 @@ import (
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
-	guest   string        // on the other host
+	guest   string        // the guest on the other host
 	silence time.Duration // how long the peer may send nothing
 	work    sync.WaitGroup
 	stop    chan struct{} // closed by close; ends live
 	over    *atomic.Bool  // an end of the connection is no error any more
 
 	mu       sync.Mutex
-	received map[string]json.RawMessage // under mu: by event and step, those that exchange has not read
+	received map[string]json.RawMessage // under mu: by event and step, messages that exchange has not read yet
 	news     chan struct{}              // under mu: closed, and replaced, with each new message
 }
 
@@ -55,7 +55,7 @@ type verdict struct {
 	Text string `json:"text,omitempty"` // why OK is false
 }
 
-// events, with their arguments
+// Events, with their arguments.
 const (
 	sayHello   = "hello"   // a hello
 	sayAlive   = "alive"   // nothing
@@ -69,7 +69,7 @@ const (
 	protocol   = 2       // commit 780d5150 has version 1
 	maxMessage = 4 << 20 // bytes
 	maxSteps   = 4 * MaxRails
-	maxText    = 500 // of printed texts of the peer, in bytes
+	maxText    = 500 // longest printed text of the peer, in bytes
 	timeWait   = 250 * time.Millisecond
 )
 
@@ -259,8 +259,8 @@ func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err 
 	return theirs, err
 }
 
-// close sends why, unless nil, closes our direction of the connection, and waits a while for the peer's.
-// After timeWait more, our stack has acknowledged the peer's FIN (TCP's TIME-WAIT).
+// close sends why, unless nil, closes our direction of the connection, and waits a while for the peer's. It
+// waits for timeWait more, so that our stack can acknowledge the peer's FIN (TCP's TIME-WAIT).
 func (p *peer) close(why error) {
 	close(p.stop)
 	p.over.Store(true)

@@ -174,8 +174,8 @@ func TestPeerHangsUp(t *testing.T) {
 	p.close(nil)
 }
 
-// Another protocol version is refused; hello-780d5150.jsonl is a first message of version 1. Another version
-// of vnic is not.
+// Another protocol version is refused; hello-780d5150.jsonl is a first message of version 1. A host of the
+// same protocol is accepted, whatever its vnic version.
 //
 // Invariant: run: A host of another protocol is refused by one line that names both versions.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {

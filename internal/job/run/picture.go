@@ -17,7 +17,7 @@ import (
 
 // bounds of a picture
 const (
-	mostIntervals = 40 // in a line of the longest mode: eight such lines are readable
+	mostIntervals = 40 // intervals in a line of the longest mode; with more, a panel of eight lines is unreadable
 	mostBars      = 16
 	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, are merged
 )
@@ -202,7 +202,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		last := i == len(f.list)-1 || f.list[i+1].first
 		switch long := now.when.Sub(begin.when); {
-		case last && whole && long < least/2: // too short an interval
+		case last && whole && long < least/2: // too short for an interval of its own
 			list[len(list)-1] = between(before, now)
 		case last || long >= least:
 			list = append(list, between(begin, now))
@@ -256,7 +256,7 @@ func percentOf(v float64) string {
 // barRow is a link, or links of a kind whose bars would look the same.
 type barRow struct {
 	link          string
-	alike         int // links besides this one
+	alike         int // further links that the row stands for
 	rate          float64
 	load, carried []float64 // by mode; -1: unknown
 }

@@ -154,7 +154,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 
 // tooSmall returns the error for end i's GPU, which lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
-	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // the memory must be a power of two
+	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // power: the memory must be a power of two
 	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
 		least += session.HugePage
 	}

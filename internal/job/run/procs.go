@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// for GOMAXPROCS, which concurrent runs change
+// procs guards GOMAXPROCS, which concurrent runs change.
 var procs sync.Mutex
 
 // addProcs raises GOMAXPROCS by n until undo is called.

@@ -148,7 +148,7 @@ func TestRailsAreInterrupted(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Do(ctx, o)), stop)
 }
 
-// the GPU of each NIC is below the other one's switch
+// crossed is a guest each of whose NICs uses the GPU below the other NIC's switch.
 const crossed = `
     sockets: [{name: s0, p2p: same-bridge}],
     switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],

@@ -24,13 +24,13 @@ type round struct {
 	n, seed        uint64
 	send, recv     transfer.PrepareArgs
 	from, to       netip.AddrPort
-	source         sum // of the kind pieces
+	source         sum // digest of the source, of the kind pieces
 	flows          *flowCounters
 	sent, got      transfer.Result
 	start          time.Time
 	took           time.Duration
 	before         totals
-	noBuffer       uint64 // before the transfer
+	noBuffer       uint64 // stream.noBuffer before the transfer
 	samples        *sampler
 }
 
@@ -122,7 +122,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := s.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
 		return err
 	}
-	// now the guests have no transfer
+	// After Finish the guests have no transfer.
 	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
 		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -243,8 +243,8 @@ func (e *stallError) Error() string {
 		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress, and ends the transfer with a stallError if for the time patience no new payload is
-// counted and no engine copies, even if a guest does not answer any more.
+// watch reports progress, and ends the transfer with a stallError if no new payload is counted and no engine
+// copies for the time that Options.patience returns, even if a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)

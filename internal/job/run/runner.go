@@ -80,7 +80,7 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 
 // attach sets the fields of the streams' ends on this host.
 func (r *runner) attach() {
-	nodes := [2]int{} // how many each guest has
+	nodes := [2]int{} // how many Nodes each guest has
 	for _, s := range r.streams {
 		s.r = r
 		s.links.edges = r.Lab.Edges()
@@ -173,8 +173,8 @@ func (r *runner) blame(ctx context.Context, err error) error {
 	return r.Blame(ctx, r.streams[0].blameRemoval(err))
 }
 
-// close ends the guests, then closes the lab. In-process NICs with two Nodes have transfers ended first,
-// because the Close of one Node closes the NIC.
+// close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes, close first
+// ends their transfers, because the Close of one Node closes the NIC.
 func (r *runner) close() error {
 	if r.opt.InProc && r.opt.Bidir {
 		var eg errgroup.Group
@@ -193,8 +193,8 @@ func (r *runner) close() error {
 // end is one side of a stream. On another host only Name, base and addr are set.
 type end struct {
 	session.Node
-	base uint64       // of the stream's part of the GPU's memory
-	addr netip.Prefix // of family Options.Family
+	base uint64       // offset of the stream's part of the GPU's memory
+	addr netip.Prefix // address of the family Options.Family
 
 	// digest computes the digest of a range of GPU memory: engineDigest, or a test's.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)

@@ -30,7 +30,7 @@ func TestProofSeesSabotage(t *testing.T) {
 				if !known {
 					return
 				}
-				o.Corrupt = 0.01 // only these show that a NIC does not verify checksums
+				o.Corrupt = 0.01 // only corrupted frames show that a NIC does not verify checksums
 			}
 			testkit.OK(t, o.Check())
 			if rep, err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {

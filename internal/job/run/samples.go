@@ -9,7 +9,7 @@ import (
 )
 
 // Recorder records samples of the bytes that transfers moved, and marks, for a Picture of a run. A nil
-// Recorder records nothing. It takes no lock of the packets' path.
+// Recorder records nothing.
 type Recorder struct {
 	Name string // of the lab
 
@@ -29,14 +29,14 @@ type recorded struct {
 type flow struct {
 	from, to    string
 	list        []reading
-	bytes, lost uint64 // of the rounds that have ended
+	bytes, lost uint64 // totals of the rounds that have ended
 }
 
 // reading is a sample: a flow's bytes and lost packets so far, over all rounds.
 type reading struct {
 	when        time.Time
 	bytes, lost uint64
-	first       bool // of its round
+	first       bool // the first reading of its round
 }
 
 // mark is an event.
@@ -79,7 +79,7 @@ type sampler struct {
 	t     *round
 	flow  *flow
 	since time.Time // begin of the mode
-	lost  uint64    // before the round
+	lost  uint64    // t.lost() before the round
 }
 
 // sample begins to sample a round; nil: it is not recorded.
@@ -148,7 +148,7 @@ func (s *sampler) end(when time.Time, bytes uint64) {
 	f.bytes += bytes
 	f.lost += s.t.lost() - s.lost
 	n := len(f.list)
-	// samples just before when, and after it
+	// Drop the samples just before when, and after it.
 	for n > 0 && !f.list[n-1].first && when.Sub(f.list[n-1].when) < sampleOften/2 {
 		n--
 	}

@@ -29,7 +29,7 @@ type stream struct {
 	// port is the first port of the rounds. Each has another one, because Linux keeps a used port busy for a
 	// minute (TIME_WAIT).
 	port  uint16
-	links tally                 // of the current mode
+	links tally                 // what the transfers of the current mode have counted
 	lost  error                 // names the removed device; nil: none
 	loads map[*lab.Edge]float64 // perByte of the last transfer
 	probe map[string]float64    // by mode, bytes a second in the probe; nil: no probe
@@ -60,7 +60,7 @@ func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run,
 	if s.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if !s.opt.InProc && s.opt.Rails == 0 { // of a guest, not of a stream
+	if !s.opt.InProc && s.opt.Rails == 0 { // with rails the CPU time of a guest is the sum over all streams
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range s.plan.rounds {

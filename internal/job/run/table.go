@@ -53,7 +53,7 @@ func (rep *Report) columns() report.Columns[Run] {
 			func(a *AuditCount) string { return fmt.Sprint(a.HitsSender) }),
 		report.Optional("in RAM of B", audit, func(a *AuditCount) string { return fmt.Sprint(a.HitsReceiver) }),
 
-		// summed, and not shown
+		// These counts are summed, and shown in no table.
 		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesDevice }),
 		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesHost }),
 		report.Sum("", func(r *Run) *uint64 { return &r.LinearBytes }),

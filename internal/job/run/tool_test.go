@@ -52,7 +52,7 @@ func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	return r
 }
 
-// more than the tool's buffer, so that pages are used again, and less
+// One transfer is larger than the tool's buffer, so that its pages are used again, one is smaller.
 const (
 	moreThanBuffer = 64 << 20
 	little         = 4 << 20
@@ -90,7 +90,7 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 		t.Run(nic, func(t *testing.T) {
 			x := newTools(t, booted(t, nic), iface)
 			x.transfer(moreThanBuffer)
-			x.transfer(little) // needs the first one's buffer
+			x.transfer(little) // the first transfer must have freed its buffer
 		})
 	}
 }

@@ -125,7 +125,7 @@ func receive(at netip.Addr) error {
 }
 
 func send(from netip.Addr, ifname string) error {
-	to := netip.AddrPortFrom(from.Prev(), 5000).String() // guest 0's
+	to := netip.AddrPortFrom(from.Prev(), 5000).String() // address of guest 0
 	var c net.Conn
 	err := errors.New("not tried")
 	for end := time.Now().Add(silent); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
