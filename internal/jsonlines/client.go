@@ -49,14 +49,14 @@ type Conn interface {
 
 type Options struct {
 	Protocol
-	MaxRequest int                      // bytes; a sent line is shorter
+	MaxRequest int                      // bound of a sent line, in bytes
 	Strict     bool                     // a malformed line ends the connection
-	Closed     func(error) error        // converts the connection's error to Client.Err's
+	Closed     func(error) error        // converts the connection's error to the error of Client.Err
 	Event      func(*Message) error     // an error ends the connection; nil: events are ignored
-	Plain      func(text string) string // cleans a RemoteError's text; nil: unchanged
+	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
-// NewClient takes ownership of conn and reads it until Close or its end.
+// NewClient takes ownership of conn and reads it until its end.
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
 		pending: map[uint64]*call{}}
@@ -69,7 +69,7 @@ func NewClient(conn Conn, o Options) *Client {
 // the cause.
 func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 
-// Err returns nil until Done, then a version.Error, the error of Options.Event, of Fail or of Options.Closed.
+// Err returns nil until Done, then the cause.
 func (c *Client) Err() error { return context.Cause(c.open) }
 
 // Dropped returns the number of malformed lines from the other end.
@@ -82,7 +82,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Fail ends the calls with err, but does not close the connection. The first error counts.
+// Fail ends the calls with err, but does not close the connection. Later errors have no effect.
 func (c *Client) Fail(err error) { c.end(err) }
 
 // Call sends a request and decodes its result into out, unless out is nil. If ctx ends first, Call asks the
@@ -91,7 +91,8 @@ func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
 
-// CallProgress is Call with a function for progress messages, which must not block or call the Client.
+// CallProgress is Call with a function that gets progress messages. The function must not block or call the
+// Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	err := c.call(ctx, op, args, out, progress)
 	if err != nil && !errors.As(err, new(*RemoteError)) {
@@ -129,7 +130,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 	case r := <-k.reply:
 		return c.finish(op, r, out)
 	case <-c.Done():
-		select { // the last line
+		select { // the last line may have come
 		case r := <-k.reply:
 			return c.finish(op, r, out)
 		default:
@@ -160,7 +161,7 @@ func (c *Client) finish(op string, r *Message, out any) error {
 	return nil
 }
 
-// Send writes m, or returns when ctx ends.
+// Send writes m. It gives up if ctx ends.
 func (c *Client) Send(ctx context.Context, m *Message) error {
 	select {
 	case c.sending <- struct{}{}:

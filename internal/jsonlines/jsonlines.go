@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Message has the fields of all lines.
+// Message is a line: a request, an answer or an event.
 type Message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -32,19 +32,19 @@ type Message struct {
 	Error    *string         `json:"error,omitempty"`
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Event    string          `json:"event,omitempty"`
-	Say      string          `json:"say,omitempty"` // the event again, for hosts of version 780d5150
+	Say      string          `json:"say,omitempty"` // again the event, for hosts of version 780d5150
 	Hello    *version.Hello  `json:"hello,omitempty"`
 }
 
 // Protocol describes a Reader's protocol.
 type Protocol struct {
 	Version int
-	MaxLine int    // most bytes of a read line
+	MaxLine int    // longest line that is read, in bytes
 	Who     string // the other end, in a version.Error
 	Fix     string // advice in a version.Error
 }
 
-// Errors of one line: it is too long, or no JSON object with the fields of a message.
+// Errors of one line: it is too long, or it is no JSON object with the fields of a message.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")
@@ -60,8 +60,8 @@ type Reader struct {
 	p       Protocol
 	r       *bufio.Reader
 	line    []byte
-	rest    bool // of a line that is too long
-	greeted bool // after the first message
+	rest    bool // the rest of a line that is too long follows
+	greeted bool // the first message has come
 	refused error
 }
 
@@ -70,8 +70,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next returns the next message. After ErrTooLong and ErrNoMessage, errors of one line, it reads on. With
-// messages of another version of the protocol it returns a version.Error.
+// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. For messages of
+// another version of the protocol it returns a version.Error.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {
@@ -137,7 +137,7 @@ func NewWriter(w io.Writer, protocol, max int) *Writer {
 	return &Writer{w: w, max: max, hello: &ours}
 }
 
-// Resume makes Send begin with a newline, as another process may have left a line incomplete.
+// Resume makes the next Send begin with a newline: another process may have left a line incomplete.
 func (w *Writer) Resume() { w.broken = true }
 
 // Send writes a message.

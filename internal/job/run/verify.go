@@ -48,8 +48,8 @@ const maxWrong = 8
 
 type sum = [sha256.Size]byte
 
-// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine, which uses
-// idle processors only until hurry is closed; nil: all processors.
+// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine. Until hurry
+// is closed it uses idle processors only; nil: all processors.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
 	extents, err := e.Extents(off, n)
 	if err != nil {
@@ -61,7 +61,7 @@ func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan stru
 	return d, err
 }
 
-// digestSource computes the source's digest, of the kind pieces, as engineDigest.
+// digestSource computes the source's digest, of the kind pieces. hurry is that of engineDigest.
 func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err error) {
 	if t.s.opt.Digest == DigestPieces {
 		t.source, err = t.s.ends[0].digest(ctx, t.send.Off, t.n, hurry)
@@ -77,7 +77,7 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	if e.away() {
 		e, off, what = t.s.ends[0], t.send.Off, "source"
 	}
-	source, destination, first := t.source, sum{}, t.n // position of the first wrong byte
+	source, destination, first := t.source, sum{}, t.n // first: position of the first wrong byte
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() (err error) {
 		match := func(b []byte, pos uint64) int { return gpumem.MatchAt(b, t.seed, pos) }

@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tampered runs with o, calls hook before the guests boot, and change with the destination's bytes before the
-// first verification.
+// tampered runs with o. It calls hook before the guests boot, and change with the destination's bytes before
+// the first verification.
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -127,7 +127,7 @@ func TestWrongDigestIsFound(t *testing.T) {
 	}
 }
 
-// Each round has the digest that the schema documents.
+// Each round's digest is of the kind that the JSON schema documents.
 func TestDigestKinds(t *testing.T) {
 	testkit.Slow(t)
 	for _, kind := range []string{DigestPieces, DigestSHA256} {

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
-// console passes the guest's kernel console on, and looks for complaints in it.
+// console passes the output of the guest's kernel console on, and looks for complaints in it.
 type console struct {
 	mu     sync.Mutex
 	scan   *splat.Scanner

@@ -36,7 +36,7 @@ const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30
 	gpuMemory   = 256 << 20
-	gpuNode     = "1" // of the GPU's memory
+	gpuNode     = "1" // NUMA node of the GPU's memory
 	prefixV6    = "fd00:76:6e::/64"
 	remoteNetns = "remote"
 )
@@ -48,7 +48,7 @@ type bench struct {
 	im               *machine.Images
 	images           *selftests.Images
 	disks            []qemu.Disk
-	mounts           []guestroot.Image // of the disks
+	mounts           []guestroot.Image // images that are the guest's disks
 	maxMTU           int               // of the guest's NICs
 	splats           *console
 
@@ -58,8 +58,8 @@ type bench struct {
 	consoleLog io.Writer
 
 	ended bool          // the user had a shell, which ends the run
-	began time.Time     // begin of Do
-	first time.Duration // from began to the first test; 0: none
+	began time.Time     // Do began
+	first time.Duration // time from began to the first test; 0: no test yet
 }
 
 // describe returns the description of the lab: a guest with two NICs of the model. The second is the tests'
@@ -75,7 +75,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	nic.MaxMTU = maxMTU
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
-	first.Sabotage = o.Sabotage // of the tested NIC
+	first.Sabotage = o.Sabotage // the tested NIC
 	return lab.Description{Guests: []lab.Guest{{Name: "guest", IOMMU: o.IOMMU, NICs: []lab.NIC{first, second},
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
@@ -133,7 +133,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// complete fills in what differs from other commands' guests.
+// complete sets c's fields for this command's guest.
 func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	c.Agent = agent.Config{Hostname: "vnic", Port: true}
 	c.Console, c.ResultsPort, c.Append, c.Args = b.splats, true, "nokaslr", b.opt.ownNICs()
@@ -211,7 +211,7 @@ func (b *bench) env() []string {
 	}
 	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on") // tests wait in vain: do not raise their time limits
+		env = append(env, "FAULTY=on") // ksft.py then does not raise its time limits
 	} else {
 		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}

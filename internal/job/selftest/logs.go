@@ -32,7 +32,7 @@ func (b *bench) openLogs() error {
 	return nil
 }
 
-// log opens the file for a program's output, to append; without Options.LogDir output is dropped.
+// log opens the file for a program's output, to append. Without Options.LogDir it drops the output.
 func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	if b.opt.LogDir == "" {
 		return dropped{io.Discard}, nil
@@ -66,7 +66,7 @@ func Line(p *results.Program) string {
 	return line
 }
 
-// checkGDB returns an error if the port for gdb is in use, before the image is built.
+// checkGDB returns an error if the port for gdb is in use.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

@@ -23,29 +23,29 @@ const DefaultQueues = 4
 // Options are the flags of `vnic selftest`.
 type Options struct {
 	session.Common
-	lab.NICOptions // MTU is that of both ends
+	lab.NICOptions // MTU is for both ends
 
 	NIC      string        // lab.GVE or lab.Virtio
-	Device   string        // a NIC of QEMU; "": vnic's
-	Programs []string      // PROGRAM or PROGRAM:CASE; none: all but NotForUs
-	Queues   int           // of each NIC
-	Sabotage *nic.Sabotage // of the tested NIC; nil: none
+	Device   string        // a model of QEMU's NICs; "": a NIC of vnic
+	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs except NotForUs
+	Queues   int           // queue pairs of each NIC
+	Sabotage *nic.Sabotage // faults of the tested NIC; nil: none
 	IOMMU    bool          // the guest's kernel translates the NICs' addresses
-	Timeout  time.Duration // of each program
-	Repeat   int           // runs of all programs; 0: one
+	Timeout  time.Duration // time limit of each program
+	Repeat   int           // how often the programs run; 0: once
 
-	Source  string // a kernel source tree; "": the package of the guest kernel's series
-	Tests   string // files that replace those of the tests; "": none
-	Patched bool   // programs that vnic's patches change also run patched
+	Source  string // a kernel source tree; "": the source package of the guest's kernel
+	Tests   string // directory with files that replace files of the tests; "": none
+	Patched bool   // programs that vnic's patches change run a second time, patched
 
 	Shell  bool // a shell in the guest at the first failure that leaves it running
 	Stdin  *os.File
-	Stdout io.Writer // of the shell
+	Stdout io.Writer // output of the shell
 	Stderr io.Writer
 	GDB    int    // port; 0: none
-	LogDir string // for output of programs and console; "": none
+	LogDir string // directory for the output of programs and console; "": none
 
-	Doing func(what string) // the current step; "": tests begin
+	Doing func(what string) // called with the current step; "": tests begin
 	Ended func(p *results.Program)
 }
 

@@ -45,7 +45,7 @@ type program struct {
 // dir is the directory below the tests' root.
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
-// patches returns the names of the patches that change the program.
+// patches returns the names of the patches for the program.
 func (p *program) patches() []string {
 	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
 }

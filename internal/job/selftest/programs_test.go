@@ -34,7 +34,7 @@ func TestProgramsAreChosen(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args string
-		want string // names, or "!" and the error
+		want string // names, or "!" and an error
 	}{
 		{"", "hw/csum.py hw/devmem.py hw/ping.py ping.py"},
 		{"hw/csum.py ping.py", "hw/csum.py ping.py"},
@@ -98,7 +98,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Payload in device memory is a proof; without a passed case none is needed.
+// Payload in device memory proves that it is used; a program without a passed case needs no proof.
 func TestPayloadProves(t *testing.T) {
 	passed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Pass}}}
 	failed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Fail}}}
@@ -149,7 +149,7 @@ func TestLineOfAProgram(t *testing.T) {
 		"warning: WARNING: net/core/dev.c:1")
 }
 
-// A complaint goes to the function that was set when its block began.
+// A complaint goes to the function that was set when its first line came.
 func TestConsoleTellsOfComplaints(t *testing.T) {
 	var next strings.Builder
 	c := newConsole(&next)

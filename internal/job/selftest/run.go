@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs of o. With an error it may return the results so far.
+// Do runs the programs. With an error it may return the results so far.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -52,7 +52,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // else program has called it, before the user's shell
+					if !b.ended { // else Ended was called before the user's shell
 						o.Ended(res)
 					}
 				}
@@ -154,7 +154,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
-// describeRun returns the results of a run without programs.
+// describeRun returns the run's description, without programs.
 func (b *bench) describeRun() *results.Run {
 	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
@@ -192,7 +192,7 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs a program, in a guest that it boots if there is none. Without an error the next one can run.
+// program runs a program. It boots a guest if there is none. Without an error the next program can run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -262,8 +262,8 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 // failed reports whether a case failed, or the kernel complained.
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut returns the cases that would end the guest, and the names of the others, if known. It leaves out
-// none that the user names.
+// leaveOut returns the cases that would end the guest, and the names of the others, if known. Cases that the
+// user names are not left out.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -280,7 +280,7 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 // maxStderr is how many lines of standard error are kept.
 const maxStderr = 50
 
-// tailBytes is how much of its end is searched for them.
+// tailBytes of the end of standard error are searched for these lines.
 const tailBytes = 64 << 10
 
 func lastLines(text []byte, n int) (list []string) {
@@ -292,8 +292,8 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program to its end, or to that of its time or of the guest. It returns an error if KVM
-// has stopped the guest: the next one would stop, too.
+// runProgram runs a program until it ends, its time is over, or the guest ends. It returns an error if KVM
+// has stopped the guest: the next guest would stop, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -322,7 +322,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
-// payload is payload of the tested NIC, in bytes, in GPU memory and elsewhere.
+// payload has the tested NIC's bytes of payload in GPU memory and elsewhere.
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
@@ -337,8 +337,8 @@ func (b *bench) payload() (x payload) {
 		c.Rx.HostBytes + c.Tx.HostBytes}
 }
 
-// since judges a program of device memory: if a case passed, payload must have been in device memory since
-// before.
+// since judges a program that uses device memory: if a case passed, payload must have been in device memory
+// since before.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -51,8 +51,8 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether the peer may use the socket by l.rule, whatever mode the file has got meanwhile, and
-// notes a refused user once.
+// admits reports whether l.rule lets the peer use the socket, whatever the file's mode is now. It notes a
+// refused user once.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// as connects to a socket as another user, and returns connect's errno.
+// as connects to a socket as another user, and returns the errno of connect(2).
 func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Errno {
 	t.Helper()
 	c := command(t, dir)
@@ -37,7 +37,9 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// Whatever the socket's mode, other users are not served, and are noted once.
+// Other users are refused, whatever the socket's mode, and each is noted once.
+//
+// 2
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.
@@ -98,7 +100,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 	}
 	s.end()
-	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // the program that as has copied
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // as has copied the program to dir
 		t.Errorf("left: %v, %v", list, err)
 	}
 }

@@ -16,10 +16,11 @@ func PrintCapabilities(w io.Writer) error {
 	return report.Encoder(w).Encode(capabilities{Type: "net"})
 }
 
-// BackendName is the program's name as a vhost-user backend: management software starts it with options only.
+// BackendName is the program's name as a vhost-user backend. Management software starts it by this name, with
+// options only.
 const BackendName = "vhost-user-vnic"
 
-// PrintDescription describes the program at binary, as VhostUserBackend of QEMU's
+// PrintDescription describes the program at this path, as VhostUserBackend of QEMU's
 // docs/interop/vhost-user.json.
 func PrintDescription(w io.Writer, binary string) error {
 	return report.Encoder(w).Encode(struct {

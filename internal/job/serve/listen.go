@@ -25,11 +25,11 @@ import (
 type listener struct {
 	*net.UnixListener
 	name string
-	file os.FileInfo // that listen made; nil: inherited
+	file os.FileInfo // the file that listen made; nil: the socket was inherited
 	gone func()      // undoes atexit.Register
 	once sync.Once
 
-	outside func() error // the broker removes the file; nil: this process does
+	outside func() error // removes the file, by the broker; nil: this process does it
 
 	rule     access.Rule                      // who may connect
 	note     func(format string, args ...any) // nil: everybody may connect
@@ -43,7 +43,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		return nil, outfile.Explain("socket "+path, err)
 	}
 	defer unlock()
-	for range 3 { // other programs do not take the lock
+	for range 3 { // programs without lockDir's lock may interfere
 		l, err := sockfile.Bind(path)
 		if err == nil {
 			st, err := private(path)

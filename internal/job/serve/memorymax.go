@@ -1,6 +1,6 @@
 package serve
 
-// most memory, in bytes; TestManyPorts checks maxPort
+// bounds of memory, in bytes; TestManyPorts checks maxPort
 const (
 	maxProgram = 128 << 20
 	maxGateway = 512 << 20

@@ -42,7 +42,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		p := startApart(t, apartOptions{Mode: broker.On, Paths: paths, GPUMemory: uint64(gpu),
 			Gateway: lab.GatewayFlags{NoGateway: true}})
 		o := Options{Paths: paths, GPUMemory: uint64(gpu), GatewayFlags: lab.GatewayFlags{NoGateway: true}}
-		for i := range min(n, n*gpu) { // of each GPU's memory
+		for i := range min(n, n*gpu) { // in each GPU's memory
 			f := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
 			testkit.Must(f.WriteAt(bytes.Repeat([]byte{1}, gpu), 0))(t)
 			testkit.OK(t, f.Close())

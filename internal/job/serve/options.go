@@ -23,36 +23,36 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	session.Common // Accel is that of the users' QEMUs, as far as vnic can tell
+	session.Common // Accel: of the users' QEMUs, as far as vnic can tell
 
-	// Lab is a lab file, whose guests take the place of NIC, GPUMemory, Impair and NoP2P (Take); nil: none.
+	// Lab is a lab file, nil: none. Its guests take the place of NIC, GPUMemory, Impair and NoP2P (Take).
 	Lab *labfile.Lab
 
 	NIC       lab.NIC        // of each port
 	GPUMemory uint64         // of each port, in bytes; 0: no GPUs
-	Impair    lab.Impairment // of all links
+	Impair    lab.Impairment // impairment of all links
 	NoP2P     bool           // NICs do not reach GPU memory
 	Paths     []string       // sockets, one for each port
 	FDs       []int          // open sockets, instead of Paths
 	Client    bool           // QEMU listens at Paths
-	Group     string         // members may connect, too; "": no group
+	Group     string         // a group whose members may connect, too; "": none
 	AllowMAC  lab.AllowedMACs
 	Flows     int      // lab.Options.Flows
 	Storm     uint     // lab.Options.Storm
 	Memory    uint64   // lab.Options.FrontendMemory
-	Boot      []string // QEMU's arguments for an image; nil: none
+	Boot      []string // QEMU's arguments that boot an image; nil: none
 	Poll      int      // threads that poll the NICs' rings; 0: none
-	Hot       bool     // they never sleep
+	Hot       bool     // these threads never sleep
 
 	lab.GatewayFlags
 
 	Ready func(*Report) error                    // called when QEMUs may connect
-	Event func(port, format string, args ...any) // port: a port, a socket's path, "GPU" or "lab"
+	Event func(port, format string, args ...any) // about a port, a socket's path, "GPU" or "lab"
 
-	silence, takeover time.Duration // limits.Connected and limits.Takeover, or a test's
+	silence, takeover time.Duration // limits.Connected and limits.Takeover; tests set others
 }
 
-// BrokerConfig returns the configuration of the broker for these options.
+// BrokerConfig returns the broker's configuration for these options.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	g, err := o.gatewayOptions()
 	c := broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Memory: lab.GPUFilePrefix}
@@ -62,7 +62,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// sockaddr_un
+// the longest path of a socket
 const maxPath = gpufd.MaxPath
 
 // Paths returns the sockets' paths of n ports: given, or given[0] with %d for the port's number.
@@ -101,7 +101,7 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		for _, n := range g.NICs {
 			o.Paths = append(o.Paths, strings.Replace(given[0], "%s", n.Name, 1))
 			if m, _ := lab.LookupModel(n.Model); o.NIC.Model == "" || m.VFIOUser {
-				o.NIC.Model = n.Model // decides which flags are allowed
+				o.NIC.Model = n.Model // it decides which flags are allowed
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func Inherited() (fds []int) {
 	}
 	const first = 3
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
-	for i := range min(n, lab.MaxPorts+1) { // Check refuses more
+	for i := range min(n, lab.MaxPorts+1) { // one more than Check accepts
 		fds = append(fds, first+i)
 	}
 	return fds
@@ -196,7 +196,7 @@ func (o *Options) Check() error {
 	return d.Check()
 }
 
-// checkPoll checks Poll and Hot for so many processors.
+// checkPoll checks Poll and Hot for a machine with this many processors.
 func (o *Options) checkPoll(processors int) error {
 	m, _ := lab.LookupModel(o.NIC.Model)
 	switch {
@@ -232,7 +232,7 @@ func (o *Options) describe() lab.Description {
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.Off() {
-		for i := range d.Guests { // names must lead to the kernel's IPv6 address
+		for i := range d.Guests { // names must lead to the IPv6 address that the kernel makes
 			n := &d.Guests[i].NICs[0]
 			n.MAC, n.Addr6 = lab.MAC(i), lab.Addr6(i)
 			n.Addr6 = madeUp(n)
@@ -275,8 +275,8 @@ func (o *Options) onGateway(i int) bool {
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts lists the NICs of a lab file's guests. A guest's first NIC, if on the gateway's network, has name and
-// addresses; others get no address.
+// hosts lists the NICs of a lab file's guests. A guest's first NIC, if it is on
+// the gateway's network, has a name and addresses.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {

@@ -20,14 +20,14 @@ type port struct {
 	*lab.Port
 	src     source
 	note    func(port, format string, args ...any)
-	outside *broker.Client // nil: none
+	outside *broker.Client // the broker; nil: none
 	turn    chan struct{}  // has an element while a QEMU is served
-	peer    atomic.Int64   // its process id
+	peer    atomic.Int64   // the process id of the QEMU that is served
 
 	silence, takeover time.Duration
 
-	// The process that hung up last without accepting the offered features, and how often in a row. For the
-	// holder of turn.
+	// The process that hung up last without accepting the offered features, and how often it did so in a row.
+	// Guarded by turn.
 	declining, times int
 
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // the QEMU declines again, or accepts, within milliseconds
+	if p.declining == pid && p.times > 0 { // such a QEMU hangs up again, or accepts, within milliseconds
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()

@@ -17,7 +17,9 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// One line says what a QEMU that reconnects again and again does not accept.
+// A QEMU that reconnects again and again causes one line, which says what it does not accept.
+//
+// 2
 //
 // Invariant: vnic serve: A QEMU that declines the offer again and again is reported once, with the
 // offer.
@@ -55,7 +57,7 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 	}
 }
 
-// A second QEMU at a port, which retries, is reported once for each that the port serves.
+// A second QEMU that retries is reported once while the port serves the same QEMU.
 func TestSecondQEMUIsNamedOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/a"

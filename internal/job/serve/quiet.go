@@ -8,18 +8,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// quietBurst lines about a port may come at once, then one a second.
+// quietBurst is how many lines about a port may come at once; after these, one a second.
 const quietBurst = 100
 
 // quiet limits the lines about each port: a peer can connect and hang up as often as it likes.
 type quiet struct {
 	mu    sync.Mutex
-	ports map[string]*budget // by port; "": none
+	ports map[string]*budget // by port; "": lines that are about no port
 }
 
 type budget struct {
 	lines   *rate.Limiter
-	leftOut int // lines dropped since the last one
+	leftOut int // lines that were dropped since the last written one
 }
 
 func newQuiet() *quiet { return &quiet{ports: map[string]*budget{}} }

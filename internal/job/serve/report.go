@@ -26,7 +26,7 @@ import (
 
 // Report is what `vnic serve` prints when QEMUs may connect. Its keys are API.
 type Report struct {
-	Schema        int          `json:"schema"` // of this form
+	Schema        int          `json:"schema"` // version of this form
 	NIC           string       `json:"nic"`
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`
@@ -35,17 +35,17 @@ type Report struct {
 	KernelArgs    string       `json:"kernel_args"`
 	GPUModule     bool         `json:"gpu_module,omitempty"` // guests need vnicgpu.ko, the driver of their GPUs
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
-	PortBytes     uint64       `json:"port_bytes"`           // of ResidentBytes, for each port
+	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for each port
 	Ports         []PortReport `json:"ports"`
 	// AllPorts has the arguments of one QEMU with all ports, for 2 to 8 named sockets without a lab file.
 	AllPorts []string `json:"all_ports,omitempty"`
 	// Boot is Options.Boot: arguments for every QEMU, after its others.
 	Boot []string `json:"boot,omitempty"`
-	// Guests are a lab file's. The ports then have no QEMU and no GPU.
+	// Guests are the guests of a lab file. The ports then have no QEMU and no GPU.
 	Guests []GuestReport `json:"guests,omitempty"`
 
-	mtu     int      // of the network
-	maxMTU  int      // of the first port
+	mtu     int      // the network's MTU
+	maxMTU  int      // maximal MTU of the first port
 	program string   // name or path of this program
 	qemu    []string // begin of a command that starts QEMU
 	gateway gateway.Options
@@ -137,14 +137,14 @@ func (r *Report) addClock(words string) {
 	r.KernelArgs, r.clock = strings.TrimSpace(r.KernelArgs+" "+words), words
 }
 
-// noKASLR is for the kernel's command line: with KASLR the kernel may place itself in the NUMA node that is a
-// GPU.
+// noKASLR is a word for the kernel's command line: with KASLR the kernel may place itself in the NUMA node
+// that is a GPU.
 const noKASLR = "nokaslr"
 
-// guestRAM is the RAM in the arguments; users may change it.
+// guestRAM is the size of RAM in the printed arguments.
 const guestRAM = 1 << 30
 
-// guestCPUs are the CPUs in the arguments: with one, a guest would lose kicks under TCG
+// guestCPUs is the number of CPUs in the printed arguments. With one, a guest loses kicks under TCG
 // (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
@@ -155,7 +155,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	r := &Report{Schema: 1, PID: os.Getpid(), Client: client, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	r.addModels(l)
 	var all []gpu
-	var nics []string // of all ports
+	var nics []string // arguments for the NICs of all ports
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
@@ -200,7 +200,7 @@ func id(name string, i int) string { return name + strconv.Itoa(i) }
 type gpu struct {
 	id    string
 	bytes uint64
-	path  string // that QEMU opens
+	path  string // QEMU opens it
 }
 
 // machineArgs returns arguments for the machine, shared RAM, and the GPUs' memory.

@@ -76,7 +76,7 @@ func idsOf(args []string) (ids []string) {
 		ids = append(ids, m[1])
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids) // net0 is a chardev's and a netdev's id
+	return slices.Compact(ids) // a chardev and a netdev have the id net0
 }
 
 // Without QEMU in PATH the command is "vnic qemu".
@@ -98,7 +98,7 @@ func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	}
 }
 
-// Kernels with several CPUs and without KVM are told not to trust the TSC.
+// Without KVM the kernel of a guest with several CPUs gets a word against the TSC.
 func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const word = "tsc=unstable"
@@ -113,7 +113,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 		accel qemu.Accel
 		boot  []string
 		args  bool // kernel_args has the word
-		times int  // in the printed text
+		times int  // how often the printed text has the word
 	}{
 		"ports":                    {ports, qemu.AccelAuto, nil, true, 1},
 		"ports, by KVM":            {ports, qemu.AccelKVM, nil, false, 0},
@@ -175,7 +175,7 @@ func TestAllPortsInOneQEMU(t *testing.T) {
 	}
 }
 
-// Each advice applies to some NICs.
+// Advice is printed for the NICs to which it applies.
 func TestPrintedAdvice(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
@@ -249,7 +249,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// QEMU's docs/interop/vhost-user.json: VHostUserBackendCapabilities, VhostUserBackend
+// The printed JSON has the form of VHostUserBackendCapabilities and VhostUserBackend in QEMU's
+// docs/interop/vhost-user.json.
 func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, PrintCapabilities(&b))

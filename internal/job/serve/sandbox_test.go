@@ -44,7 +44,7 @@ type apartOptions struct {
 	Probe     bool
 	Poll      int
 	Uplinks   []uplink.Config
-	Threads   int // they block until the process ends
+	Threads   int // threads that block until the process ends
 }
 
 // attempt is the result of an action that an attacker would try.
@@ -53,7 +53,7 @@ type attempt struct {
 	Refused   bool
 }
 
-// attempts tries such actions before the first QEMU connects.
+// attempts tries what an attacker would try, before the first QEMU connects.
 func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
@@ -77,7 +77,7 @@ func attempts(dir string, held bool) (list []attempt) {
 			}
 			return nil
 		},
-		"message": func() error { // through any descriptor, the broker's too
+		"message": func() error { // the message may go through any descriptor, the broker's too
 			if !held {
 				if err := unix.Sendmsg(0, []byte("x"), nil, nil, 0); err != unix.ENOTSOCK {
 					return fmt.Errorf("of no socket: %w", err)
@@ -141,7 +141,8 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart writes its report, the attempts if Probe is set, and at the end the number of refused calls.
+// serveApart serves in this process. It writes its report, the attempts if Probe is set, and at the end the
+// number of refused calls.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
@@ -198,7 +199,7 @@ type process struct {
 	in     io.Closer
 	out    *json.Decoder
 	cmd    *exec.Cmd
-	output *strings.Builder // stderr, after end
+	output *strings.Builder // standard error, complete after end
 }
 
 func startApart(t testing.TB, a apartOptions) *process {
@@ -283,7 +284,7 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for i, mode := range []string{broker.Log, broker.On, broker.On} {
-		poll := i % 2 // of polling threads
+		poll := i % 2 // number of polling threads
 		host := echo(t)
 		dir := t.TempDir()
 		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -387,7 +388,7 @@ func BenchmarkSandbox(b *testing.B) {
 			}
 			testkit.OK(b, errors.Join(x.Close(), y.Close()))
 			p.end()
-			// with the process's start and end
+			// includes the process's start and end
 			used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*2*(n/1448)), "cpu-ns/frame")
 		})

@@ -16,7 +16,7 @@ import (
 
 func (o *Options) text(port, text string) { o.Event(port, "%s", text) }
 
-// Do serves until ctx ends, which is no error, or no connection can come any more.
+// Do serves until ctx ends, which is no error, or until no further connection can come.
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err

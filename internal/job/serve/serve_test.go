@@ -70,11 +70,11 @@ func (s *served) end() {
 	s.t.Helper()
 	s.stop()
 	err := <-s.done
-	s.done <- nil // for a second call
+	s.done <- nil // for a second call of end
 	testkit.OK(s.t, err)
 }
 
-// noted waits for a note with want.
+// noted waits for a note that contains want.
 func (s *served) noted(want string) {
 	s.t.Helper()
 	late := time.After(testkit.Patience)
@@ -131,7 +131,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 		}
 		s.talk(a, b)
 	}
-	a := s.guest(0) // connected while serve ends
+	a := s.guest(0) // is connected when serve ends
 	s.end()
 	if err := a.Close(); err == nil {
 		t.Log("the guest's driver has not noticed the end")
@@ -186,7 +186,7 @@ func TestEndsWithItsLastConnection(t *testing.T) {
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	s := serve(t, Options{FDs: fds[:1]})
 	testkit.OK(t, unix.Close(fds[1]))
-	err := <-s.done // without a call of stop
+	err := <-s.done // nothing has called stop
 	s.done <- nil
 	testkit.OK(t, err)
 }
@@ -295,7 +295,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	path := dir + "/s"
 	l := testkit.Must(listen(t.Context(), path))(t)
 	testkit.OK(t, os.Remove(path))
-	stale(t, path) // another process's
+	stale(t, path) // as another process's
 	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("another process's socket was removed: %v", err)
@@ -331,7 +331,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // until the second has hung up too, a connection would be refused
+	s.noted("hung up") // until the second one has hung up too, a connection is refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()
@@ -342,7 +342,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(s.guest(0), s.guest(1))
 }
 
-// Silent connections are closed, and QEMU gets in.
+// Silent connections do not keep a QEMU out.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -359,7 +359,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		_ = c.Close()
 	}
 	var g *labtest.Guest
-	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // its first message may be too late
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // the first connection's message may be too late
 		p, err := s.rep.Ports[0], error(nil)
 		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
 		return err == nil
@@ -378,7 +378,7 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 	}
 }
 
-// Do returns no error if its context has ended, and Ready's error, and leaves no socket.
+// Do returns no error if its context has ended, returns Ready's error, and leaves no socket.
 func TestToldToEndAtOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -393,7 +393,7 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A port needs at most 2 MiB (maxPort).
+// A port needs at most maxPort bytes.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {

@@ -16,15 +16,15 @@ import (
 
 // source yields a port's connections.
 type source interface {
-	// each calls serve, which takes over the connection, for each connection that it does not refuse, until ctx
-	// ends or no more can come. It returns after all calls of serve.
+	// each calls serve for each connection that it does not refuse, until ctx ends or no more can come; serve
+	// owns the connection. each returns after all calls of serve.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
 	// path returns the socket's path for QEMU, or "".
 	path() string
 	Close() error
 }
 
-// open opens the sources of the ports. The caller closes them, even after an error.
+// open makes the sources of the ports. The caller closes the result, even after an error.
 func (o *Options) open(ctx context.Context) (list []source, err error) {
 	for i, p := range o.Paths {
 		if o.Client {
@@ -56,7 +56,7 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 	return list, nil
 }
 
-// maxWaiting bounds a port's connections: one that is served, and others that wait.
+// maxWaiting bounds a port's connections: the served one and waiting ones.
 const maxWaiting = 8
 
 func (l *listener) path() string { return l.name }

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// survivor is an environment variable with a path: this program then maps descriptor 3, and connects there
-// for each byte of input.
+// survivor is an environment variable with a path: this program then maps descriptor 3, and connects to the
+// path for each byte of input.
 const survivor = "VNIC_TEST_SURVIVOR"
 
 func survive(path string) error {
@@ -40,7 +40,9 @@ func survive(path string) error {
 	}
 }
 
-// A QEMU that maps an earlier vnic's GPU memory is warned of, another one is not.
+// vnic warns of a QEMU that maps an earlier vnic's GPU memory.
+//
+// 2
 //
 // Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
@@ -62,7 +64,7 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 			testkit.Must(io.WriteString(in, "x"))(t)
 		}
 	}
-	// until the end of a connection
+	// notes collects notes until the connection ends
 	notes := func(s *served) (list []string) {
 		for n := range s.notes {
 			if list = append(list, n); strings.Contains(n, "connection ended") {

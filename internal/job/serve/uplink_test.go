@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// guestAs connects a guest, with the addresses of a lab's port i, to a vnic's only port.
+// guestAs connects a guest to a vnic's only port, with the addresses of a lab's port i.
 func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 	t.Helper()
 	mac := lab.MAC(i)

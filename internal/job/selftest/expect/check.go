@@ -153,7 +153,7 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen checks that the counts in the field seen are the sums of the expected results.
+// seen checks the counts in the field seen against the expected results.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {

@@ -35,7 +35,7 @@ programs:
         - {case: (program), expect: fail, class: setup, evidence: bpftrace, text: why}
 `
 
-// Each mistake is reported, with the name that was probably meant.
+// Each mistake in a file is reported.
 func TestMistakesAreSaid(t *testing.T) {
 	if _, err := Parse("f", []byte(sound), suite(), []string{"A heading"}); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestMistakesAreSaid(t *testing.T) {
 		}
 		_, err := Parse("f", []byte(text), suite(), []string{"A heading"})
 		if name == "not covered" {
-			testkit.OK(t, err) // entries for each case do as well as "*"
+			testkit.OK(t, err) // entries for each case do as well as one for "*"
 			continue
 		}
 		if err == nil || !strings.HasPrefix(err.Error(), "f: ") || !strings.Contains(err.Error(), c.says) {

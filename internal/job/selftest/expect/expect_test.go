@@ -61,7 +61,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 				not = append(not, name)
 			}
 		}
-		if model != "virtio-xdp" { // has only what differs from virtio
+		if model != "virtio-xdp" { // has only the differences from virtio
 			testkit.Equal(t, path+": programs that are not judged", strings.Join(not, " "), unwritten[base])
 		}
 		n++

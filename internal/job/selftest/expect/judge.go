@@ -62,7 +62,7 @@ type Judgement struct {
 	// false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // nothing without expectations failed
+	good     bool               // false: the exit status is 1
 }
 
 // Status returns the exit status of the command.
@@ -143,7 +143,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for _, name := range x.Suite.Programs[run.Name] {
 		e := p.entry(name)
 		if run.Case(name) != nil || e == nil || e.Expect == LeftOut || !Asked(name, run.Only) {
-			continue // no entry: the program ends before its first case
+			continue // the program is expected to end before its first case
 		}
 		j.Cases = append(j.Cases, Judged{Case: name, Verdict: Missing, Class: Ours, Expected: e, Note: "it has no result"})
 	}
@@ -230,7 +230,7 @@ func notJudged(run *results.Program) ProgramJudgement {
 		j.Cases = append(j.Cases, Judged{Case: run.Cases[i].Name, Verdict: Unjudged, Result: run.Cases[i].Result})
 	}
 	for i := range run.Splats {
-		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // bad whatever is expected
+		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // complaints are never expected here
 	}
 	return j
 }

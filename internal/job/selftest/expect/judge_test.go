@@ -17,7 +17,7 @@ func expectations(t *testing.T) *Expectations {
 	return testkit.Must(Parse("f", []byte(sound), suite(), nil))(t)
 }
 
-// matching returns a run as sound expects it.
+// matching returns a run with the expected results.
 func matching() results.Run {
 	cases := func(list ...any) (cases []results.Case) {
 		for i := 0; i < len(list); i += 2 {
@@ -34,7 +34,7 @@ func matching() results.Run {
 	}}
 }
 
-// verdicts returns the verdicts but AsExpected.
+// verdicts lists the verdicts other than AsExpected.
 func verdicts(j *Judgement) string {
 	var list []string
 	for _, p := range j.Programs {

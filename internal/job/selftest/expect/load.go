@@ -43,7 +43,7 @@ func Of(model, release string) (*Expectations, error) {
 	return Parse(name, text, suite, nil)
 }
 
-// read returns an embedded file, or ErrUnknown with about.
+// read returns an embedded file, or ErrUnknown with the text about.
 func read(name, about string) ([]byte, error) {
 	text, err := files.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid

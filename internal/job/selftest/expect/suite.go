@@ -39,8 +39,8 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked reports whether a case matches one of the patterns, names or shell patterns, as for ksft.py's -t; no
-// patterns match all.
+// Asked reports whether a case matches one of the patterns, which are names or shell patterns as for
+// ksft.py's -t; without patterns it does.
 func Asked(name string, patterns []string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }

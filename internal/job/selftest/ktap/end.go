@@ -24,7 +24,7 @@ func (e Exit) String() string {
 	return fmt.Sprintf("the program ended with status %d", e.Status)
 }
 
-// unfinished returns the result of the case that was running at the end.
+// unfinished returns the result of a case that was running at the program's end.
 func (e Exit) unfinished() Result {
 	if e.Lost == "" && (e.TimedOut || e.Status == exitTimeout) {
 		return Timeout
@@ -32,14 +32,13 @@ func (e Exit) unfinished() Result {
 	return Error
 }
 
-// Summary has what the cases lack.
+// Summary describes the end of a program's output.
 type Summary struct {
 	Planned int // cases; -1: no plan
 	// NotRun are the planned cases without a result: Number, and Name if known.
 	NotRun []Case
-	Totals *Totals // by the program itself; may be nil
-	// Troubles are sentences about contradictions between cases, plan, totals and exit status: the program is
-	// not reliable.
+	Totals *Totals // counted by the program itself; may be nil
+	// Troubles are sentences about contradictions between cases, plan, totals and exit status.
 	Troubles []string
 	// Diagnostics is the output after the last case.
 	Diagnostics []string
@@ -79,7 +78,7 @@ func (p *Parser) End(exit Exit) Summary {
 	return s
 }
 
-// wholeCase returns the case of a program without KTAP.
+// wholeCase returns the case for a program without KTAP.
 func (p *Parser) wholeCase(exit Exit) Case {
 	c := Case{Name: Whole, Result: ofStatus(exit.Status), Reason: exit.String()}
 	if exit.TimedOut || exit.Lost != "" {
@@ -100,7 +99,7 @@ func (p *Parser) check(exit Exit) {
 		p.trouble("neither a plan nor a result: %s", exit)
 	}
 	switch {
-	case p.begun: // its result is that of exit
+	case p.begun: // the exit decides its result
 	case p.stopped && exit.Lost == "": // its result is Timeout
 	case exit.Lost != "" || exit.TimedOut:
 		p.trouble("after the last case: %s", exit)

@@ -1,11 +1,11 @@
 package ktap
 
-// Whole is the name of the case that stands for the whole program, as for one that prints no KTAP.
+// Whole is the name of a case that stands for the whole program.
 const Whole = "(program)"
 
 // Case is one test.
 type Case struct {
-	Number int    // as printed or planned; 0: none
+	Number int    // as printed or planned; 0: no number
 	Name   string // without the program's name; "#3": the case has only a number
 	Result Result
 	// Directive is the keyword after the hash sign, as SKIP; may be "".
@@ -23,12 +23,12 @@ type Case struct {
 type Kind int
 
 const (
-	Planned   Kind = iota + 1 // N cases
-	Begun                     // of case Case.Number; Case.Name if known
-	Ended                     // with Case's result
+	Planned   Kind = iota + 1 // the plan: N cases
+	Begun                     // a case begins: Case.Number, and Case.Name if known
+	Ended                     // a case ended, with Case.Result
 	Continued                 // Line continues the Reason of the case that ended last
-	Counted                   // Totals is the program's own count
-	BailedOut                 // Line is the reason
+	Counted                   // Totals has the program's own counts
+	BailedOut                 // the program gave up; Line is the reason
 )
 
 // Event is something that a program printed, or that follows from its end. The receiver owns its memory.

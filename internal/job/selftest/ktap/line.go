@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// resultLine is a line with "ok" or "not ok".
+// resultLine is a line that begins with "ok" or "not ok".
 type resultLine struct {
 	ok        bool
 	number    int
@@ -41,7 +41,7 @@ func parseResult(line string) (r resultLine, found bool) {
 	r.number = number
 	rest = " " + strings.TrimSpace(rest)
 	name, comment, _ := strings.Cut(rest, " #")
-	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // of TAP 14
+	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14 has this dash
 	comment = strings.TrimSpace(comment)
 	word, text, _ := strings.Cut(comment, " ")
 	// kselftest.h writes "error" in small letters.
@@ -70,7 +70,7 @@ func parsePlan(line string) (n int, skip string, found bool) {
 	return n, skip, true
 }
 
-// isVersion reports whether a line begins results.
+// isVersion reports whether a line has the version of KTAP or TAP.
 func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
@@ -98,7 +98,7 @@ func parseTotals(comment string) (t Totals, found bool) {
 		return t, false
 	}
 	for i, to := range []*int{&t.Pass, &t.Fail, &t.XFail, &t.XPass, &t.Skip, &t.Error} {
-		*to, _ = strconv.Atoi(m[i+1]) // of six digits at most
+		*to, _ = strconv.Atoi(m[i+1]) // m has six digits at most
 	}
 	return t, true
 }
@@ -122,7 +122,7 @@ func Clean(line []byte) string {
 		case c == '\r':
 			return -1
 		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), c == 0xfffe, c == 0xffff:
-			return utf8.RuneError // Cf: as marks that reverse a terminal's text
+			return utf8.RuneError // format characters (Cf) may reverse the direction of text
 		}
 		return c
 	}, strings.ToValidUTF8(s, string(utf8.RuneError)))

@@ -16,7 +16,7 @@ const (
 	keepLast  = MaxDiagnostics - keepFirst
 )
 
-// add keeps a line, and returns the size of one that it drops.
+// add keeps a line. If this drops another one, it returns the dropped line's size.
 func (l *lines) add(s string) (freed int) {
 	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)

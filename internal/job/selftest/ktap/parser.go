@@ -20,9 +20,9 @@ const (
 
 // Options of a Parser.
 type Options struct {
-	// Program is the program's name, with which names of cases may begin, as "ping.test_default_v4".
+	// Program is the program's name. Names of cases may begin with it, as "ping.test_default_v4".
 	Program string
-	// Names are the cases' names in order, as listed with -l; nil: unknown.
+	// Names are the cases' names in the order in which the program lists them with -l; nil: unknown.
 	Names []string
 }
 
@@ -32,10 +32,10 @@ type Parser struct {
 	emit func(Event)
 
 	cutter  Cutter
-	started bool // with a line of KTAP
+	started bool // a line of KTAP has come
 
 	plan      int // cases; -1: no plan
-	next      int // of the running case
+	next      int // number of the running case
 	begun     bool
 	done      map[int]bool // cases with a result, by number
 	stored    int          // kept cases, with subtests
@@ -118,7 +118,7 @@ func (p *Parser) take(line string) {
 func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
-		// the text of an exception: ksft.py prints its further lines after "# SKIP"
+		// ksft.py prints a further line of an exception's text after "# SKIP"
 		switch {
 		case line == "":
 		case p.continues > 0 && p.kept+len(line) <= MaxKept:
@@ -133,7 +133,7 @@ func (p *Parser) comment(depth int, line, body string) {
 	p.continues = 0
 	text = strings.TrimPrefix(text, " ")
 	if t, ok := parseTotals(text); ok && depth == 0 {
-		p.totals, p.begun = &t, false // it comes after the last case
+		p.totals, p.begun = &t, false // the totals come after the last case
 		p.emit(Event{Kind: Counted, Totals: t})
 		return
 	}
@@ -169,7 +169,6 @@ func (p *Parser) planned(n int, skip string) {
 	p.begin()
 }
 
-// begin emits the begin of the next planned case.
 func (p *Parser) begin() {
 	for p.done[p.next] {
 		p.next++
@@ -187,8 +186,8 @@ func (p *Parser) known(number int) string {
 	return ""
 }
 
-// terminated is printed by ksft.py (_ksft_intr, ksft_run) in a case that SIGTERM interrupts, as at
-// runner.sh's time limit. No other case follows.
+// terminated is what ksft.py (_ksft_intr, ksft_run) prints in a case that SIGTERM interrupts. No other case
+// follows.
 const terminated = "Stopping tests due to KsftTerminate."
 
 // result handles a result line, which ends the nested tests.
@@ -202,7 +201,7 @@ func (p *Parser) result(depth int, r resultLine) {
 		c.Subtests = p.levels[depth+1].cases
 	}
 	c.Diagnostics, c.Dropped = p.levels[depth].lines.take()
-	if len(p.levels) > depth+1 { // about the parent case
+	if len(p.levels) > depth+1 { // the text is about the parent case
 		rest, dropped := p.levels[depth+1].lines.take()
 		c.Diagnostics, c.Dropped = append(rest, c.Diagnostics...), c.Dropped+dropped
 		p.levels = p.levels[:depth+1]
@@ -266,9 +265,9 @@ func (p *Parser) top(c Case) {
 	p.begin()
 }
 
-// finish gives a case the output that belongs to no other.
+// finish adds to a case the diagnostics and nested results so far.
 func (p *Parser) finish(c Case) Case {
-	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in order
+	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order of the output
 		l, dropped := p.levels[i].lines.take()
 		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
 	}

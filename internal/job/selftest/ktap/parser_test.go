@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parse feeds output to a Parser, piece bytes at a time.
+// parse gives text to a Parser in pieces of this many bytes.
 func parse(opts Options, text []byte, piece int, exit Exit) (events []Event, s Summary) {
 	p := New(opts, func(e Event) { events = append(events, e) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -78,7 +78,7 @@ func describe(events []Event, s Summary) string {
 	return b.String()
 }
 
-// how programs of testdata ended, if not with status 0
+// how the programs of testdata ended; others: with status 0
 var exits = map[string]Exit{
 	"demo":      {Status: 1},
 	"killed":    {Status: 1, TimedOut: true},
@@ -165,7 +165,7 @@ func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	}
 }
 
-// Other text may begin like a result line.
+// A line that only resembles a result line is no result.
 func TestResultLines(t *testing.T) {
 	for line, want := range map[string]resultLine{
 		"ok 1":                         {ok: true, number: 1},
@@ -218,7 +218,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "not ok 1 noisy\n# %s\nok 2 %s # SKIP %s\n", long, long, long)
 	for i := 3; i < MaxCases+10; i++ {
-		if i == MaxKept/MaxLine { // the bound is reached
+		if i == MaxKept/MaxLine { // MaxKept is used up
 			long = long[:MaxLine/8]
 		}
 		fmt.Fprintf(&b, "# %s\nok %d a # SKIP %s\n%s\n", long, i, long, long)

@@ -45,7 +45,7 @@ func ofLine(ok bool, directive string) Result {
 	case "ERROR":
 		return Error
 	case "XFAIL":
-		return XFail // kselftest.h prints "ok", TAP's TODO and ksft.py after a failed cleanup "not ok"
+		return XFail // kselftest.h prints "ok"; TAP's TODO and, after a failed cleanup, ksft.py print "not ok"
 	case "TODO":
 		if !ok {
 			return XFail

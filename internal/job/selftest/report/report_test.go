@@ -89,7 +89,7 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 		}}, x
 }
 
-// good is the part of example whose results are expected.
+// good is example without the results that are not expected.
 func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	run, x := example(t)
 	run.Programs = run.Programs[1:3]
@@ -105,7 +105,7 @@ func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
-// newTroubles has no expectations; the kernel complains, and payload goes to host memory.
+// newTroubles has no expectations. Its kernel complains, and payload goes to host memory.
 func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -140,7 +140,7 @@ func TestReports(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// Yardstick lists the cases that pass on QEMU's NIC only.
+// Yardstick lists the cases that pass on QEMU's NIC and not on vnic's.
 func TestYardstick(t *testing.T) {
 	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
 		p := results.Program{Name: "gro.py", Column: results.Unmodified}
@@ -260,7 +260,7 @@ func TestOutputComesThrough(t *testing.T) {
 	}
 }
 
-// go test ./internal/job/selftest/report -update
+// With -update the test writes the schema
 func TestSchemaIsThatOfDocument(t *testing.T) {
 	const dir = "internal/job/selftest/"
 	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../..", dir+"report", dir+"results",
@@ -270,7 +270,7 @@ func TestSchemaIsThatOfDocument(t *testing.T) {
 //go:embed schema.json
 var schema string
 
-// Documents are valid, other keys are not.
+// The schema accepts documents, and refuses other keys.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
 	valid := schematest.Compile(t, schema)
 	run, x := example(t)

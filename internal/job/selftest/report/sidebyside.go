@@ -16,8 +16,8 @@ import (
 )
 
 // SideBySide writes a Markdown table with a row for each program and a column for each run and column of
-// tests. A cell has the cases that pass, fail and skip, as 4/0/1, and after an x those that fail as their
-// author expects.
+// tests. A cell has the numbers of cases that pass, fail and skip, as 4/0/1, and after an x the number that
+// fail as their author expects.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int

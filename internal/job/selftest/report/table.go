@@ -20,8 +20,8 @@ const (
 	shownTrace = 16 // first lines of a complaint
 )
 
-// Table prints a run: a line for each program, the cases that do not pass and why, and those that do not
-// match.
+// Table prints a run: a line for each program, then cases that do not pass, with the reasons, then cases that
+// do not match.
 func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
 	if err := programs(w, run, j); err != nil {
@@ -71,10 +71,10 @@ func devmem(d *results.Devmem) string {
 	return "NOT PROVED"
 }
 
-// mismatches make a run not match.
+// mismatches are verdicts with which a run does not match.
 var mismatches = []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained, expect.Unproved}
 
-// worth counts the verdicts other than AsExpected.
+// worth lists the counts of verdicts other than AsExpected.
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
 	for _, v := range append(slices.Clip(mismatches), expect.NewPass, expect.New) {
@@ -91,7 +91,7 @@ func worth(p *expect.ProgramJudgement) string {
 	return strings.Join(parts, ", ")
 }
 
-// reasons prints the cases that do not pass, as expected, one line for an expectation.
+// reasons prints cases that do not pass, as expected: a line for each expectation.
 func reasons(w io.Writer, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := true
@@ -118,8 +118,8 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 	return tw.Flush()
 }
 
-// deviations prints the cases that do not match, with diagnostics or complaint, those that pass unexpectedly,
-// and failures without an expectation.
+// deviations prints cases that do not match, pass unexpectedly, or fail without an expectation, and the
+// kernel's complaints.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]
@@ -149,7 +149,7 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	}
 }
 
-// block prints at most n lines: the last or the first ones.
+// block prints at most n lines: the last ones or the first ones.
 func block(w io.Writer, lines []string, n int, last bool) {
 	hidden := max(0, len(lines)-n)
 	if last && hidden > 0 {

@@ -31,10 +31,10 @@ type Recorder struct {
 	parser *ktap.Parser
 	began  time.Time // begin of the program
 	since  time.Time // begin of the running case
-	due    int       // the running case
+	due    int       // number of the running case
 	prog   Program
-	number []int // of prog.Cases
-	splats []int // of the cases that ran at prog.Splats
+	number []int // numbers of prog.Cases
+	splats []int // due when the complaint came, for each of prog.Splats
 }
 
 // NewRecorder makes a Recorder for a program that begins now.

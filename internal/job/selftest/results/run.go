@@ -19,7 +19,7 @@ const (
 	Patched    Column = "patched"    // with vnic's patches
 )
 
-// Suffix is the column's name for the text after a program's name; "": unmodified.
+// Suffix is what follows a program's name in texts, to name the column; "": unmodified.
 func (c Column) Suffix() string {
 	if c == Unmodified {
 		return ""
@@ -119,8 +119,8 @@ func (r *Run) Program(name string, column Column) *Program {
 	return &r.Programs[i]
 }
 
-// Good reports whether the program ran without faults, whatever was expected: no case failed, each planned
-// case has a result, the kernel did not complain, and payload was in device memory where that is required.
+// Good reports whether no case failed, each planned case has a result, the kernel did not complain, and
+// payload was in device memory where that is required.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)

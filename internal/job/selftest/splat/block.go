@@ -11,7 +11,7 @@ type block struct {
 	ends  end
 	cut   bool   // it began with "cut here"
 	named bool   // kind and title have come
-	words string // text of WARN before the line with the place (lib/bug.c, __report_bug)
+	words string // text of the WARN, before the line with its place (lib/bug.c, __report_bug)
 }
 
 // holds reports whether a line belongs to the block.
@@ -39,7 +39,7 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	case begins:
 		b.named, b.splat.Kind, b.splat.Title = true, kind, text
 		if !b.cut {
-			b.ends = ends // after "cut here" the end is a marker
+			b.ends = ends // after cutHere a marker ends the block
 		}
 	case b.words == "":
 		b.words = text

@@ -44,7 +44,7 @@ var beginnings = []struct {
 	kind Kind
 	end  end
 }{
-	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the next lines have the kind
+	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the next lines tell the kind
 	{regexp.MustCompile(`^BUG: (KASAN|KFENCE|KMSAN|KCSAN): `), KASAN, equals},
 	{regexp.MustCompile(`^UBSAN: `), UBSAN, marker},
 	{regexp.MustCompile(`BUG: soft lockup - |Watchdog detected hard LOCKUP|^BUG: workqueue lockup - `), Lockup, trace},

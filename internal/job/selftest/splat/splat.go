@@ -65,10 +65,10 @@ type Scanner struct {
 	once map[string]bool
 }
 
-// New makes a Scanner, which calls report with complaints. report owns its Splat.
+// New makes a Scanner, which calls report with each complaint. The called function owns the Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
-	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // with room for the time and text before it
+	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // with room for the time, and for text before it
 	return s
 }
 

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// scan feeds output to a Scanner, piece bytes at a time.
+// scan gives text to a Scanner in pieces of this many bytes.
 func scan(text []byte, piece int) (list []Splat, s *Scanner) {
 	s = New(func(found Splat) { list = append(list, found) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -35,8 +35,8 @@ func describe(list []Splat) string {
 	return b.String()
 }
 
-// Complaints are found, and no text that resembles one. gve-null and xdp-warn come from guests, other inputs
-// follow the kernel's source.
+// Complaints are found; text that resembles one is ignored. gve-null and xdp-warn are output of guests, the
+// other inputs follow the kernel's source.
 func TestComplaintsAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.log"))(t) {
@@ -69,7 +69,7 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
-// A complaint is reported at the end of its block, or by Flush.
+// A complaint is reported at the end of its block.
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })
