@@ -76,7 +76,6 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes adds the default routes.
 func (c *Config) routes(l netlink.Link) error {
 	six, err := netlink.AddrList(l, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0

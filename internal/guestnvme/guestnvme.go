@@ -2,9 +2,8 @@
 // nvme-tcp (NVMe TCP Transport Specification 1.0c). It has both ends: Ops registers the guest's operations
 // with package agent, and the host calls them by the other functions.
 //
-// A target (Serve, Stop) exports block devices of its guest. The kernel's target bypasses the guest's page
-// cache: what it reads and writes are the bytes of the disk. nvmet refuses a read-only disk (EACCES), because
-// it opens block devices for writing.
+// A target (Serve, Stop) exports block devices of its guest, without the page cache. nvmet refuses a
+// read-only disk (EACCES), because it opens block devices for writing.
 //
 // An initiator (Connect, Disconnect) tests a target: Digest and Compare read ranges, Write writes a pattern
 // that the host can generate too.
@@ -66,7 +65,7 @@ func Stop(ctx context.Context, c *agent.Client) error { return opStop.Do(ctx, c,
 // Connection has an initiator's options for its connection to a subsystem.
 type Connection struct {
 	Addr    netip.AddrPort `json:"addr"`
-	NQN     string         `json:"nqn"`              // name of the subsystem
+	NQN     string         `json:"nqn"`
 	HostNQN string         `json:"hostnqn"`          // name of the initiator; "" = DefaultHostNQN
 	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces for which Connect waits; nil: 1
 	Queues  int            `json:"queues,omitempty"` // I/O queues; 0: one for each CPU

@@ -75,7 +75,6 @@ func (r *Range) check(size uint64, block uint32) error {
 	return nil
 }
 
-// each calls f for the range's chunks, in order.
 func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint64) error) error {
 	for done := uint64(0); done < r.Len; {
 		if err := ctx.Err(); err != nil {

@@ -25,7 +25,6 @@ const (
 	nvmet    = configfs + "/nvmet"
 )
 
-// steps undo a target's configuration.
 type steps struct{ undo.Stack }
 
 // server holds the state of the guest's target.
@@ -115,7 +114,6 @@ func (u *steps) mkdir(dir string) error {
 	return nil
 }
 
-// namespace makes a namespace of a block device and enables it.
 func (u *steps) namespace(dir, device string) error {
 	err := u.mkdir(dir)
 	if err == nil {

@@ -43,6 +43,7 @@ type Image struct {
 
 var mountRoot = agent.NewOperation[[]Image, agent.None]("guestroot")
 
+// Ops registers the operation and the applet with package agent.
 func Ops() {
 	mountRoot.Serve(func(ctx context.Context, images []Image) (none agent.None, err error) {
 		return none, mountAll(ctx, images)
@@ -152,7 +153,7 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 		case <-ctx.Done():
 			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, cmp.Or(strings.Join(disks, ", "), "none"),
 				unix.ENODEV, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // sysfs sends no events
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

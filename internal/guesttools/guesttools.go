@@ -27,8 +27,8 @@ import (
 	"vnic.dev/vnic/internal/guestroot"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in; FileModules are those for
-// images in files.
+// Modules are the kernel modules that a guest needs, unless they are built in. For images in files it also
+// needs FileModules.
 var (
 	Modules     = guestroot.Modules
 	FileModules = []string{"loop", "squashfs", "overlay"}
@@ -70,6 +70,7 @@ type Program struct {
 
 var mountTools = agent.NewOperation[Config, agent.None]("guesttools")
 
+// Ops registers the operation and the applet with package agent.
 func Ops() {
 	mountTools.Serve(func(ctx context.Context, c Config) (none agent.None, err error) { return none, mount(ctx, c) })
 	agent.RegisterApplet(AppletName, applet)
@@ -320,7 +321,6 @@ func applet(args []string) int {
 	return 126
 }
 
-// run replaces this process by the program that the script args[0] names.
 func run(args []string) error {
 	text, err := os.ReadFile(args[0])
 	if err != nil {

@@ -28,7 +28,7 @@ type seen struct {
 
 var readTree = agent.NewOperation[agent.None, seen]("tree")
 
-// Ops registers the guest's operation.
+// Ops registers the guest's operation with package agent.
 func Ops() {
 	readTree.Serve(func(context.Context, agent.None) (seen, error) { return read("/proc", "/sys") })
 }

@@ -36,7 +36,7 @@ const maxHeader = 16 << 10
 // Server is an HTTP server.
 type Server struct {
 	host     string // of Options.Addr
-	anywhere bool   // it listens at all addresses
+	anywhere bool
 	flag     string
 	addr     string
 	http     http.Server
@@ -44,7 +44,7 @@ type Server struct {
 	wg       sync.WaitGroup
 	inside   sync.WaitGroup // requests in the handler
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex
 	conns map[net.Conn]bool
 	ended bool
 }
@@ -143,7 +143,6 @@ func (s *Server) enter(next http.Handler) http.Handler {
 	})
 }
 
-// connState bounds the number of connections.
 func (s *Server) connState(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

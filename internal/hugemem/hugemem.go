@@ -33,7 +33,7 @@ type Memory struct {
 
 type page struct {
 	b    []byte
-	addr uint64 // physical
+	addr uint64
 }
 
 // AllocDMA allocates physically contiguous memory of at most PageSize, in whole small pages, and returns its

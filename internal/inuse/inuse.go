@@ -89,7 +89,6 @@ var shared = struct {
 	uses map[string]*use
 }{uses: map[string]*use{}}
 
-// use is the claim of a device, and the number of its open shares.
 type use struct {
 	io.Closer
 	n int

@@ -50,7 +50,7 @@ type function struct{ dir, name string }
 // package or in a package with the name before the call's dot.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
-	packages := map[string][]string{} // directories by name
+	packages := map[string][]string{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(file, "test.go") && !strings.Contains(file, "/test/") ||
 			filepath.Ext(file) != ".go" || strings.Contains(file, "/testdata/") {

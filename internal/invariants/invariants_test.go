@@ -36,7 +36,6 @@ type group struct {
 	dir            string // directory of the package; "" for scripts
 }
 
-// parse splits the text after "Invariant: " into area and sentence.
 func parse(text string) (area, sentence string, err error) {
 	area, sentence, ok := strings.Cut(strings.Join(strings.Fields(text), " "), ": ")
 	switch {
@@ -218,7 +217,6 @@ func render(list []invariant) string {
 	return b.String()
 }
 
-// wrap breaks text into lines of at most 120 columns.
 func wrap(text, first, rest string) string {
 	var b strings.Builder
 	line := first

@@ -47,6 +47,7 @@ type Conn interface {
 	SetWriteDeadline(time.Time) error
 }
 
+// Options configure a Client.
 type Options struct {
 	Protocol
 	MaxRequest int                      // bound of a sent line, in bytes

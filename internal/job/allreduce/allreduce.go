@@ -47,7 +47,6 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// ring has the ranks of a mode.
 type ring struct {
 	*Options
 	set    *session.Set
@@ -142,7 +141,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	return nil
 }
 
-// sum computes the figures of a mode. cpu is the CPU time of all guests.
+// sum computes the figures of a mode.
 func (m *Mode) sum(cpu *float64, inProc bool) {
 	for i := range m.Rows {
 		for _, h := range []*Half{&m.Rows[i].OutOfPlace, &m.Rows[i].InPlace} {
@@ -297,7 +296,6 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveAr
 		s.Linear += res.Stats.Linear
 		s.Retransmitted += res.Retransmits
 		seconds = max(seconds, res.Seconds)
-		// A warm-up operation is assumed to take as much CPU time as a timed one.
 		*cpu += res.CPU.Work() * float64(times) / float64(c.Times)
 	}
 	return seconds, nil

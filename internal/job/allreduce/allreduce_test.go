@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options returns Options for n ranks in this process.
 func options(t *testing.T, n int, counts ...uint64) Options {
 	o := Defaults()
 	o.InProc, o.Guests, o.Counts, o.Seed, o.GPUMemory = true, n, counts, 7, 64<<20

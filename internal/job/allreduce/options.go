@@ -19,16 +19,16 @@ import (
 type Options struct {
 	session.Options
 
-	Op       string // transfer.AllReduce and so on
+	Op       string
 	Type     devmem.Type
 	Min, Max uint64   // bytes of the first row, and at most of the last
 	Factor   uint64   // from one row to the next
 	Counts   []uint64 // elements of each row, instead of Min, Max and Factor
-	Iters    int      // timed operations of a row
-	Warmup   int      // operations of a row before the timed ones
-	Validate bool     // every element is compared
-	Root     int      // rank whose elements a broadcast copies
-	Channels int      // rings that share each operation
+	Iters    int
+	Warmup   int  // operations of a row before the timed ones
+	Validate bool // every element is compared
+	Root     int  // rank whose elements a broadcast copies
+	Channels int  // rings that share each operation
 	Timeout  time.Duration
 
 	tamper func(*session.Set) // tests: called before elements are compared
@@ -53,12 +53,11 @@ const (
 
 	maxRows  = 64
 	maxIters = 1 << 20
-	maxBytes = 16 << 30 // of a row
+	maxBytes = 16 << 30 // bytes of a row
 
 	pool = 8 << 20 // bytes of each channel's page pool
 )
 
-// silence returns how long a rank waits for a neighbour that sends nothing.
 func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeout) }
 
 // Complete sets the options that follow from others, and returns an error for invalid ones.

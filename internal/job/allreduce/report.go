@@ -6,7 +6,7 @@ import (
 
 // Report is the result of `vnic allreduce`, as --json prints it.
 type Report struct {
-	Schema int `json:"schema"` // 1
+	Schema int `json:"schema"`
 	session.Info
 	Op       string  `json:"op"`
 	Type     string  `json:"type"`
@@ -56,7 +56,7 @@ type Half struct {
 type Rank struct {
 	Rank          int           `json:"rank"`
 	Guest         string        `json:"guest"`
-	NIC           string        `json:"nic"` // model
+	NIC           string        `json:"nic"`
 	P2P           bool          `json:"p2p"`
 	Expected      Path          `json:"expected"` // payload that the operations require
 	Out           session.Where `json:"out"`
@@ -66,6 +66,7 @@ type Rank struct {
 	Retransmitted uint64        `json:"retransmitted_segments"`
 }
 
+// Path has the bytes of payload that a rank sends and receives.
 type Path struct {
 	Out uint64 `json:"out"`
 	In  uint64 `json:"in"`

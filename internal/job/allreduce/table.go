@@ -39,7 +39,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 		return
 	}
 	fmt.Fprintf(b, "# vnic %s: mode %s, %d ranks, minBytes %d maxBytes %d warmup iters: %d iters: %d validation: %d\n",
-		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m)) // as nccl-tests prints it
+		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m))
 	fmt.Fprintf(b, "# guests: %v; %s; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
 		english.Plural(r.Channels, "channel", ""), r.Seed)
 	for _, x := range m.Ranks {

@@ -22,7 +22,6 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// value returns the bits of element i of a rank.
 func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	h := mix(seed ^ mix(uint64(rank)+1) ^ i)
 	if t == devmem.Int32 {
@@ -36,8 +35,7 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	return bits
 }
 
-// plus returns the sum of two elements: of integers modulo 2^32, of floating point numbers as IEEE 754
-// defines it.
+// plus adds two elements: integers modulo 2^32, floating point numbers as in IEEE 754.
 func plus(t devmem.Type, a, b uint32) uint32 {
 	switch t {
 	case devmem.Int32:
@@ -60,7 +58,7 @@ type expected struct {
 	ranks int
 	root  int
 	count uint64
-	parts int // channels
+	parts int
 }
 
 // part returns the part of channel c, and the number of its first element.
@@ -71,7 +69,7 @@ func (x *expected) part(c int) (e expected, first uint64) {
 	return e, first
 }
 
-// partOf returns which of n parts of count elements has element i.
+// partOf returns the part, of n parts of count elements, that has element i.
 func partOf(i uint64, n int, count uint64) int {
 	each, more := count/uint64(n), count%uint64(n)
 	if long := more * (each + 1); i >= long {

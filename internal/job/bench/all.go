@@ -70,7 +70,6 @@ func All() (list []Measurement) {
 	return list
 }
 
-// findSlirp returns why slirp is not measured.
 func findSlirp() string {
 	path, err := exec.LookPath("slirp4netns")
 	if err != nil {

@@ -38,20 +38,18 @@ type runFunc func(ctx context.Context, d time.Duration) (work, error)
 // rig is a measurement that is set up. One goroutine at a time may call its functions.
 type rig struct {
 	ours, yardstick runFunc
-	counted         func() uint64 // total payload bytes by counters outside of the measuring loop; may be nil
+	counted         func() uint64 // total payload bytes, counted outside of the measuring loop; may be nil
 	atLeast         bool          // counted may also include other bytes
 	check           func() error  // returns an error unless the bytes of ours have arrived; may be nil
 	undo            undo.Stack
 }
 
-// work is what one run has moved, and its time.
 type work struct {
 	frames uint64
-	bytes  uint64 // of payload
+	bytes  uint64
 	spent  time.Duration
 }
 
-// value returns the throughput or the cost, in the unit.
 func (w work) value(unit string) float64 {
 	if unit == NsFrame {
 		return float64(w.spent.Nanoseconds()) / float64(w.frames)
@@ -64,13 +62,13 @@ type Options struct {
 	Only  []string // names of measurements; nil: all
 	Pairs int      // pairs of a run of ours and one of the yardstick
 	Time  time.Duration
-	Quick bool         // goes into the report
+	Quick bool
 	Log   *slog.Logger // nil: none
 	// Do calls Progress before each measurement, Model before each run of its cases; nil: none.
 	Progress func(name string, done, total int)
 
-	all  []Measurement // set by tests; nil: All
-	cold int           // set by tests: bytes through which copies of Model go; 0: modelMemory
+	all  []Measurement // tests set it; nil: All
+	cold int           // tests set it: bytes through which copies of Model go; 0: modelMemory
 }
 
 const (
@@ -98,7 +96,6 @@ func (o *Options) Check() error {
 	return err
 }
 
-// chosen returns the measurements that Only names.
 func (o *Options) chosen() ([]Measurement, error) {
 	all := o.all
 	if all == nil {

@@ -22,7 +22,6 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 func tiny(only ...string) Options { return Options{Pairs: MinPairs, Time: MinTime, Only: only} }
 
-// Each measurement runs, and its counters agree with the bytes that it claims.
 func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	testkit.Slow(t)
 	for _, m := range All() {

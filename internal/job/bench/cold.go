@@ -46,7 +46,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 		for i == 0 && len(b) > 0 {
 			b = b[copy(b, pattern):]
 		}
-		clear(b) // allocates pages
+		clear(b)
 		*m = &stretch{base: addr, size: uint64(size)}
 	}
 	c.payload = coldFrame - tcpHeader

@@ -79,15 +79,12 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// nobody is the sending driver's Receiver.
 type nobody struct{}
 
 func (nobody) Receive([]driver.RxFrame) {}
 func (nobody) Completed(int, []uint64)  {}
 func (nobody) Wake()                    {}
 
-// gpuDirect measures frames of 64 KiB between the drivers of two guests, from GPU to GPU, without
-// TCP.
 func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
 // tellPlace sends a frame from port 1, so that the switch learns its address and does not flood frames to it.
@@ -104,13 +101,11 @@ func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	})
 }
 
-// transmitted returns the frame for a driver, without payload.
 func (f *frame) transmitted() driver.TxFrame {
 	return driver.TxFrame{Header: f.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(f.head[6:]),
 		CsumOffset: le.Uint16(f.head[8:])}
 }
 
-// connectDrivers measures from the first guest's GPU to the second one's.
 func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error {
 	var nics [2]*driver.NIC
 	for i, p := range l.Ports() {
@@ -164,8 +159,8 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 type direct struct {
 	a, b   *driver.NIC
 	frames []driver.TxFrame
-	source uint64     // bytes of GPU memory
-	came   <-chan int // payload bytes of a frame that b received
+	source uint64
+	came   <-chan int
 }
 
 func (x *direct) measure(ctx context.Context, d time.Duration) (w work, err error) {

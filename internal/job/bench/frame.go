@@ -10,7 +10,7 @@ import (
 const (
 	netHeader = 12 // virtio_net_hdr (virtio 1.3, 5.1.6)
 	tcpHeader = splitter.EthLen + 20 + 20
-	tcpPort   = 2000 // port of the first flow
+	tcpPort   = 2000
 )
 
 // frame is a TCP frame whose checksum the device computes (VIRTIO_NET_F_CSUM).

@@ -77,7 +77,6 @@ func newGuest(port *lab.Port, ram int) (_ *guest, err error) {
 	return g, nil
 }
 
-// alloc returns n bytes of the guest's memory, in pages of their own.
 func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	pos := g.next
 	if n > len(g.ram)-pos {
@@ -131,7 +130,6 @@ func (g *guest) publish(i int) {
 	}
 }
 
-// post adds n buffers of size bytes to receive queue q.
 func (g *guest) post(q, n, size int) error {
 	for range n {
 		addr, _, err := g.alloc(size)
@@ -189,5 +187,4 @@ func (g *guest) take(q, n int) (frames int, err error) {
 // sent takes back the frames of transmit queue q that the device has sent.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
 
-// errStuck means that nothing moved within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pieceLen = 64 << 10 // of one copy
+	pieceLen = 64 << 10
 	// hotLen fits into a processor's caches, coldLen is larger than most caches.
 	hotLen  = pieceLen
 	coldLen = 128 << 20
@@ -53,7 +53,6 @@ func (m *memory) close() (err error) {
 	return err
 }
 
-// mapped makes a memory file of size bytes and maps it.
 func mapped(size int) (fd int, b []byte, err error) {
 	if fd, err = unix.MemfdCreate("vnic-bench", unix.MFD_CLOEXEC); err != nil {
 		return -1, nil, fmt.Errorf("memfd: %w", err)

@@ -22,7 +22,6 @@ import (
 // modelRuns is how many runs each case has; the cases run in turn.
 const modelRuns = 5
 
-// memoryEdge is the edge that flows and copies cross.
 const memoryEdge = "memory"
 
 // calibration has the rates from which predict predicts: sums over the workers, in GB/s.
@@ -60,7 +59,6 @@ func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound 
 	return rates[0], hog, limits[0].Name, hogBound
 }
 
-// worker runs run for a time.
 type worker struct {
 	run  runFunc
 	flow *coldFlow // nil: the worker copies memory
@@ -73,7 +71,7 @@ type did struct{ rate, processors float64 }
 func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
 	var (
 		wg    sync.WaitGroup
-		mu    sync.Mutex // guards flows and copies
+		mu    sync.Mutex
 		ready sync.WaitGroup
 		begin = make(chan struct{})
 	)
@@ -218,11 +216,10 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	return rep, nil
 }
 
-// modelCase has workers that run together, and their results.
 type modelCase struct {
 	name          string
 	workers       []worker
-	flows, copies []did // of each run
+	flows, copies []did
 }
 
 // fill adds a row for each case, and two for the last one, which it predicts from the others.
@@ -255,7 +252,6 @@ func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelR
 	return &rep.Rows[len(rep.Rows)-1]
 }
 
-// holdAgainst adds a prediction.
 func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
 }

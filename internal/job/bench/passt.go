@@ -33,7 +33,6 @@ var (
 var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
 	SendBuffer: 1 << 20}
 
-// findPasst returns why passt cannot be measured; "": it can.
 func findPasst() string {
 	path, err := exec.LookPath("passt")
 	if err != nil {
@@ -91,7 +90,7 @@ func (s inSegments) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// startPasst starts passt with a backend's connection; end stops it.
+// end stops passt.
 func startPasst(backend *net.UnixConn) (end func() error, err error) {
 	defer backend.Close()
 	file, err := backend.File()

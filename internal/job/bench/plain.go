@@ -21,12 +21,12 @@ type plainRing struct {
 	done               atomic.Uint32 // chains that the loop has given back
 	_                  [60]byte
 
-	added, seen uint32 // by the driver
-	taken       uint32 // by the loop
+	added, seen uint32 // set by the driver
+	taken       uint32 // set by the loop
 }
 
 const (
-	plainDesc = 16 // bytes: address, length, flags, next
+	plainDesc = 16 // address, length, flags, next
 	plainNext = 1  // VIRTQ_DESC_F_NEXT
 	plainUsed = 8  // head and length
 )
@@ -56,7 +56,6 @@ func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint
 	return r
 }
 
-// add adds the chain that begins with descriptor head.
 func (r *plainRing) add(head uint16) {
 	le.PutUint16(r.avail[2*(r.added%r.size):], head)
 	r.added++
@@ -76,11 +75,10 @@ func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 // plainLoop moves frames from one ring to another: the cost of a switch that does nothing else.
 type plainLoop struct {
 	tx, rx *plainRing
-	src    []byte // with the buffers of tx
+	src    []byte
 	dst    []byte
 }
 
-// give writes an element of the used ring.
 func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	u := r.used[plainUsed*(pos%r.size):]
 	le.PutUint32(u, uint32(head))

@@ -29,7 +29,7 @@ type testStream struct {
 	from, to devmem.Conn
 	tx       devmem.Binding
 	f        footprint
-	device   bool // the payload is received in GPU memory
+	device   bool
 	frags    []devmem.Frag
 	linear   []byte
 	tokens   devmem.Tokens

@@ -27,13 +27,12 @@ const (
 
 // side moves frames from transmit rings to receive rings.
 type side interface {
-	send(n int) error              // adds n frames and publishes them
-	room() int                     // how many frames may be added now
+	send(n int) error
+	room() int
 	take() (frames int, err error) // takes arrived and sent frames, and posts the buffers again
 	rounds(frames int) error       // does the worker's rounds until they have moved this many frames
 }
 
-// flow sends frames from a queue of one guest to a queue of another.
 type flow struct {
 	from, to           *guest
 	fromQueue, toQueue int
@@ -48,15 +47,15 @@ type network struct {
 	flows  []*flow
 	batch  int // most frames in flight of a flow
 	ended  bool
-	length int // virtio_net_hdr included
+	length int // length of a frame, with virtio_net_hdr
 	undo   undo.Stack
 }
 
 type shape struct {
-	ports  int // the first sends to the others
+	ports  int // the first port sends to the others
 	queues int // queue pairs of a port: queue i sends to queue i
 	rules  int // flow rules of a receiver for each queue: the last one matches
-	frame  int // link header included
+	frame  int // length of a frame, with its link header
 	mtu    int
 	poll   int // threads that poll the rings; 0: the NICs' workers sleep
 	ram    int // of each guest, in bytes; at least guestRAM
@@ -163,7 +162,7 @@ func (n *network) begin(l *flow) error {
 	return err
 }
 
-// until calls f until it returns true or an error, or limits.Bench has passed.
+// until calls f until it returns true or an error. It fails after limits.Bench.
 func until(f func() (bool, error)) error {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		if ok, err := f(); ok || err != nil {
@@ -198,7 +197,6 @@ func (n *network) sendOn(l *flow, frames int) error {
 	return nil
 }
 
-// takeOf takes the arrived and the sent frames of a flow.
 func (n *network) takeOf(l *flow) (frames int, err error) {
 	if frames, err = l.to.take(l.toQueue, n.length); err != nil {
 		return frames, err
@@ -208,7 +206,6 @@ func (n *network) takeOf(l *flow) (frames int, err error) {
 	return frames, err
 }
 
-// send sends an equal part of the frames on each flow.
 func (n *network) send(frames int) error {
 	for _, l := range n.flows {
 		if err := n.sendOn(l, frames/len(n.flows)); err != nil {
@@ -218,7 +215,6 @@ func (n *network) send(frames int) error {
 	return nil
 }
 
-// room returns how many frames the first flow may send.
 func (n *network) room() int { return n.batch - n.flows[0].out }
 
 func (n *network) take() (frames int, err error) {
@@ -258,7 +254,6 @@ func (n *network) rounds(frames int) error {
 	return nil
 }
 
-// received returns the payload bytes that the receivers' NICs have written.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
 		sum += counters(g.port).Rx.HostBytes
@@ -384,7 +379,6 @@ func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours,
 	}
 }
 
-// inKiB formats n in KiB if that is a whole number, else in bytes.
 func inKiB(n int, kib, bytes string) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
 		return fmt.Sprint(n>>10, kib)

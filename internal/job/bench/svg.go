@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// in pixels
+// sizes in pixels
 const (
-	svgLeft   = 150 // names
-	svgRight  = 150 // numbers
+	svgLeft   = 150
+	svgRight  = 150
 	svgAxis   = 560
 	svgRow    = 26
 	svgMargin = 40

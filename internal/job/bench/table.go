@@ -42,7 +42,6 @@ func amount(v float64) string {
 
 func (v *Interval) ratio() string { return digits(v.Median) }
 
-// digits formats a ratio.
 func digits(v float64) string {
 	if v < 0.1 {
 		return fmt.Sprintf("%.3f", v)

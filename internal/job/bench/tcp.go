@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	chunkLen  = 256 << 10 // of one send
-	gpuQueue  = 1         // receive queue with GPU memory
-	poolHot   = 8 << 20   // with fewer bytes of pages a ring is not full
+	chunkLen  = 256 << 10
+	gpuQueue  = 1       // receive queue with GPU memory
+	poolHot   = 8 << 20 // with fewer bytes of pages a ring is not full
 	sourceHot = 1 << 20
 )
 
@@ -78,7 +78,6 @@ func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	return s, nil
 }
 
-// counters returns the counters of a port's NIC.
 func counters(p *lab.Port) control.PortCounters {
 	c, _ := p.NIC().PortCounters()
 	return c
@@ -257,10 +256,8 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 	}
 }
 
-// ends has the two ends of a connection: far is the accepted one.
 type ends struct{ near, far net.Conn }
 
-// overLoopback connects two sockets of this machine.
 func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	return meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp4", host.Addr().String())

@@ -51,7 +51,6 @@ var (
 	isStopped = regexp.MustCompile(`(?s)statistics for all ports.*?RX-packets: (\d+).*?Done`)
 )
 
-// testpmdPath returns the path of testpmd; "": it is not installed.
 func testpmdPath() string {
 	for _, name := range []string{"dpdk-testpmd", "testpmd"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -112,7 +111,6 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, err
 
 func lastLines(output []byte) string { return strings.Join(proc.LastLines(output, 3), "; ") }
 
-// do sends testpmd a command, and waits for its output as await does.
 func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([][]byte, error) {
 	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
 		return nil, err
@@ -125,8 +123,8 @@ func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) (
 type circle struct {
 	front *testpmd
 	sw    *testpmd // nil: vnic is the switch
-	dir   string   // of the sockets
-	size  int      // without FCS
+	dir   string   // directory of the sockets
+	size  int      // frame size, without FCS
 	burst int
 }
 
@@ -230,7 +228,6 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 	return c.connect(ctx, r, macs)
 }
 
-// aroundTestpmd makes a second testpmd the switch of the circle.
 func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	var vdevs [2]string
 	for i := range vdevs {
@@ -242,7 +239,6 @@ func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	return c.connect(ctx, r, [2]wire.MAC{lab.MAC(0), lab.MAC(1)})
 }
 
-// findTestpmd returns why testpmd cannot be measured; "": it can.
 func findTestpmd() string {
 	if runtime.NumCPU() < 2 {
 		return "needs two processors"

@@ -24,7 +24,7 @@ type Options struct {
 	Verify  bool
 	Size    uint64
 	Offset  uint64 // on the device
-	Block   uint64 // bytes in an operation
+	Block   uint64
 	Depth   int
 	Random  bool
 	Content string // ContentUnknown or ContentNBDKit

@@ -28,7 +28,7 @@ import (
 // Peer is the server of the device.
 type Peer struct {
 	target target
-	text   string // for people
+	text   string
 	start  func(ctx context.Context, s *session.Set) (netip.AddrPort, error)
 	close  func() error
 	child  *proc.Child // process of a server that the command has started; may be nil
@@ -135,7 +135,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 		return nil, &assets.Missing{What: "no nbdkit, which in-process guests would have for a server", Err: err,
 			Fix: "install nbdkit, name a server as nbd://localhost, or leave out --guest inproc"}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // finds a free port
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // Report is the result of `vnic block`, as --json prints it.
 type Report struct {
 	session.Head
-	Server string `json:"server"` // for people
+	Server string `json:"server"`
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`
 	Depth  int    `json:"depth"`
@@ -22,7 +22,7 @@ type Report struct {
 	Runs   []Run  `json:"runs"`
 
 	session.Captured
-	size uint64 // Options.Size
+	size uint64
 }
 
 // Device is the server's description of the device.
@@ -41,12 +41,12 @@ type Run struct {
 	What string `json:"what"` // Read, Write or ReadBack
 	session.Moved
 	Operations uint64   `json:"operations"`
-	P50        float64  `json:"p50_us"` // the largest of the rounds'
+	P50        float64  `json:"p50_us"` // largest value of the rounds
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`
 	Errors     []string `json:"errors,omitempty"`
-	Messages   uint64   `json:"messages"` // heads of the protocol
+	Messages   uint64   `json:"messages"` // heads of messages of the protocol
 	Rounds     int      `json:"rounds"`
 }
 

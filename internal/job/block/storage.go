@@ -2,9 +2,9 @@
 // them from there, over NVMe/TCP or NBD (packages block/nvmetcp and block/nbd).
 //
 // The device is one that the user names, behind the gateway, or the command's own: Linux's NVMe/TCP target in
-// a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The proof is the
-// host's. It compares the bytes read into GPU memory with the disk's content, if it knows the content. After
-// a write it compares what is on the disk of its own target, and with Options.Verify what a second read
+// a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The host proves the
+// transfers. It compares the bytes read into GPU memory with the disk's content, if it knows the content.
+// After a write it compares what is on the disk of its own target, and with Options.Verify what a second read
 // brings back. The NIC counts in which memory payload lay.
 package block
 
@@ -48,7 +48,6 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use has what the operations need.
 type use struct {
 	*Options
 	guest *session.Node

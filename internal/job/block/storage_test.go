@@ -107,7 +107,6 @@ func TestOffsetBeyondMemory(t *testing.T) {
 	testkit.ErrorSays(t, err, "--size, --offset", "no memory")
 }
 
-// One wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {

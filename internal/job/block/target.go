@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// target identifies a device at a server.
 type target struct {
 	protocol  string
 	host      string

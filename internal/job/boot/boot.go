@@ -38,12 +38,11 @@ type runner struct {
 	guests           []*guest
 	logs             []*log // one for each guest; nil without LogDir
 	undo             undo.Stack
-	alive            limit.Guests // what the guests do, for the message of a timeout
+	alive            limit.Guests // what guests do, for the error of a timeout
 
 	terminal *terminal.Terminal
 }
 
-// images has QEMU, kernel, initramfs, and the user's files.
 type images struct {
 	*machine.Images
 	files *os.File // an archive
@@ -111,7 +110,6 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	return l.run(ctx)
 }
 
-// world describes the lab, its services, and the guests' machines.
 func (l *runner) world() (w session.World, err error) {
 	o := l.opt
 	if w.Services, err = o.gateway(); err != nil {
@@ -178,7 +176,6 @@ func (l *runner) fetch(ctx context.Context) error {
 	return l.files()
 }
 
-// drivers joins the names of the drivers for the guests' NICs.
 func (o *Options) drivers(between string) string {
 	var list []string
 	for _, m := range o.models() {
@@ -230,7 +227,6 @@ func (l *runner) initrd(ctx context.Context) error {
 	return err
 }
 
-// files writes the user's files into an archive for the guests.
 func (l *runner) files() error {
 	if err := l.opt.checkFits(l.program.files.Bytes(), uint64(l.images.Size())); err != nil {
 		return err

@@ -218,7 +218,7 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tools *packages
-		path  string // its suffix
+		path  string
 		says  string
 	}{
 		{"iperf3", tools, guesttools.BinDir + "/iperf3", ""}, {"here", tools, guesttools.BinDir + "/here", ""},
@@ -269,7 +269,7 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 	y.end()
 	testkit.Equal(t, "lines", b.String(), "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n")
 	b.Reset()
-	long := bytes.Repeat([]byte("x"), 3*maxLine) // a line without an end
+	long := bytes.Repeat([]byte("x"), 3*maxLine)
 	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
 		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
 	}

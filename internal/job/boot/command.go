@@ -18,9 +18,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// program is the guests' program, with the files that it needs.
 type program struct {
-	path  string // in the guest
+	path  string
 	args  []string
 	dir   string
 	files *guestimages.Overlay
@@ -88,7 +87,6 @@ func (o *Options) explain(flag string, err error) error {
 	return &UseError{err}
 }
 
-// copy adds the files of --copy.
 func (p *program) copy(arg string) error {
 	host, guest, ok := strings.Cut(arg, ":")
 	if host == "" || ok && guest == "" {

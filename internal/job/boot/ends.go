@@ -13,7 +13,6 @@ const (
 	EndFirstFailure = "first-failure" // also when one program has failed
 )
 
-// ends reports the ends of the guests' programs.
 type ends struct {
 	runner *runner
 	mu     sync.Mutex
@@ -27,7 +26,7 @@ func (e *ends) tell(g *guest, status int, stop func()) {
 	defer e.mu.Unlock()
 	alive := &e.runner.alive
 	alive.Set(g.name, "")
-	if e.first != 0 { // stop was called
+	if e.first != 0 {
 		return
 	}
 	running := alive.In(limit.Runs)

@@ -24,9 +24,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exampleProgram is an example of a package's documentation.
 type exampleProgram struct {
-	source []byte // a whole program
+	source []byte
 	output string
 }
 

@@ -43,7 +43,6 @@ func (o *Options) checkFits(files, image uint64) error {
 	return nil
 }
 
-// freeFor returns the memory that the kernel leaves.
 func freeFor(memory uint64) uint64 {
 	return memory - min(memory, keptByKernel+memory/partOfKernel)
 }

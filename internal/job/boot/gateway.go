@@ -24,7 +24,6 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Monitor: qemu.Commands}, err
 }
 
-// gateway returns the lab's gateway, nil if it is off.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
 	if err != nil || o.Off() {

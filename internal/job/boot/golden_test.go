@@ -15,8 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenEnvironment compares the programs' environment, and the network configuration, with a golden
-// file.
 func TestGoldenEnvironment(t *testing.T) {
 	t.Setenv("TERM", "vt100")
 	t.Setenv("COLORTERM", "truecolor")

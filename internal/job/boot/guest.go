@@ -127,7 +127,7 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	if g.runner.opt.Guests == 1 {
-		g.runner.terminal.Close() // this process uses its terminal again
+		g.runner.terminal.Close()
 	}
 	if err != nil {
 		return 0, g.blame(ctx, err)
@@ -140,7 +140,6 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	return status.Exit(), nil
 }
 
-// blame adds the cause to an error of the guest.
 func (g *guest) blame(ctx context.Context, err error) error {
 	return g.runner.Blame(ctx, fmt.Errorf("%s: %w", g.name, err))
 }

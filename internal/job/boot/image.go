@@ -20,7 +20,7 @@ import (
 // its network by itself and runs the program on its console.
 type Image struct {
 	Kernel assets.Kernel
-	Append string // the kernel's command line
+	Append string
 
 	runner *runner
 	config agent.Config
@@ -93,7 +93,6 @@ func plainEnv(t *packages) []string {
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 
-// given returns the environment of Options.Env.
 func (o *Options) given() (env []string) {
 	for _, e := range o.Env {
 		if !strings.Contains(e, "=") {

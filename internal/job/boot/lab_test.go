@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// counted sums up counters of the NICs when the lab is closed.
+// counted has sums of the NICs' counters.
 type counted struct {
 	lab             *lab.Lab
 	device, bounced uint64

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// log is a file of a guest's console output.
 type log struct {
 	*os.File
 	note   func(format string, args ...any)
@@ -50,7 +49,6 @@ func (l *runner) openLogs() error {
 	return nil
 }
 
-// checkGDB returns an error if a port for gdb is in use, before QEMU starts.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

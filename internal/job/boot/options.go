@@ -21,7 +21,7 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	session.Common
-	lab.NICOptions // of all NICs
+	lab.NICOptions // for all NICs
 	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 
@@ -33,7 +33,7 @@ type Options struct {
 	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
 	IOMMU     bool           // guests' kernels translate the NICs' addresses; unused with Lab
 	Flows     int            // lab.Options.Flows
-	Impair    lab.Impairment // of all links
+	Impair    lab.Impairment // impairment of all links
 
 	AllowMAC lab.AllowedMACs
 	Storm    uint // lab.Options.Storm
@@ -42,21 +42,21 @@ type Options struct {
 	Copies   []string // HOST:GUEST, or HOST for the same path
 	Env      []string // NAME=VALUE, or NAME for its value here
 	Tools    string   // Debian packages (toolimage.Parse)
-	Append   string   // for the kernel's command line
+	Append   string   // added to the kernel's command line
 	QEMUArgs []string
-	GDB      int    // port of the first guest; 0: none
-	LogDir   string // for the guests' console output; "": not kept
+	GDB      int    // port for the first guest; 0: none
+	LogDir   string // directory for the guests' console output; "": not kept
 
 	Command []string // empty: a shell
 
 	End string // EndAll or EndFirstFailure; "": EndAll
 
 	Booted         func(accel qemu.Accel) // when all guests have booted; may be nil
-	Doing          func(what string)      // the current step; "": the programs run; may be nil
+	Doing          func(what string)      // called with the current step; "": the programs run; may be nil
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
-	image bool // for NewImage
+	image bool // set by NewImage
 }
 
 // MaxGuests is the largest number of guests.
@@ -120,7 +120,6 @@ func (o *Options) Check() error {
 	return errors.Join(new(lab.Guest).CheckMachine(o.Memory, o.CPUs), o.Common.Check(), d.Check(), err)
 }
 
-// models lists the NICs' models, each once.
 func (o *Options) models() (list []string) {
 	for _, g := range o.describe().Guests {
 		for _, n := range g.NICs {

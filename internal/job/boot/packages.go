@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// packages has the images of --tools.
 type packages struct {
 	set   toolimage.Set
 	image *toolimage.Image
@@ -70,7 +69,6 @@ func (l *runner) fetchTools(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether the packages have a program; t may be nil.
 func (t *packages) has(name string) bool {
 	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
 }
@@ -83,7 +81,6 @@ func (t *packages) nor() string {
 	return fmt.Sprintf(", nor in --tools %v", t.set)
 }
 
-// files returns the images' files, in the order of config.
 func (t *packages) files() (list []string) {
 	if t != nil {
 		list = append(list, t.image.Path)

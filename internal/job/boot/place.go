@@ -69,7 +69,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 			NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if o.ownNIC(i) {
-			g.NICs[0].GPUs = []int{} // no GPU
+			g.NICs[0].GPUs = []int{}
 			n := guestnet.DevmemHost + i
 			options := o.NICOptions
 			options.MaxMTU, options.XDP = 0, false // vnic's driver has neither
@@ -202,7 +202,6 @@ func (o *Options) names(i int) []string {
 	return names
 }
 
-// devmemNames lists the host names of guest i's devmem programs on each rail.
 func (o *Options) devmemNames(i int) (rails [][]string) {
 	if o.Lab == nil {
 		return [][]string{{guestnet.DevmemName(i)}}
@@ -273,12 +272,10 @@ func (g *guest) peers() (list []string) {
 	return list
 }
 
-// found returns the guest's interface for a port: their orders are the same.
 func (g *guest) found(p *lab.Port) guestnet.Found {
 	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }
 
-// gpus returns $VNIC_GPUS: name=ID.
 func (g *guest) gpus() (list []string) {
 	for j, m := range g.hw.GPUs {
 		list = append(list, fmt.Sprintf("%s=%d", g.local("gpu", j, m.Name), m.ID()))

@@ -12,7 +12,7 @@ import (
 )
 
 type streams struct {
-	in       io.Reader // nil: none
+	in       io.Reader
 	out, err io.Writer
 	tty      bool
 	size     guestexec.Size
@@ -42,7 +42,7 @@ func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)
 	if o.Guests > 1 {
-		out = nil // no guest uses the terminal
+		out = nil
 	}
 	l.terminal = terminal.Take(o.Stdin, out, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
 		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})
@@ -51,7 +51,6 @@ func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	}
 }
 
-// interactive reports whether the command is a shell.
 func (o *Options) interactive() bool { return len(o.Command) == 0 || shells[path.Base(o.Command[0])] }
 
 func (l *runner) single() streams {

@@ -44,7 +44,6 @@ func (p *program) shell() error {
 		"no shell on this machine, no /bin/bash and no /bin/sh, nor in this vnic: name a command, after --"))
 }
 
-// tools adds the tools that this machine has.
 func (p *program) tools() {
 	notes := p.files.Notes
 	defer func() { p.files.Notes = notes }()

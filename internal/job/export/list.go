@@ -60,7 +60,6 @@ func List(w io.Writer, dir string, list []assets.CacheEntry) error {
 	return err
 }
 
-// shortName shortens the name of an image, which is a hash.
 func shortName(e assets.CacheEntry) string {
 	const enough = len("images/") + 12
 	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {

@@ -31,6 +31,7 @@ const protocol = 2
 // builtBy is the last line of an image's README.
 const builtBy = "\nBuilt by vnic %s, protocol %d.\n"
 
+// BuildOptions are the flags of `vnic image build`.
 type BuildOptions struct {
 	Dir   string
 	Force bool
@@ -82,7 +83,6 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// stopping fails after ctx has ended.
 type stopping struct {
 	ctx context.Context
 	w   io.Writer
@@ -95,7 +95,6 @@ func (s stopping) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// usage is a text about an image.
 type usage struct {
 	NIC    string
 	XDP    bool

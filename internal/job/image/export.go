@@ -28,7 +28,7 @@ func Export(ctx context.Context, o ExportOptions) error {
 	if o.File == "" {
 		return errors.New("no name of a file")
 	}
-	if o.File != "-" { // checked before the tools are built
+	if o.File != "-" {
 		if err := replaceable(o.File, o.Force, fs.FileMode.IsRegular, "not a file"); err != nil {
 			return err
 		}

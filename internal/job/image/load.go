@@ -23,7 +23,7 @@ const DefaultDir = "guest"
 type Files struct {
 	NIC            string // device model
 	Kernel, Initrd string // absolute paths
-	Append         string // the kernel's command line
+	Append         string
 }
 
 // ErrNoImage means that a directory has no image of Build's.
@@ -102,7 +102,6 @@ func (f *Files) Args(kvm bool) []string {
 	return append(args, byTCG...)
 }
 
-// machineArgs are QEMU's arguments for any image, and byTCG those without KVM.
 var (
 	machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot")
 	byTCG       = strings.Fields("-accel tcg,thread=multi -cpu max")

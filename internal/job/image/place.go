@@ -19,13 +19,11 @@ import (
 // ErrExists means that a file or directory exists.
 var ErrExists = errors.New("is there already: give another name, or --force to replace it")
 
-// content is the mode and the content of a file.
 type content struct {
 	mode  fs.FileMode
 	write func(io.Writer) error
 }
 
-// writeFile writes a file atomically.
 func writeFile(path string, force bool, c content) error {
 	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
 		return err
@@ -106,7 +104,6 @@ func complete(path string, files map[string]content, place func(dir string) erro
 	return place(dir)
 }
 
-// unfinished is the prefix of temporary names for path.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
 // claim marks a temporary directory as in use while f is open.

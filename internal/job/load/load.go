@@ -81,7 +81,7 @@ func (o *Options) Complete() error {
 		return err
 	}
 	var lines strings.Builder
-	_ = o.Header.Write(&lines) // as in a request
+	_ = o.Header.Write(&lines)
 	each, records := o.Records*o.Batch, o.Format == Records
 	switch {
 	case o.Step < 0 || o.Step > time.Hour:
@@ -195,14 +195,12 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use has what loading needs.
 type use struct {
 	*Options
 	guest *session.Node
 	rep   *Report
 }
 
-// source describes the file and its server for the guest.
 func (u *use) source(mode string) transfer.Source {
 	gateway, config := u.GatewayAddr(), &u.guest.Config
 	s := u.Source
@@ -313,7 +311,6 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) er
 	return nil
 }
 
-// differs records the first wrong byte.
 func (r *Run) differs(wrong bool, pos uint64) {
 	if wrong && r.Error == "" {
 		r.Error = fmt.Sprintf("byte %d of the file is not what the server has", pos)

@@ -34,7 +34,6 @@ func options(t *testing.T, format string, size uint64) Options {
 	return o
 }
 
-// do loads from url; "": from the command's own server.
 func do(t *testing.T, o *Options, url string) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -236,7 +235,6 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// One wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	no := false
 	good := Run{Mode: transfer.Devmem,

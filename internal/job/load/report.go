@@ -20,8 +20,8 @@ type Report struct {
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"`      // the first tensors of the file
-	TensorCount int      `json:"tensor_count,omitempty"` // number of all tensors
+	Tensors     []Tensor `json:"tensors,omitempty"` // the first tensors of the file
+	TensorCount int      `json:"tensor_count,omitempty"`
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 

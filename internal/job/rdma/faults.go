@@ -198,8 +198,8 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn writes n bytes from off on to the offered memory by the spare queue pair, reads them back, and
-// compares them.
+// goesOn writes n bytes from off on to the offered memory by the spare queue pair, and checks what it reads
+// back.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil
@@ -266,7 +266,7 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	return now, before, nil
 }
 
-// quiet returns an error with complaints of a guest's kernel.
+// quiet returns an error if a guest's kernel has complained.
 func (u *use) quiet(ctx context.Context, g *session.Node) error {
 	lines, err := transfer.Complaints(ctx, g.Ops)
 	if err == nil && len(lines) > 0 {

@@ -28,7 +28,7 @@ const (
 type Options struct {
 	session.Options
 
-	Op      string   // Put or Get
+	Op      string
 	MRs     []string // kinds of memory, in order
 	Size    uint64   // bytes in a round
 	Block   uint64   // bytes in a work request
@@ -36,7 +36,7 @@ type Options struct {
 	QPs     int
 	PathMTU int // bytes; 0: the largest that the links allow
 	Rounds  int
-	Verify  bool // compare the bytes
+	Verify  bool // compare the bytes after each round
 
 	// The following options are for OnDemand.
 	Pages   int           // sets Size to this many pages; 0: Size is as given

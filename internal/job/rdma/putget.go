@@ -45,7 +45,6 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use has what moving data needs.
 type use struct {
 	opt       *Options
 	set       *session.Set
@@ -62,7 +61,6 @@ func (u *use) ends() (src, dst *session.Node) {
 	return u.requester, u.responder
 }
 
-// run does the rounds with one kind of memory.
 func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -145,7 +143,6 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	})
 }
 
-// exchange describes a round.
 type exchange struct {
 	src, dst *session.Node
 	off      uint64 // offset of the destination in dst's memory
@@ -153,7 +150,6 @@ type exchange struct {
 	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
 }
 
-// round fills the source, moves it, and, with Options.Verify, compares the destination.
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
 	begin := func(stage string) error {
@@ -299,7 +295,6 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 // placed returns the payload in all kinds of memory.
 func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// progress shows bytes, or time with Options.Time.
 func (u *use) progress(mode string, bytes uint64) {
 	o := u.opt
 	if mode == OnDemand && o.Time > 0 {
@@ -313,7 +308,6 @@ func (u *use) progress(mode string, bytes uint64) {
 // showEvery is the interval of watch, which reads the NIC's counters.
 const showEvery = 200 * time.Millisecond
 
-// watch shows progress until stop is called.
 func (u *use) watch(mode string, done uint64, before *snapshot) (stop func()) {
 	if u.opt.Progress == nil {
 		return func() {}

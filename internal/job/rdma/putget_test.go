@@ -144,7 +144,6 @@ func TestChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// Each wrong counter of an end is reported.
 func TestWrongCounters(t *testing.T) {
 	const n = 1000
 	for _, c := range []struct {

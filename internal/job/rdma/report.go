@@ -13,9 +13,9 @@ import (
 
 // Report is the result of `vnic rdma`, as --json prints it.
 type Report struct {
-	Schema int `json:"schema"` // 1
+	Schema int `json:"schema"`
 	session.Info
-	Op     string  `json:"op"` // Put or Get
+	Op     string  `json:"op"`
 	Size   uint64  `json:"size"`
 	Block  uint64  `json:"block_bytes"`
 	Depth  int     `json:"depth"`
@@ -50,7 +50,7 @@ type Run struct {
 // them.
 type End struct {
 	Guest           string `json:"guest"`
-	NIC             string `json:"nic"` // model
+	NIC             string `json:"nic"`
 	P2P             bool   `json:"p2p"`
 	Device          uint64 `json:"device"`   // payload in registered buffers of a GPU
 	GPUFile         uint64 `json:"gpu_file"` // payload elsewhere in a GPU's memory
@@ -93,7 +93,6 @@ func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 
 func (e *End) payload() uint64 { return e.Device + e.GPUFile + e.Host }
 
-// wrong lists what contradicts the proof.
 func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	f.If(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
@@ -169,7 +168,6 @@ var columns = report.Columns[Run]{
 	}},
 }
 
-// side is an End with more cells of its line.
 type side struct {
 	*End
 	memory, role string

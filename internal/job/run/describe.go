@@ -17,10 +17,8 @@ import (
 // MaxRails is the largest number of rails: NIC i of one guest and NIC i of the other, each with a GPU.
 const MaxRails = 32
 
-// rails returns how many NICs of each guest transfer.
 func (o *Options) rails() int { return max(1, o.Rails) }
 
-// describe returns the description of a run's lab.
 func (o *Options) describe() (d lab.Description, err error) {
 	if o.Lab == nil {
 		d, err = o.bare()
@@ -49,7 +47,6 @@ func (o *Options) fromFile() (lab.Description, error) {
 	return d, nil
 }
 
-// bare returns the description without a lab file.
 func (o *Options) bare() (d lab.Description, err error) {
 	models, err := o.models()
 	if err != nil {
@@ -75,7 +72,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 	return d, nil
 }
 
-// guestModels lists the models of the NICs that transfer on this host.
+// guestModels lists the models of the transferring NICs on this host.
 func (o *Options) guestModels(d *lab.Description) (list []string) {
 	for i := range d.Guests {
 		if !o.away(i) {
@@ -150,7 +147,6 @@ func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	return n.Addr4
 }
 
-// modelsOf lists the models of a guest's NICs that transfer.
 func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	for _, n := range g.NICs[:o.rails()] {
 		list = append(list, n.Model)
@@ -189,7 +185,6 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 // maxBare is how many NICs, with as many GPUs, fit into a QEMU machine without a described PCIe tree.
 const maxBare = 12
 
-// machine returns guest i's RAM, in bytes, and CPUs.
 func (o *Options) machine(i int) (ram uint64, cpus int) {
 	if o.Lab != nil {
 		return o.Lab.Machines[i].RAM, o.Lab.Machines[i].CPUs

@@ -242,7 +242,6 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// A link drops the listed segments in each of two runs.
 func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for range 2 {
@@ -281,7 +280,6 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 	}
 }
 
-// slow sets the rate of a lab file's NICs to a tenth.
 func slow(t *testing.T, name string) string {
 	b := testkit.Must(os.ReadFile(name))(t)
 	testkit.OK(t, os.WriteFile(name, []byte(strings.Replace(string(b), "80Mbit", "8Mbit", 1)), 0o644))

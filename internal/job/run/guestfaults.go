@@ -39,7 +39,6 @@ func (s *stream) removed() (used []string) {
 	return used
 }
 
-// blameRemoval names the removed devices in an error.
 func (s *stream) blameRemoval(err error) error {
 	if list := s.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
 		return fmt.Errorf("%s: %w: %w", strings.Join(list, ", "), ErrRemoved, err)

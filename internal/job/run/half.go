@@ -61,7 +61,6 @@ func (o *Options) here() (self, other int) {
 	return 0, 1
 }
 
-// checkHalf returns an error for wrong options of a half.
 func (o *Options) checkHalf() error {
 	if o.Half == "" {
 		return nil
@@ -132,7 +131,6 @@ const (
 	hostPort = 5200
 )
 
-// hostAddr returns the address of the vnic with guest i.
 func hostAddr(i int) netip.Prefix {
 	b := lab.Addr4(i).Addr().As4()
 	b[2]--
@@ -150,7 +148,6 @@ func (o *Options) halve(d lab.Description) lab.Description {
 	return d
 }
 
-// local returns a script's events for NICs and GPUs on this host.
 func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
 		for _, m := range r.Guests {
@@ -216,10 +213,8 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	return &host{s, netip.AddrPortFrom(p.Addr4.Addr(), hostPort), netip.AddrPortFrom(peer, hostPort)}, nil
 }
 
-// dialAgain is the time between attempts to connect.
 const dialAgain = 200 * time.Millisecond
 
-// dial tries to connect to the peer until ctx ends.
 func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, limits.DialHost.Here())

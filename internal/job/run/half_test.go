@@ -53,7 +53,7 @@ func (h *hosts) host(i int, file string, rails int) Options {
 	return o
 }
 
-// run runs both halves: b's starts when a listens, or has ended.
+// run runs both halves. b's half starts when a listens, or has ended.
 func (h *hosts) run() (rep [2]*Report, err [2]error) {
 	h.t.Helper()
 	return h.runUntil([2]context.Context{h.t.Context(), h.t.Context()})
@@ -241,7 +241,7 @@ func TestHalfAlone(t *testing.T) {
 	for i := range 2 {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
 		h.o[i].PeerSecs = 1
-		h.o[i].Uplinks = h.o[0].Uplinks // the uplink that listens
+		h.o[i].Uplinks = h.o[0].Uplinks
 		testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[i])),
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}

@@ -37,7 +37,7 @@ func (r *runner) keepCounters() error {
 	type nic struct {
 		Port  control.PortCounters
 		Link  wire.Counters
-		Drops map[string]uint64 // Link.Drops by name
+		Drops map[string]uint64
 	}
 	all := map[string]nic{}
 	for _, p := range r.ports() {

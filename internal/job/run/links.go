@@ -59,7 +59,6 @@ func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
 
-// checkScale returns an error for a wrong Scale or MustShare.
 func (o *Options) checkScale() error {
 	switch {
 	case o.MustShare && !o.shares():
@@ -185,7 +184,6 @@ func (t *tally) end() {
 	}
 }
 
-// add adds a transfer of n bytes, and its flow counters at sender and receiver.
 func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	t.moved += n
 	for i := range more {
@@ -252,7 +250,6 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	return list
 }
 
-// carried returns the traffic of the edges on this host.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
 	for _, g := range r.Guests {
@@ -263,7 +260,6 @@ func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	return m
 }
 
-// why returns why there is no share.
 func (x *Share) why() string {
 	if x == nil {
 		return "nothing on its way has a rate"
@@ -277,7 +273,7 @@ func (r *runner) probe(ctx context.Context) error {
 	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
 	if o.Scale != "" && o.Scale != scaleAuto {
-		scale, _ = lab.ParseScale(o.Scale) // Check has parsed it
+		scale, _ = lab.ParseScale(o.Scale)
 		if err := r.Lab.SetScale(scale); err != nil {
 			return err
 		}

@@ -36,7 +36,6 @@ func (s *stream) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 	return m, nil
 }
 
-// read returns the counts of both ends, zeros for another host's.
 func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	for i, e := range m.ends {
 		if e != nil {
@@ -108,7 +107,6 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	return t
 }
 
-// account adds the round's results to r.
 func (t *round) account(r *Run) {
 	c := t.flows.read()
 	tx, rx := c[0].Tx, c[1].Rx

@@ -50,7 +50,6 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	return rep, r.check(rep)
 }
 
-// describe returns a report that describes the run, without results.
 func (r *runner) describe() *Report {
 	o, i := r.opt, &r.Info
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
@@ -63,7 +62,6 @@ func (r *runner) describe() *Report {
 	return rep
 }
 
-// runMode runs the streams' transfers in one mode.
 func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number uint64) error {
 	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -137,7 +135,6 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 	return nil
 }
 
-// lost returns the errors of transfers that a removal ended.
 func (r *runner) lost() error {
 	var errs []error
 	for _, s := range r.streams {

@@ -21,13 +21,13 @@ import (
 // Options are the flags of `vnic run`.
 type Options struct {
 	session.Common
-	lab.Impairment // of the link, in each direction; its Seed is also the payload's
-	lab.NICOptions // of all NICs
+	lab.Impairment // of the link, in each direction; Seed also defines the payload
+	lab.NICOptions // for all NICs
 
 	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's
 	BindQueues int    // receive queues that the receiver binds to GPU memory
 	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
-	Size       uint64 // bytes to transfer, in each mode
+	Size       uint64 // bytes to transfer in each mode
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
+	_ "vnic.dev/vnic/internal/guestbin"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
@@ -18,7 +18,6 @@ func TestMain(m *testing.M) { testkit.Main(withPairs{m}) }
 
 type withPairs struct{ *testing.M }
 
-// Run closes the guests that the tests share.
 func (m withPairs) Run() int {
 	code := m.M.Run()
 	for _, x := range pairs {

@@ -61,7 +61,6 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	return rep, frames
 }
 
-// doCaptured captures as the command does with --pcap.
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -77,7 +76,6 @@ func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	return rep
 }
 
-// findLost parses from the comment which bytes the link lost.
 func (c *captured) findLost(t *testing.T) {
 	n := c.FrameLen - uint32(c.HdrLen)
 	_, text, some := strings.Cut(c.comment, "lost on the link")

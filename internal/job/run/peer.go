@@ -57,12 +57,12 @@ type verdict struct {
 
 // Events, with their arguments.
 const (
-	sayHello   = "hello"   // a hello
-	sayAlive   = "alive"   // nothing
-	sayStep    = "step"    // a string of the step; op is the step's name
-	sayVerdict = "verdict" // a verdict
-	sayHeard   = "heard"   // true: the peer's verdict has arrived
-	sayEnd     = "end"     // a string: the reason
+	sayHello   = "hello" // a hello
+	sayAlive   = "alive" // nothing
+	sayStep    = "step"  // a string of the step; op is the step's name
+	sayVerdict = "verdict"
+	sayHeard   = "heard" // true: the peer's verdict has arrived
+	sayEnd     = "end"   // a string: the reason
 )
 
 const (
@@ -105,7 +105,6 @@ func (p *peer) protocol() jsonlines.Protocol {
 		Fix: "run the same vnic on both hosts"}
 }
 
-// host names the other host.
 func (p *peer) host() string { return "the host of guest " + p.guest }
 
 // watch calls f if the connection ends before the verdicts.
@@ -121,7 +120,6 @@ func (p *peer) watch(f func(error)) {
 // thirtieth of the default stall limit.
 func (p *peer) beat() time.Duration { return min(p.silence, time.Duration(limits.Stall)/3) / 10 }
 
-// live sends signs of life.
 func (p *peer) live() {
 	tick := time.NewTicker(p.beat())
 	defer tick.Stop()
@@ -137,7 +135,6 @@ func (p *peer) live() {
 	}
 }
 
-// say sends an event; an error ends the Client.
 func (p *peer) say(event, step string, what any) error {
 	b, err := json.Marshal(what)
 	if err != nil {
@@ -156,7 +153,6 @@ func (p *peer) say(event, step string, what any) error {
 	return nil
 }
 
-// broken explains an error of the connection.
 func (p *peer) broken(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
@@ -244,7 +240,6 @@ func (p *peer) greet(ctx context.Context, ours hello) (theirs hello, err error) 
 	return theirs, err
 }
 
-// meet sends our text for a step, and waits for the peer's.
 func (p *peer) meet(ctx context.Context, step, ours string) (theirs string, err error) {
 	err = p.exchange(ctx, sayStep, step, ours, &theirs)
 	return theirs, err
@@ -282,7 +277,6 @@ func reason(err error) string {
 	return printable(strings.TrimPrefix(strings.ReplaceAll(err.Error(), ":\n", ": "), ErrProof.Error()+": "))
 }
 
-// printable returns one line of printable characters, cut after maxText bytes.
 func printable(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "..."
@@ -319,7 +313,6 @@ func (h *hello) differs(theirs *hello) error {
 	return nil
 }
 
-// firstDifference returns the first lines in which two texts differ.
 func firstDifference(a, b string) (x, y string) {
 	for x == y && (a != "" || b != "") {
 		x, a, _ = strings.Cut(a, "\n")

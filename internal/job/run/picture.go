@@ -212,7 +212,6 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 	return list
 }
 
-// bars returns the bars of the most loaded links; nil: no links.
 func (rep *Report) bars() *plot.Bars {
 	rows := rep.barRows()
 	if len(rows) == 0 {
@@ -253,7 +252,7 @@ func percentOf(v float64) string {
 	return fmt.Sprintf("%.0f %%", v*100)
 }
 
-// barRow is a link, or links of a kind whose bars would look the same.
+// barRow is a link, or several links of a kind with nearly the same bars.
 type barRow struct {
 	link          string
 	alike         int // further links that the row stands for
@@ -315,7 +314,6 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike reports whether the bars of two rows would look the same. most is the largest value of carried.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

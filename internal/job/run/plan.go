@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// plan divides a transfer into rounds.
 type plan struct {
 	pool   uint64 // bytes of the receiver's page pool, at the begin of its part of GPU memory
 	rounds []uint64
@@ -38,13 +37,11 @@ func (p *plan) window() uint64 {
 	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
-// maxRounds keeps a plan small.
 const maxRounds = 1 << 15
 
 // place identifies an end by the numbers of its guest, NIC and GPU.
 type place struct{ guest, nic, gpu int }
 
-// ofGPU is a key for the GPU.
 func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
 
 // plan makes the streams: their NICs, GPUs and rounds.
@@ -54,7 +51,7 @@ func (r *runner) plan() error {
 		t, nics, gpus := r.desc.Tree(i)
 		trees[i] = &tree{t, nics, gpus}
 	}
-	used := make(map[place]int) // ends that use each GPU
+	used := make(map[place]int) // by how many ends each GPU is used
 	for rail := range r.opt.rails() {
 		for _, way := range r.ways {
 			r.add(rail, way, trees, used)
@@ -78,7 +75,6 @@ func (r *runner) plan() error {
 	return nil
 }
 
-// ofRail adds the rail's number to an error, if a lab file describes the rails.
 func (r *runner) ofRail(s *stream, err error) error {
 	if r.opt.Lab == nil {
 		return err

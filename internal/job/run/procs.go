@@ -5,7 +5,6 @@ import (
 	"sync"
 )
 
-// procs guards GOMAXPROCS, which concurrent runs change.
 var procs sync.Mutex
 
 // addProcs raises GOMAXPROCS by n until undo is called.

@@ -37,7 +37,6 @@ func (o *Options) load(t *testing.T, file string, rails int) {
 	o.Take(l, rails)
 }
 
-// where describes in which memory a rail's payload lay.
 func (r *Rail) where() string {
 	group := func(n uint64) string {
 		switch {
@@ -168,7 +167,7 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 		file  string
 		rails int
 		off   bool
-		want  []string // of each rail, in both directions
+		want  []string
 	}{
 		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
 			"PHB false " + bounced}},
@@ -266,7 +265,7 @@ func TestRailsOfMachines(t *testing.T) {
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
-	moves, changes *atomic.Int32 // running on the rail
+	moves, changes *atomic.Int32
 }
 
 func (s *stepper) during(running, excluded *atomic.Int32, f func() error) error {

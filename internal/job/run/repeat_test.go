@@ -48,7 +48,6 @@ func status(t *testing.T, field string) int64 {
 	return kib << 10
 }
 
-// Several runs in a row leave nothing.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	inproc, size := 2, uint64(4<<20)
 	if testkit.Long() {
@@ -85,7 +84,6 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	})
 }
 
-// ownCache returns a cache of its own, with the QEMU and kernel of the user's.
 func ownCache(t *testing.T) string {
 	t.Helper()
 	im, err := machine.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
@@ -101,7 +99,6 @@ func ownCache(t *testing.T) string {
 	return dir
 }
 
-// left lists this process's children, and files.
 func left(t *testing.T, cache string) (list []string) {
 	t.Helper()
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")

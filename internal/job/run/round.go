@@ -30,7 +30,7 @@ type round struct {
 	start          time.Time
 	took           time.Duration
 	before         totals
-	noBuffer       uint64 // stream.noBuffer before the transfer
+	noBuffer       uint64
 	samples        *sampler
 }
 
@@ -130,7 +130,6 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// connect makes the connection for the payload.
 func (t *round) connect(ctx context.Context) error {
 	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "connect"); err != nil {
@@ -150,7 +149,6 @@ func (t *round) connect(ctx context.Context) error {
 	return nil
 }
 
-// empty returns an error if buffers are registered with the end's NIC.
 func (e *end) empty() error {
 	list, err := e.nic().Buffers()
 	if err == nil && len(list) > 0 {
@@ -164,7 +162,7 @@ func (t *round) stage(ctx context.Context, name string) error {
 }
 
 // digestIdle computes the digest of the source, for guests in this process, while the transfer leaves
-// processors idle. finish waits for it.
+// processors idle.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group

@@ -29,7 +29,7 @@ type runner struct {
 	ways    [][2]int // directions of each rail: numbers of the sending and the receiving guest
 	streams []*stream
 	begun   func()      // called when a stream's first transfer of a mode begins
-	kept    *os.File    // for the NICs' counters; nil: none
+	kept    *os.File    // file for the NICs' counters; nil: none
 	host    *host       // our network stack; nil without Options.Half
 	peer    *peer       // the other host; nil: not connected
 	over    atomic.Bool // the verdicts have been exchanged, or the connection is closed
@@ -78,7 +78,6 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 	return r, nil
 }
 
-// attach sets the fields of the streams' ends on this host.
 func (r *runner) attach() {
 	nodes := [2]int{} // how many Nodes each guest has
 	for _, s := range r.streams {
@@ -140,7 +139,6 @@ func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	return nil
 }
 
-// ends lists the ends on this host.
 func (r *runner) ends() (list []*end) {
 	for _, s := range r.streams {
 		list = append(list, s.here()...)
@@ -152,7 +150,6 @@ func (r *runner) endsOf(g *session.Guest) []*end {
 	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.Guest != g })
 }
 
-// ports lists the ports that transfer on this host.
 func (r *runner) ports() (list []*nic.Port) {
 	for _, g := range r.Guests {
 		for _, p := range g.HW.Ports[:r.opt.rails()] {

@@ -11,16 +11,16 @@ import (
 // Recorder records samples of the bytes that transfers moved, and marks, for a Picture of a run. A nil
 // Recorder records nothing.
 type Recorder struct {
-	Name string // of the lab
+	Name string
 
 	mu    sync.Mutex
 	modes []*recorded
 }
 
-// recorded is one mode.
+// recorded has the samples of one mode.
 type recorded struct {
 	mode  string
-	begin time.Time // of the first transfer; zero: none has begun
+	begin time.Time // begin of the first transfer; zero: none has begun
 	flows []*flow
 	marks []mark
 }
@@ -39,7 +39,6 @@ type reading struct {
 	first       bool // the first reading of its round
 }
 
-// mark is an event.
 type mark struct {
 	when time.Time
 	text string
@@ -49,7 +48,7 @@ const (
 	sampleOften  = 10 * time.Millisecond // at first: a small transfer takes a tenth of a second
 	sampleOftenS = time.Second
 	sampleLater  = 50 * time.Millisecond
-	maxSamples   = 1 << 13 // of a flow; then add drops every other one
+	maxSamples   = 1 << 13 // bound of a flow's samples; then add drops every other one
 )
 
 // mode begins a mode. Before the first one, as in a probe, nothing is recorded.
@@ -78,8 +77,8 @@ func (r *Recorder) Mark(text string) {
 type sampler struct {
 	t     *round
 	flow  *flow
-	since time.Time // begin of the mode
-	lost  uint64    // t.lost() before the round
+	since time.Time
+	lost  uint64 // t.lost() before the round
 }
 
 // sample begins to sample a round; nil: it is not recorded.

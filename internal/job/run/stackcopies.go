@@ -23,7 +23,6 @@ type StackCopies struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// stacks of guests
 const (
 	StackLinux = "linux" // the kernel's, with gVNIC
 	StackVNIC  = "vnic"  // our driver and stack, with virtio-net

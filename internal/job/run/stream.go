@@ -22,7 +22,7 @@ type stream struct {
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
-	ends   [2]*end  // sender, receiver
+	ends   [2]*end
 	rail   Rail
 
 	wrong []error // one for each of the first maxWrong rounds with wrong bytes
@@ -47,7 +47,6 @@ func (s *stream) named(err error) error {
 	return fmt.Errorf("%s to %s: %w", s.rail.From, s.rail.To, err)
 }
 
-// gone reports whether a QEMU of the stream's guests has ended.
 func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }
@@ -55,7 +54,7 @@ func (s *stream) gone() bool {
 // runMode transfers Options.Size bytes in the rounds of the plan. number, with the seed, determines the data.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
-	seeds := rand.New(rand.NewPCG(s.opt.Seed, number)) // for each round
+	seeds := rand.New(rand.NewPCG(s.opt.Seed, number))
 	r := &Run{Mode: mode, SHA256Match: true, Seed: s.opt.Seed, Rounds: len(s.plan.rounds)}
 	if s.opt.Audit {
 		r.Audit = &AuditCount{}
@@ -88,7 +87,7 @@ func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 		func(ctx context.Context, x side) error { return x.do(ctx) })
 }
 
-// both calls two functions at the same time; an error cancels the other's context.
+// both calls two functions at the same time. An error cancels the other's context.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })

@@ -20,7 +20,6 @@ import (
 
 const size = 1 << 20
 
-// stuckAfter is the time after which the program ends with its goroutines' stacks.
 const stuckAfter = 2 * time.Minute
 
 func main() {

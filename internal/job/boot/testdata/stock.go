@@ -23,8 +23,8 @@ import (
 const (
 	piece  = 64 << 10
 	pieces = 300
-	pause  = 50 * time.Millisecond // between pieces
-	silent = 8 * time.Second       // a peer gives up after this time
+	pause  = 50 * time.Millisecond
+	silent = 8 * time.Second
 )
 
 func main() {
@@ -125,7 +125,7 @@ func receive(at netip.Addr) error {
 }
 
 func send(from netip.Addr, ifname string) error {
-	to := netip.AddrPortFrom(from.Prev(), 5000).String() // address of guest 0
+	to := netip.AddrPortFrom(from.Prev(), 5000).String()
 	var c net.Conn
 	err := errors.New("not tried")
 	for end := time.Now().Add(silent); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

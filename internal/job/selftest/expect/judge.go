@@ -116,6 +116,7 @@ func Judge(run *results.Run) (*Judgement, error) {
 	return x.Judge(run), nil
 }
 
+// Judge compares a run with the expectations.
 func (x *Expectations) Judge(run *results.Run) *Judgement {
 	j := &Judgement{Matches: true, good: true}
 	for i := range run.Programs {
