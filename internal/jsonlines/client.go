@@ -219,7 +219,7 @@ func (c *Client) take(m *Message) error {
 	case m.OK != nil || m.Error != nil:
 		select {
 		case k.reply <- m:
-		default: // a second reply
+		default:
 		}
 	case k.progress != nil && m.Progress != nil:
 		k.progress(m.Progress)

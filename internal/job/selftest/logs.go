@@ -66,7 +66,6 @@ func Line(p *results.Program) string {
 	return line
 }
 
-// checkGDB returns an error if the port for gdb is in use.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

@@ -31,8 +31,8 @@ type Options struct {
 	Queues   int           // queue pairs of each NIC
 	Sabotage *nic.Sabotage // faults of the tested NIC; nil: none
 	IOMMU    bool          // the guest's kernel translates the NICs' addresses
-	Timeout  time.Duration // time limit of each program
-	Repeat   int           // how often the programs run; 0: once
+	Timeout  time.Duration
+	Repeat   int // how often the programs run; 0: once
 
 	Source  string // a kernel source tree; "": the source package of the guest's kernel
 	Tests   string // directory with files that replace files of the tests; "": none
@@ -40,7 +40,7 @@ type Options struct {
 
 	Shell  bool // a shell in the guest at the first failure that leaves it running
 	Stdin  *os.File
-	Stdout io.Writer // output of the shell
+	Stdout io.Writer
 	Stderr io.Writer
 	GDB    int    // port; 0: none
 	LogDir string // directory for the output of programs and console; "": none

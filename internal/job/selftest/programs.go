@@ -36,16 +36,13 @@ var NotForUs = map[string]string{
 // AF_XDP pools only if the longest possible frame fits a buffer (gve_main.c, gve_reg_xsk_pool).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
-// program is a program of the tests, or some of its cases.
 type program struct {
 	name string   // path below drivers/net, as "hw/csum.py"
 	only []string // cases; nil: all
 }
 
-// dir is the directory below the tests' root.
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
-// patches returns the names of the patches for the program.
 func (p *program) patches() []string {
 	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
 }
@@ -88,7 +85,7 @@ func choose(all, args []string) (list []program, err error) {
 			list = append(list, program{name: full})
 			i = len(list) - 1
 		} else if list[i].only == nil || !hasCase {
-			list[i].only = nil // the whole program
+			list[i].only = nil
 			continue
 		}
 		if hasCase {

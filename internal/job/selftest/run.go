@@ -122,7 +122,6 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 	return list, nil
 }
 
-// fetch finds or makes the guest's kernel, images and initramfs.
 func (b *bench) fetch(ctx context.Context) (err error) {
 	o := b.opt
 	o.Doing("looking for QEMU and a kernel")
@@ -154,13 +153,12 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
-// describeRun returns the run's description, without programs.
 func (b *bench) describeRun() *results.Run {
 	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
 	case b.opt.Device != "":
 		model, device, queues = b.opt.Device, "qemu", 1
-	case b.opt.XDP: // the driver sees a NIC with other features
+	case b.opt.XDP:
 		model += "-xdp"
 	}
 	return &results.Run{Schema: results.Schema, Model: model, Device: device, Queues: queues, Kernel: b.im.Kernel.Version,
@@ -259,7 +257,6 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	return &res, nil
 }
 
-// failed reports whether a case failed, or the kernel complained.
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
 // leaveOut returns the cases that would end the guest, and the names of the others, if known. Cases that the
@@ -277,7 +274,7 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 	return leftOut, names
 }
 
-// maxStderr is how many lines of standard error are kept.
+// maxStderr bounds the kept lines of standard error.
 const maxStderr = 50
 
 // tailBytes of the end of standard error are searched for these lines.

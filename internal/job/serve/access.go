@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// groupID returns the id of a group, by name or number.
 func groupID(name string) (int, error) {
 	g, err := user.LookupGroup(name)
 	if n, e := strconv.ParseUint(name, 10, 31); err != nil && e == nil {

@@ -28,7 +28,6 @@ func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Er
 	return syscall.Errno(c.ProcessState.ExitCode())
 }
 
-// publicDir makes a directory for other users.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-access"))(t)
@@ -38,8 +37,6 @@ func publicDir(t *testing.T) string {
 }
 
 // Other users are refused, whatever the socket's mode, and each is noted once.
-//
-// 2
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.

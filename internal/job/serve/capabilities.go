@@ -11,7 +11,7 @@ type capabilities struct {
 	Type string `json:"type"`
 }
 
-// PrintCapabilities prints for --print-capabilities.
+// PrintCapabilities prints the answer to --print-capabilities.
 func PrintCapabilities(w io.Writer) error {
 	return report.Encoder(w).Encode(capabilities{Type: "net"})
 }

@@ -18,7 +18,6 @@ type gpuSockets struct {
 	wg     sync.WaitGroup
 }
 
-// sharesGPUs reports whether ports have sockets for their GPUs' memory.
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
 // shareGPUs makes these sockets beside the ports'. The caller closes the result, even after an error.

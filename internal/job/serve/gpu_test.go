@@ -49,7 +49,6 @@ func useGPU(path string) int {
 	return 0
 }
 
-// uses runs useGPU as another user.
 func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	t.Helper()
 	c := command(t, dir)

@@ -37,7 +37,6 @@ func TestTheMACIsWhatQEMUGave(t *testing.T) {
 	testkit.OK(t, peer.Close())
 }
 
-// --allow-mac applies to every port.
 func TestAllowedMACs(t *testing.T) {
 	o := Options{Paths: []string{"a", "b"}, NIC: lab.NIC{Model: lab.Virtio}}
 	for _, list := range []string{"any", "02:aa:bb:cc:dd:01"} {

@@ -103,7 +103,7 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// The gateway's hosts are the guests' first NICs, unless the file gives them addresses.
+// A guest's first NIC has a name at the gateway, unless the file gives it an IPv4 address.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/internal/sockfile"
 )
 
-// listener is a socket at which vnic listens.
 type listener struct {
 	*net.UnixListener
 	name string
@@ -31,7 +30,7 @@ type listener struct {
 
 	outside func() error // removes the file, by the broker; nil: this process does it
 
-	rule     access.Rule                      // who may connect
+	rule     access.Rule
 	note     func(format string, args ...any) // nil: everybody may connect
 	reported access.Told                      // users whose refusal was noted
 }

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// statusBytes returns a size in /proc/PID/status.
 func statusBytes(t *testing.T, pid int, key string) uint64 {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)

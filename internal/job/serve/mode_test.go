@@ -138,7 +138,6 @@ func TestOthersCannotConnect(t *testing.T) {
 	}
 }
 
-// command runs a copy of this program in dir, which another user can read.
 func command(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	b := testkit.Must(os.ReadFile("/proc/self/exe"))(t)

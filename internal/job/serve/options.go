@@ -30,7 +30,7 @@ type Options struct {
 
 	NIC       lab.NIC        // of each port
 	GPUMemory uint64         // of each port, in bytes; 0: no GPUs
-	Impair    lab.Impairment // impairment of all links
+	Impair    lab.Impairment // for all links
 	NoP2P     bool           // NICs do not reach GPU memory
 	Paths     []string       // sockets, one for each port
 	FDs       []int          // open sockets, instead of Paths
@@ -62,7 +62,6 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// the longest path of a socket
 const maxPath = gpufd.MaxPath
 
 // Paths returns the sockets' paths of n ports: given, or given[0] with %d for the port's number.
@@ -296,7 +295,6 @@ func (o *Options) hosts() (list []gateway.Host) {
 	return list
 }
 
-// gateway returns the lab's gateway, nil if it is off.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.gatewayOptions()
 	if err != nil || o.Off() {

@@ -131,7 +131,7 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	if err != nil {
 		return false
 	}
-	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // in the past: reads fail
+	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // a time in the past: reads fail
 	stop, limit := context.AfterFunc(ctx, giveUp), time.AfterFunc(p.silence, giveUp)
 	_ = raw.Read(func(fd uintptr) bool {
 		var b [1]byte
@@ -139,11 +139,10 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 		some = n > 0
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	inTime, on := limit.Stop(), stop() // else giveUp has run, or will
+	inTime, on := limit.Stop(), stop() // else giveUp has run, or will run
 	return some && inTime && on
 }
 
-// peer returns the process id of the other end; 0: unknown.
 func peer(conn *net.UnixConn) int {
 	if c, err := scm.Peer(conn); err == nil {
 		return int(c.Pid)

@@ -19,8 +19,6 @@ func dial(t *testing.T, path string) *net.UnixConn {
 
 // A QEMU that reconnects again and again causes one line, which says what it does not accept.
 //
-// 2
-//
 // Invariant: vnic serve: A QEMU that declines the offer again and again is reported once, with the
 // offer.
 func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
@@ -68,7 +66,7 @@ func TestSecondQEMUIsNamedOnce(t *testing.T) {
 		for range 5 {
 			second := dial(t, path)
 			testkit.Must(second.Write([]byte{1}))(t)
-			_, _ = second.Read(make([]byte, 1)) // until vnic closes it
+			_, _ = second.Read(make([]byte, 1))
 			testkit.OK(t, second.Close())
 		}
 		testkit.OK(t, first.Close())

@@ -55,7 +55,6 @@ func (q *quiet) note(note func(port, format string, args ...any)) func(port, for
 	}
 }
 
-// quietHandler limits records of level warning and above.
 type quietHandler struct {
 	slog.Handler
 	q    *quiet

@@ -44,7 +44,7 @@ type Report struct {
 	// Guests are the guests of a lab file. The ports then have no QEMU and no GPU.
 	Guests []GuestReport `json:"guests,omitempty"`
 
-	mtu     int      // the network's MTU
+	mtu     int
 	maxMTU  int      // maximal MTU of the first port
 	program string   // name or path of this program
 	qemu    []string // begin of a command that starts QEMU
@@ -52,7 +52,7 @@ type Report struct {
 	clock   string // end of KernelArgs, for several CPUs without KVM; may be ""
 }
 
-// PortReport is a port.
+// PortReport describes a port.
 type PortReport struct {
 	Name     string `json:"name"`
 	Socket   string `json:"socket"` // "": no name
@@ -132,7 +132,6 @@ func (r *Report) addModels(l *lab.Lab) {
 	r.KernelArgs = strings.TrimSpace(strings.Join(words, " "))
 }
 
-// addClock adds words for the guests' clocks.
 func (r *Report) addClock(words string) {
 	r.KernelArgs, r.clock = strings.TrimSpace(r.KernelArgs+" "+words), words
 }
@@ -141,7 +140,6 @@ func (r *Report) addClock(words string) {
 // that is a GPU.
 const noKASLR = "nokaslr"
 
-// guestRAM is the size of RAM in the printed arguments.
 const guestRAM = 1 << 30
 
 // guestCPUs is the number of CPUs in the printed arguments. With one, a guest loses kicks under TCG
@@ -155,7 +153,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	r := &Report{Schema: 1, PID: os.Getpid(), Client: client, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	r.addModels(l)
 	var all []gpu
-	var nics []string // arguments for the NICs of all ports
+	var nics []string
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
@@ -200,7 +198,7 @@ func id(name string, i int) string { return name + strconv.Itoa(i) }
 type gpu struct {
 	id    string
 	bytes uint64
-	path  string // QEMU opens it
+	path  string
 }
 
 // machineArgs returns arguments for the machine, shared RAM, and the GPUs' memory.
@@ -251,7 +249,6 @@ func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {
 	return n.Args(id)
 }
 
-// resident returns the size of this process's anonymous memory.
 func resident() uint64 {
 	debug.FreeOSMemory()
 	b, _ := os.ReadFile("/proc/self/status")
@@ -264,7 +261,6 @@ func resident() uint64 {
 	return 0
 }
 
-// leadsTo describes what guests reach by a gateway.
 func leadsTo(o *gateway.Options) string {
 	switch ports := o.Policy.HostPorts.String(); {
 	case !o.NAT:
@@ -323,7 +319,7 @@ func (r *Report) Print(w io.Writer) error {
 		case p.Socket == "":
 			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
 			printArgs(&b, nil, p.QEMU)
-		case len(r.Guests) > 0: // see below
+		case len(r.Guests) > 0:
 		case p.GPUSocket != "":
 			shared = append(shared, p.GPUSocket)
 			r.printCommand(&b, []string{p.GPUSocket}, p.QEMU)
@@ -383,7 +379,6 @@ func printArgs(w io.Writer, command, args []string) {
 	fmt.Fprintln(w, strings.Join(lines, " \\\n"))
 }
 
-// quote quotes s for a shell.
 func quote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%") == "" {
 		return s

@@ -70,7 +70,6 @@ func TestPrintedCommandsCanBePasted(t *testing.T) {
 	}
 }
 
-// idsOf returns the ids of devices and backends.
 func idsOf(args []string) (ids []string) {
 	for _, m := range regexp.MustCompile(`\bid"?[=:]"?([a-z0-9-]+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
 		ids = append(ids, m[1])
@@ -120,7 +119,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 		"ports, with an image":     {ports, qemu.AccelTCG, boot, true, 1},
 		"a lab of one CPU":         {lab("1"), qemu.AccelTCG, nil, false, 0},
 		"a lab of several":         {lab("2"), qemu.AccelTCG, nil, true, 1},
-		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1}, // one guest has two CPUs
+		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1},
 		"by KVM, several CPUs":     {lab("2"), qemu.AccelKVM, nil, false, 0},
 		"three CPUs and one image": {lab("3"), qemu.AccelTCG, boot, true, 1},
 	} {
@@ -268,7 +267,6 @@ func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	}
 }
 
-// names of 65 sockets
 const names65 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-_"
 
 func TestBadOptions(t *testing.T) {

@@ -47,7 +47,7 @@ type apartOptions struct {
 	Threads   int // threads that block until the process ends
 }
 
-// attempt is the result of an action that an attacker would try.
+// attempt is the result of what an attacker would try.
 type attempt struct {
 	Name, Err string
 	Refused   bool
@@ -224,7 +224,6 @@ func startApart(t testing.TB, a apartOptions) *process {
 	return p
 }
 
-// end ends the process, and returns the number of refused calls.
 func (p *process) end() (refused uint64) {
 	p.t.Helper()
 	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())
@@ -239,7 +238,6 @@ func (p *process) guest(i int) *labtest.Guest {
 	return guestOf(p.t, p.rep, i)
 }
 
-// echo starts an echo server on the host.
 func echo(t *testing.T) netip.AddrPort {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
@@ -258,7 +256,6 @@ func echo(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through checks that a server at the gateway's address echoes.
 func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()

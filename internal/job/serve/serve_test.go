@@ -74,7 +74,6 @@ func (s *served) end() {
 	testkit.OK(s.t, err)
 }
 
-// noted waits for a note that contains want.
 func (s *served) noted(want string) {
 	s.t.Helper()
 	late := time.After(testkit.Patience)
@@ -237,7 +236,6 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	}
 }
 
-// stale leaves a socket's file behind, as a killed process does.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -295,7 +293,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	path := dir + "/s"
 	l := testkit.Must(listen(t.Context(), path))(t)
 	testkit.OK(t, os.Remove(path))
-	stale(t, path) // as another process's
+	stale(t, path)
 	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("another process's socket was removed: %v", err)
@@ -342,7 +340,6 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(s.guest(0), s.guest(1))
 }
 
-// Silent connections do not keep a QEMU out.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// source yields a port's connections.
 type source interface {
 	// each calls serve for each connection that it does not refuse, until ctx ends or no more can come; serve
 	// owns the connection. each returns after all calls of serve.
@@ -159,7 +158,7 @@ func inherit(fd int) (source, error) {
 		u := l.(*net.UnixListener)
 		name := u.Addr().String()
 		if name == "" || name[0] == '@' {
-			name = "" // no path for QEMU
+			name = ""
 		}
 		return &listener{UnixListener: u, name: name}, nil
 	}

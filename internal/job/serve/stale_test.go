@@ -42,8 +42,6 @@ func survive(path string) error {
 
 // vnic warns of a QEMU that maps an earlier vnic's GPU memory.
 //
-// 2
-//
 // Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -64,7 +62,6 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 			testkit.Must(io.WriteString(in, "x"))(t)
 		}
 	}
-	// notes collects notes until the connection ends
 	notes := func(s *served) (list []string) {
 		for n := range s.notes {
 			if list = append(list, n); strings.Contains(n, "connection ended") {

@@ -92,7 +92,6 @@ func up(t *testing.T, name, addr string) {
 	testkit.NoError(t, err)
 }
 
-// bridge joins a tap device and a VXLAN device of the kernel.
 func bridge(t *testing.T, local, remote netip.Addr) {
 	t.Helper()
 	attrs := func(name string) netlink.LinkAttrs {

@@ -70,7 +70,6 @@ func parsePlan(line string) (n int, skip string, found bool) {
 	return n, skip, true
 }
 
-// isVersion reports whether a line has the version of KTAP or TAP.
 func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
@@ -98,7 +97,7 @@ func parseTotals(comment string) (t Totals, found bool) {
 		return t, false
 	}
 	for i, to := range []*int{&t.Pass, &t.Fail, &t.XFail, &t.XPass, &t.Skip, &t.Error} {
-		*to, _ = strconv.Atoi(m[i+1]) // m has six digits at most
+		*to, _ = strconv.Atoi(m[i+1])
 	}
 	return t, true
 }
@@ -122,7 +121,7 @@ func Clean(line []byte) string {
 		case c == '\r':
 			return -1
 		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), c == 0xfffe, c == 0xffff:
-			return utf8.RuneError // format characters (Cf) may reverse the direction of text
+			return utf8.RuneError // Cf: format characters may reverse the direction of text
 		}
 		return c
 	}, strings.ToValidUTF8(s, string(utf8.RuneError)))

@@ -43,7 +43,7 @@ type Cutter struct {
 	Max  int                         // kept bytes of a line
 	Line func(line []byte, cut bool) // called with each line, without newline; cut: it was longer than Max
 
-	line []byte // so far
+	line []byte
 	cut  bool
 }
 

@@ -52,7 +52,6 @@ type Parser struct {
 	troubles  []string
 }
 
-// level is one level of nested tests.
 type level struct {
 	lines lines
 	cases []Case
@@ -114,7 +113,6 @@ func (p *Parser) take(line string) {
 	p.comment(max(0, min(depth, len(p.levels)-1)), line, body)
 }
 
-// comment handles a diagnostic or unknown line.
 func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
@@ -267,7 +265,7 @@ func (p *Parser) top(c Case) {
 
 // finish adds to a case the diagnostics and nested results so far.
 func (p *Parser) finish(c Case) Case {
-	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order of the output
+	for i := len(p.levels) - 1; i >= 0; i-- {
 		l, dropped := p.levels[i].lines.take()
 		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
 	}

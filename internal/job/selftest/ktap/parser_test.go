@@ -141,7 +141,6 @@ func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	}
 }
 
-// An exit status that contradicts the cases is a trouble.
 func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		text    string
@@ -165,7 +164,6 @@ func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	}
 }
 
-// A line that only resembles a result line is no result.
 func TestResultLines(t *testing.T) {
 	for line, want := range map[string]resultLine{
 		"ok 1":                         {ok: true, number: 1},
@@ -218,7 +216,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "not ok 1 noisy\n# %s\nok 2 %s # SKIP %s\n", long, long, long)
 	for i := 3; i < MaxCases+10; i++ {
-		if i == MaxKept/MaxLine { // MaxKept is used up
+		if i == MaxKept/MaxLine {
 			long = long[:MaxLine/8]
 		}
 		fmt.Fprintf(&b, "# %s\nok %d a # SKIP %s\n%s\n", long, i, long, long)

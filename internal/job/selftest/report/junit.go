@@ -58,7 +58,6 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 	return s
 }
 
-// junitCase fills in the entry of a case with a result.
 func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	t.Time = junit.Seconds(c.Seconds)
 	text := strings.Join(c.Diagnostics, "\n")
@@ -84,7 +83,6 @@ func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	}
 }
 
-// trace returns the block of a judged complaint.
 func trace(p *results.Program, j *expect.Judged) string {
 	for i := range p.Splats {
 		s := &p.Splats[i]

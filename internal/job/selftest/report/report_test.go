@@ -235,7 +235,6 @@ func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	}
 }
 
-// Any output gets into the XML.
 func TestOutputComesThrough(t *testing.T) {
 	for name, want := range map[string]struct {
 		tests, bad int
@@ -260,7 +259,7 @@ func TestOutputComesThrough(t *testing.T) {
 	}
 }
 
-// With -update the test writes the schema
+// With -update the test writes the schema.
 func TestSchemaIsThatOfDocument(t *testing.T) {
 	const dir = "internal/job/selftest/"
 	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../..", dir+"report", dir+"results",

@@ -71,10 +71,8 @@ func devmem(d *results.Devmem) string {
 	return "NOT PROVED"
 }
 
-// mismatches are verdicts with which a run does not match.
 var mismatches = []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained, expect.Unproved}
 
-// worth lists the counts of verdicts other than AsExpected.
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
 	for _, v := range append(slices.Clip(mismatches), expect.NewPass, expect.New) {

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// device names the tested device.
 func device(run *results.Run) string {
 	s := run.Model + " on " + run.Device
 	if run.Device == "vnic" && run.Queues == 1 { // QEMU's NICs have one
@@ -20,18 +19,15 @@ func device(run *results.Run) string {
 	return s
 }
 
-// reason formats an expectation.
 func reason(e *expect.Entry) string {
 	parts := []string{string(e.Class), e.Evidence, e.Text}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// notApplied returns why a program did not run.
 func notApplied(p *results.Program) string {
 	return "not run: does not apply to this kernel's tests: " + strings.Join(p.Left, ", ")
 }
 
-// describe returns a line about a case.
 func describe(j *expect.Judged) string {
 	result := cmp.Or(string(j.Result), "no result")
 	switch {

@@ -17,8 +17,8 @@ type Options struct {
 	Name   string // Program.Name
 	Column Column
 	Only   []string
-	Cases  []string         // ktap.Options.Names
-	Now    func() time.Time // nil: time.Now
+	Cases  []string // ktap.Options.Names
+	Now    func() time.Time
 	// Event is called with each event of the parser; nil: not. It must not call the Recorder.
 	Event func(ktap.Event)
 }
@@ -29,7 +29,7 @@ type Recorder struct {
 	mu     sync.Mutex
 	opts   Options
 	parser *ktap.Parser
-	began  time.Time // begin of the program
+	began  time.Time
 	since  time.Time // begin of the running case
 	due    int       // number of the running case
 	prog   Program
@@ -70,7 +70,7 @@ func (r *Recorder) Complaint(s splat.Splat) {
 	r.splats = append(r.splats, r.due)
 }
 
-// event handles an event of the parser, under mu.
+// The caller holds mu.
 func (r *Recorder) event(e ktap.Event) {
 	switch e.Kind {
 	case ktap.Planned:
@@ -96,7 +96,6 @@ func (r *Recorder) event(e ktap.Event) {
 	}
 }
 
-// subtest returns diagnostics about a nested result.
 func subtest(s *ktap.Case) []string {
 	line := fmt.Sprintf("subtest %d, %s: %s", s.Number, s.Name, s.Result)
 	if s.Reason != "" {

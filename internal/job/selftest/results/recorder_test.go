@@ -72,7 +72,6 @@ func TestDeadMachineLeavesReasons(t *testing.T) {
 	testkit.Equal(t, "the oops belongs to", p.Splats[0].Case, "check_down")
 }
 
-// An exit status that contradicts the cases is a case of its own.
 func TestTroublesAreACase(t *testing.T) {
 	for status, want := range map[int]int{0: 1, 1: 2} {
 		r, pass := record(Options{Name: "ping.py"})

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// block is a complaint that has not ended.
 type block struct {
 	splat Splat
 	ends  end
@@ -46,7 +45,6 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	}
 }
 
-// ended reports whether a line was the block's last.
 func (b *block) ended(text string) bool {
 	switch b.ends {
 	case oneLine:
@@ -61,7 +59,6 @@ func (b *block) ended(text string) bool {
 	return false
 }
 
-// complete returns the complaint.
 func (b *block) complete() Splat {
 	s := &b.splat
 	s.Function, s.Module = b.function()

@@ -68,7 +68,7 @@ type Scanner struct {
 // New makes a Scanner, which calls report with each complaint. The called function owns the Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
-	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // with room for the time, and for text before it
+	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // room for the time, and for text before it
 	return s
 }
 

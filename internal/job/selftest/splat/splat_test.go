@@ -69,7 +69,6 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
-// A complaint is reported at the end of its block.
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })
