@@ -57,7 +57,7 @@ type Options struct {
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
-// NewClient takes ownership of conn and reads it until its end.
+// NewClient takes ownership of conn, and starts to read it.
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
 		pending: map[uint64]*call{}}

@@ -36,7 +36,7 @@ type Peer struct {
 	content     session.Content // content of the device; nil: unknown
 	contentText string
 	// written reports whether the device's n bytes from pos on are the bytes that gen makes, by the server's
-	// memory; nil: this process cannot read it.
+	// memory; nil: unknown.
 	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
 	restore     func() // writes content again; may be nil

@@ -83,7 +83,7 @@ func modules(im *machine.Images, names []string) (list []string) {
 }
 
 // Run fetches the files that the cache lacks, and writes the export. After an error an older file is
-// unchanged. It holds the content in memory, some 60 MB.
+// unchanged. Run holds the content in memory, some 60 MB.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err

@@ -208,7 +208,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last, because it moves the pages
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // after the counters, because it moves the pages
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 // bounds of a picture
 const (
-	mostIntervals = 40 // intervals in a line of the longest mode; with more, a panel of eight lines is unreadable
+	mostIntervals = 40 // intervals in a line of the longest mode, about
 	mostBars      = 16
 	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, are merged
 )

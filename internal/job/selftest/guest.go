@@ -211,7 +211,7 @@ func (b *bench) env() []string {
 	}
 	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on") // ksft.py then does not raise its time limits
+		env = append(env, "FAULTY=on") // and no PYTHONPATH: tests wait in vain, and need no longer time limits
 	} else {
 		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}

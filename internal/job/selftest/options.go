@@ -34,7 +34,7 @@ type Options struct {
 	Timeout  time.Duration
 	Repeat   int // how often the programs run; 0: once
 
-	Source  string // a kernel source tree; "": the source package of the guest's kernel
+	Source  string // a kernel source tree; "": the source package of the guest kernel's series
 	Tests   string // directory with files that replace files of the tests; "": none
 	Patched bool   // programs that vnic's patches change run a second time, patched
 

@@ -274,8 +274,8 @@ func (o *Options) onGateway(i int) bool {
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts lists the NICs of a lab file's guests. A guest's first NIC, if it is on
-// the gateway's network, has a name and addresses.
+// hosts lists the NICs of a lab file's guests. A guest's first NIC, if it is on the gateway's network, has a
+// name and addresses.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {

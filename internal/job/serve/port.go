@@ -22,7 +22,7 @@ type port struct {
 	note    func(port, format string, args ...any)
 	outside *broker.Client // the broker; nil: none
 	turn    chan struct{}  // has an element while a QEMU is served
-	peer    atomic.Int64   // the process id of the QEMU that is served
+	peer    atomic.Int64   // the process id of the QEMU that is or was served last
 
 	silence, takeover time.Duration
 

@@ -329,7 +329,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // until the second one has hung up too, a connection is refused
+	s.noted("hung up") // until the second one has hung up too, a connection may be refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()

@@ -65,7 +65,7 @@ type Scanner struct {
 	once map[string]bool
 }
 
-// New makes a Scanner, which calls report with each complaint. The called function owns the Splat.
+// New makes a Scanner, which calls report with complaints. The called function owns the Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
 	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // room for the time, and for text before it
