@@ -66,7 +66,7 @@ func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	return r, nil
 }
 
-// poll calls f until it returns true or ctx ends: sysfs sends no events for these conditions.
+// poll calls f every 10 ms until it returns true or ctx ends.
 func poll(ctx context.Context, f func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -205,8 +205,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay mounts the existing directories of lower over one another at to, read-only; an earlier one hides
-// files of later ones.
+// overlay mounts the existing directories of lower over one another at to; an earlier one hides files of later
+// ones.
 func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)

@@ -176,7 +176,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// accepts reports whether a Host header names this server.
+// accepts reports whether a request with this Host header is answered.
 func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {

@@ -123,8 +123,8 @@ type testbed struct {
 // leastPart is the least size of a worker's source or destination memory.
 const leastPart = 4 << 20
 
-// fill makes size bytes of memory for copies, half of it source, and n flows. The first flow uses as much
-// memory, the others an n-th of it, but at least leastPart.
+// fill makes memory for copies, at least size bytes, half of it source, and n flows. The first flow uses as
+// much memory, the others an n-th of it, but at least leastPart.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {

@@ -267,7 +267,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames a round of the plain loop moves at most, as DPDK's drivers do.
+// burst is how many frames a round of the plain loop moves at most.
 const burst = 32
 
 // byRounds measures the processor time of a thread that does the worker's rounds, without the time for

@@ -29,9 +29,9 @@ func summarize(values []float64) *Interval {
 	}
 }
 
-// outside returns the number of values, of n, below the interval, as many as above it: the interval of the
-// sign test (Conover, Practical Nonparametric Statistics, 3.2). The number of values below the true median
-// has a binomial distribution.
+// outside returns how many of n values lie below the interval; as many lie above it. It is the interval of the
+// sign test (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the true median has
+// a binomial distribution.
 func outside(n int) int {
 	log := -float64(n) * math.Ln2 // of the chance of exactly k values below
 	sum, k := 0.0, 0

@@ -19,8 +19,8 @@ type ends struct {
 	first  int // under mu: the first failure's status, with EndFirstFailure
 }
 
-// tell records that a guest's program has ended, and notes it for the user if there are other guests. With
-// EndFirstFailure the first failure calls stop.
+// tell records that a guest's program has ended, and may note it for the user. With EndFirstFailure the first
+// failure calls stop.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

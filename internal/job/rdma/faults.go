@@ -230,7 +230,8 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 }
 
 // afterRemoval checks the program's memory after the removal of its GPU: each packet's part has the bytes of
-// the failed round or of the round before. It returns how many bytes are of either.
+// the failed round or of the round before. It returns how many bytes are of the failed round, and how many of
+// the round before.
 func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
 	u.set.Lab.AwaitRemovals(ctx)
 	if !u.responder.HW.GPUs[0].Removed() {

@@ -177,8 +177,8 @@ func TestEachFaultInProcess(t *testing.T) {
 	}
 }
 
-// With all faults at once that leave the stream unchanged it arrives, and counters or notes show them. Rates
-// of the links make the transfer take longer than the script.
+// With all faults at once that leave the stream unchanged, it arrives unchanged. Rates of the links make the
+// transfer take longer than the script.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {

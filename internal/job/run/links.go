@@ -225,7 +225,7 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 }
 
 // linksSince returns the traffic of each edge since before, the most loaded first. Load is the part of an
-// edge's rate that the transfers would use at their NICs' rates.
+// edge's rate that the transfers would use at the highest rates that the wires allow (possible).
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {

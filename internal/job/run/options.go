@@ -48,8 +48,9 @@ type Options struct {
 	Uplinks  []uplink.Config
 	Keeper   func(path string, dir bool) (remove func() error, err error)
 	PeerSecs int
-	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's. With a
-	// factor the run measures shares of links' rates; with MustShare a rail without a share is an error.
+	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's. With
+	// Scale, or a lab file's scale above 1, the run measures shares of links' rates; with MustShare a rail
+	// without a share is an error.
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256

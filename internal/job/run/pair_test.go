@@ -57,8 +57,7 @@ func booted(t *testing.T, name string) *pair {
 	return x
 }
 
-// unused boots another pair: after lossless transfers TCP's timers are long, and a sender may need minutes to
-// notice that its receiver is gone.
+// unused boots a pair that no test has used.
 func unused(t *testing.T, name string) *pair {
 	t.Helper()
 	if x := pairs[name]; x != nil {

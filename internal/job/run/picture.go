@@ -42,8 +42,7 @@ func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	return p
 }
 
-// scaled reports whether links were slower than the lab file says: rates are then shown as on the lab's own
-// links.
+// scaled reports whether links were slower by a scale: rates are then shown as on the lab's own links.
 func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
 
 func (rep *Report) rate(bytesPerSecond float64) float64 {

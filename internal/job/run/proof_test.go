@@ -101,8 +101,7 @@ func flags(o *Options) string {
 // pages, or its timer may fire.
 const again = 64 << 10
 
-// unproved lists the conditions of a proof that do not hold: the report's own, and further ones of the
-// options. Without loss, the payload in device memory is counted exactly.
+// unproved lists the conditions of a proof that do not hold: the report's own, and further ones of the options.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

@@ -107,7 +107,7 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 }
 
 // lost returns how many packets the stream's NICs and their wires have dropped. With Bidir only the sending
-// NIC counts, as the receiving one counts for the other direction.
+// NIC counts, if it is on this host: the receiving NIC counts for the other direction.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops

@@ -91,8 +91,7 @@ func (p *port) begins(pid int) {
 	p.peer.Store(int64(pid))
 }
 
-// connected notes that a process has connected, and warns of a QEMU with an earlier vnic's GPU memory. A new
-// QEMU connects before it maps anything.
+// connected notes that a process has connected, and warns of a QEMU with an earlier vnic's GPU memory.
 func (p *port) connected(pid int) {
 	p.note(p.Name, "process %d connected", pid)
 	if g := p.GPU(); g != nil && p.outside.OldMemory(pid, g.File, lab.GPUFilePrefix) {

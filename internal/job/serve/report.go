@@ -142,7 +142,7 @@ const noKASLR = "nokaslr"
 
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in the printed arguments. With one, a guest loses kicks under TCG
+// guestCPUs is the number of CPUs in the printed arguments. With one, a guest may lose kicks under TCG
 // (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 

@@ -61,7 +61,7 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 	return s, in(name, errors.Join(s.check()...))
 }
 
-// Parse parses a file of expectations, and returns all errors in it. Evidence of class Kernel must be among
+// Parse parses and checks a file of expectations. Evidence of class Kernel must be among
 // headings; nil: not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}

@@ -18,7 +18,7 @@ type Lag struct {
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
 // Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs,
-// although their program ran there. Both devices have the same driver and kernel.
+// although their program ran there.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]
