@@ -59,7 +59,7 @@ func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run,
 	if s.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if !s.opt.InProc && s.opt.Rails == 0 { // with rails a guest may have several streams, whose CPU time is not known apart
+	if !s.opt.InProc && s.opt.Rails == 0 { // with rails the CPU time of one stream is not known
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range s.plan.rounds {
