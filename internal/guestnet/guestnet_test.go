@@ -20,7 +20,7 @@ import (
 // alone puts the test into a new network namespace, on a separate thread.
 func alone(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread ends with the test's goroutine
+	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace of our own: %v", err)
 	}
@@ -32,7 +32,7 @@ func dummy(t *testing.T, name, mac string) {
 	testkit.OK(t, err)
 	a := netlink.LinkAttrs{Name: name, HardwareAddr: hw}
 	err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: a})
-	if errors.Is(err, unix.EOPNOTSUPP) { // the module is missing: use one end of a veth pair whose other end is up
+	if errors.Is(err, unix.EOPNOTSUPP) { // the module dummy is missing: use one end of a veth pair
 		peer := name + "-peer"
 		if err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: peer}); err == nil {
 			var l netlink.Link
@@ -60,7 +60,7 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 		Gateways: []netip.Addr{netip.MustParseAddr("10.9.8.1")}, DNS: []netip.Addr{netip.MustParseAddr("10.9.8.1")},
 		Hosts: []Host{{netip.MustParseAddr("10.9.8.7"), []string{"a", "b"}}},
 	}
-	for range 2 { // the second time changes nothing
+	for range 2 {
 		r, err := c.apply(t.Context(), root)
 		if err != nil || len(r.Interfaces) != 2 || r.Interfaces[0].Name != "d1" || r.Interfaces[1].Name != "d0" {
 			t.Fatalf("%+v, %v", r, err)
@@ -91,8 +91,7 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	}
 }
 
-// A lease may have a gateway outside of the subnet, as passt's leases of one address: the gateway is then on
-// the link.
+// A gateway outside of the subnet is on the link.
 func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -112,7 +111,6 @@ func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	}
 }
 
-// If a setting disables IPv6, the rest of the network is configured.
 func TestNetworkWithoutIPv6(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -133,8 +131,6 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 	}
 }
 
-// The configuration fails when an interface has not come in time, and succeeds when it is there. A
-// dummy interface has no PCI device to leave.
 func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	c := Config{Interfaces: []Interface{{MAC: "02:00:00:00:00:03"}}}
@@ -149,8 +145,6 @@ func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.apply(t.Context(), t.TempDir())), "no PCI device")
 }
 
-// The PCI device of a virtio interface is its grandparent; a driver is unbound from it by its
-// address.
 func TestDeviceIsFoundAndLeft(t *testing.T) {
 	root := t.TempDir()
 	device := filepath.Join(root, "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/virtio3")

@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// find waits until all interfaces exist, at most limits.Interface, and returns them in the order of
-// Config.
+// find waits until the interfaces exist, at most limits.Interface, and returns them in the order of Config.
 func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 	var links, found []netlink.Link
 	var missing string
@@ -41,7 +40,7 @@ func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 		"its driver is not in the kernel, or its probe has failed: %w", missing, strings.Join(names, ", "), unix.ENODEV)
 }
 
-// sort puts links in the order of Config, and returns the MAC address of one that is missing.
+// sort puts links in the order of Config, or returns the MAC address of one that is missing.
 func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing string) {
 	byMAC := map[string]netlink.Link{}
 	for _, l := range links {
@@ -57,7 +56,7 @@ func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing strin
 	return found, ""
 }
 
-// up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
+// up sets an interface's MTU and addresses and brings it up.
 func (i *Interface) up(l netlink.Link) error {
 	withoutDAD(l.Attrs().Name)
 	_, err := rtnl.BringUp(l, i.MTU, i.Addrs, func(p netip.Prefix, err error) bool {
@@ -66,8 +65,8 @@ func (i *Interface) up(l netlink.Link) error {
 	return err
 }
 
-// withoutDAD makes an interface's link-local address usable at once (Linux
-// Documentation/networking/ip-sysctl.rst, accept_dad). A kernel without IPv6 has no such setting.
+// withoutDAD makes a link-local address usable at once (Linux Documentation/networking/ip-sysctl.rst,
+// accept_dad).
 func withoutDAD(name string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0)
 }
@@ -77,8 +76,6 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address, as with
-// a kernel without IPv6.
 func (c *Config) routes(l netlink.Link) error {
 	six, err := netlink.AddrList(l, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0
@@ -98,9 +95,8 @@ func (c *Config) routes(l netlink.Link) error {
 	return nil
 }
 
-// reaches reports whether a gateway's address is an IPv6 link-local one, or in a network of the
-// interface's addresses. A lease may have a network of one address, or a gateway outside of its
-// network, as in clouds and with passt: such a gateway is on the link nevertheless.
+// reaches reports whether a gateway's address is an IPv6 link-local one, or in a network of the interface's
+// addresses.
 func (i *Interface) reaches(gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() && gw.Is6() ||
 		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
@@ -108,7 +104,7 @@ func (i *Interface) reaches(gw netip.Addr) bool {
 
 var pciName = regexp.MustCompile(`[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 
-// pciAddress returns the PCI device of an interface, which may be its grandparent, as for virtio.
+// pciAddress returns the PCI device of an interface; the last address in the path is the nearest one.
 func pciAddress(root, name string) string {
 	path, err := filepath.EvalSymlinks(filepath.Join(root, "sys/class/net", name, "device"))
 	if err != nil {

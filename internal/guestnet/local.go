@@ -2,7 +2,7 @@ package guestnet
 
 import "context"
 
-// Configure configures the network of the machine that the caller runs in.
+// Configure configures the network of this machine.
 func Configure(ctx context.Context, c Config) (Result, error) { return c.apply(ctx, "/") }
 
 // PCIAddress returns the PCI device of an interface of this machine: "0000:00:02.0"; "" = none.

@@ -6,19 +6,17 @@ import (
 	"strings"
 )
 
-// DevmemHost is added to the last byte of a guest's address to get the address of its devmem
-// programs, which is separate because they remove it from the interface when they end. Guest i has
-// the address that ends in i+1.
+// DevmemHost is added to the last byte of a guest's address to get the address of its devmem programs. Guest
+// i has the address that ends in i+1.
 const DevmemHost = 100
 
-// GuestName followed by a number is a guest's name.
+// GuestName and a number are a guest's name.
 const GuestName = "guest"
 
 // HostName returns the name of guest i.
 func HostName(i int) string { return fmt.Sprint(GuestName, i) }
 
-// DevmemNameOf returns the name of the address of a guest's devmem programs, by the guest's name;
-// false: not a guest's name.
+// DevmemNameOf returns DevmemName of the guest with this name; false: it is not a guest's name.
 func DevmemNameOf(host string) (string, bool) {
 	i, err := strconv.Atoi(strings.TrimPrefix(host, GuestName))
 	if err != nil || host != HostName(i) {

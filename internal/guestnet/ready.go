@@ -16,9 +16,8 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// ready waits until the interfaces that are not left can be used: their links are up, and all of their
-// addresses can be bound and sent from. missing describes the rest after patience; "" = nothing is
-// missing.
+// ready waits until the links of the interfaces without Leave are up and their addresses can be used. After
+// patience it describes what is missing; "" = nothing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)
@@ -30,9 +29,8 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 	return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
 }
 
-// until calls f now, and after each change of links and addresses, until it returns true or an
-// error. It returns false when limit has passed. If a change interrupts f, until calls f again
-// at once, within limit too.
+// until calls f now, and after changes of links and addresses, until f returns true or an error. It returns
+// false after limit.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {
@@ -65,7 +63,6 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 	}
 }
 
-// missing describes what interfaces lack.
 func (c *Config) missing(links []netlink.Link) (string, error) {
 	var lacks []string
 	for k, l := range links {
@@ -87,8 +84,8 @@ func (c *Config) missing(links []netlink.Link) (string, error) {
 	return strings.Join(lacks, ", "), nil
 }
 
-// lacks describes what one interface lacks. The operational state of a link without carrier
-// detection is unknown, and counts as up (Linux Documentation/networking/operstates.rst).
+// lacks describes what one interface lacks. A link without carrier detection is in state unknown (Linux
+// Documentation/networking/operstates.rst).
 func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
 	if s := l.Attrs().OperState; s != netlink.OperUp && s != netlink.OperUnknown || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		what = append(what, fmt.Sprintf("the link is %v", s))
@@ -97,7 +94,7 @@ func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	has6 := false // a kernel without IPv6 has refused all IPv6 addresses
+	has6 := false
 	have := map[netip.Addr]bool{}
 	linkLocal := !makesLinkLocal(l.Attrs().Name)
 	for _, a := range addrs {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cable makes a pair of interfaces, ours and peers. ours has a link when peers is up.
+// cable makes a veth pair: ours has a link when peers is up.
 func cable(t *testing.T) (ours, peers netlink.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
@@ -51,7 +51,6 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
 		t.Errorf("%v", err)
 	}
-	// The link comes up: ready may read its state before or after the last event of that.
 	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
 	testkit.OK(t, netlink.LinkSetUp(peers))
@@ -71,7 +70,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	goleak.VerifyNone(t, ignore)
 }
 
-// ready waits for an address that is still tentative (duplicate address detection), because it cannot be bound yet.
+// ready waits for a tentative address, which cannot be bound yet.
 func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	alone(t)
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
@@ -85,7 +84,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
 	links := []netlink.Link{ours}
-	testkit.Eventually(t, "an address that is tentative", func() bool { // it is tentative for a second
+	testkit.Eventually(t, "an address that is tentative", func() bool {
 		_ = rtnl.RemoveAddr(ours, a)
 		testkit.OK(t, rtnl.AddAddr(ours, a, true))
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)
@@ -97,7 +96,6 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	s := testkit.Must(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer func() { _ = unix.Close(s) }()
 	testkit.OK(t, unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}))
-	// A configured address is missing.
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
 	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
 		!strings.Contains(missing, "v0: no address 10.9.8.7") {

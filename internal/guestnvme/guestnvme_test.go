@@ -35,7 +35,7 @@ func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
 		testkit.OK(t, target.check())
 		change(&target)
 		testkit.ErrorIs(t, target.check(), unix.EINVAL, name)
-		testkit.ErrorIs(t, Serve(t.Context(), nil, target), unix.EINVAL, name) // Serve sends the guest no request
+		testkit.ErrorIs(t, Serve(t.Context(), nil, target), unix.EINVAL, name)
 	}
 	for name, change := range map[string]func(*Connection){
 		"NQN":        func(c *Connection) { c.NQN = "x" },

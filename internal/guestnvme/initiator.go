@@ -19,15 +19,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Files of the kernel's initiator.
 const (
-	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c: writing a line of options makes a controller
+	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c
 	controllers = "/sys/class/nvme"
 )
 
-// options returns the line of options for fabrics (drivers/nvme/host/fabrics.c, opt_tokens). The
-// keep-alive time-out is 30 s, because an initiator whose CPU is emulated on a busy host may send
-// the command late.
+// options returns the line of options for fabrics (drivers/nvme/host/fabrics.c, opt_tokens). The keep-alive
+// time-out is long for initiators on emulated CPUs.
 func (c *Connection) options() string {
 	host, loss := cmp.Or(c.HostNQN, DefaultHostNQN), cmp.Or(c.LossSeconds, 30)
 	s := fmt.Sprintf("transport=tcp,traddr=%v,trsvcid=%d,nqn=%s,hostnqn=%s,hostid=%s,keep_alive_tmo=30,"+
@@ -38,15 +36,13 @@ func (c *Connection) options() string {
 	return s
 }
 
-// hostID returns a UUID that depends only on the name, because the kernel requires one ID per name:
-// version 8 (RFC 9562, 5.8).
+// hostID derives a UUID from the name: version 8 (RFC 9562, 5.8).
 func hostID(nqn string) string {
 	b := sha256.Sum256([]byte(nqn))
 	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
-// connect makes a controller and waits for its namespaces.
 func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	if err := c.check(); err != nil {
 		return Controller{}, err
@@ -70,7 +66,7 @@ func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	return r, nil
 }
 
-// poll calls f repeatedly until f returns true or ctx ends: sysfs sends no events for these conditions.
+// poll calls f every 10 ms until it returns true or ctx ends.
 func poll(ctx context.Context, f func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -107,7 +103,6 @@ func create(options string) (name string, err error) {
 	return "", fmt.Errorf("%s says %q", fabrics, b[:n])
 }
 
-// disconnect deletes a controller.
 func disconnect(ctx context.Context, c controller) (none agent.None, err error) {
 	if !plain.MatchString(c.Name) {
 		return none, fmt.Errorf("controller %q: %w", c.Name, unix.EINVAL)
@@ -115,7 +110,7 @@ func disconnect(ctx context.Context, c controller) (none agent.None, err error) 
 	return within(ctx, func() (agent.None, error) { return none, remove(c.Name) }, nil)
 }
 
-// remove deletes a controller, and returns when it is gone; no error if it does not exist.
+// remove deletes a controller; no error if it does not exist.
 func remove(name string) error {
 	err := set(filepath.Join(controllers, name), "delete_controller", "1")
 	if errors.Is(err, os.ErrNotExist) {
@@ -124,7 +119,7 @@ func remove(name string) error {
 	return err
 }
 
-// removeSoon calls remove, and waits at most limits.Initiator, because the target may be gone.
+// removeSoon is remove with a time limit.
 func removeSoon(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Initiator.Here())
 	defer cancel()
@@ -134,13 +129,12 @@ func removeSoon(name string) error {
 
 var (
 	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
-	// pathName matches the name of a namespace below a controller. If the subsystem may have several
-	// controllers, the name has a C: it is a path to the block device, which belongs to the subsystem
-	// and whose name has no C.
+	// pathName matches a namespace below a controller. With a C it is a path to the block device, whose name has
+	// no C.
 	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
 )
 
-// find looks below the controller for the namespace with number n.NSID, and fills in n; false: it is not ready.
+// find fills in n from the controller's namespace n.NSID; false: it is not ready.
 func (n *Namespace) find(controller string) bool {
 	entries, _ := os.ReadDir(filepath.Join(controllers, controller))
 	for _, e := range entries {
@@ -156,8 +150,7 @@ func (n *Namespace) find(controller string) bool {
 	return false
 }
 
-// sizes returns a block device's size and block size, in bytes; 0: unknown. The kernel counts the
-// size in sectors of 512 bytes, whatever the block size is.
+// sizes returns a block device's size and block size, in bytes; 0: unknown.
 func sizes(device string) (size uint64, block uint32) {
 	dir := filepath.Join("/sys/block", device)
 	return 512 * number(filepath.Join(dir, "size")), uint32(number(filepath.Join(dir, "queue/logical_block_size")))
@@ -173,8 +166,8 @@ func number(path string) uint64 {
 	return v
 }
 
-// within runs f, a call that may wait in the kernel for any time. If ctx ends first, within returns
-// and f goes on; if f then succeeds, late gets its result.
+// within runs f, which may wait in the kernel for any time. If ctx ends first, within returns and f goes on;
+// if f then succeeds, late, unless nil, gets its result.
 func within[V any](ctx context.Context, f func() (V, error), late func(V)) (V, error) {
 	type result struct {
 		v   V

@@ -28,14 +28,12 @@ func Ops() {
 	})
 }
 
-// Default and maximum of Range.Chunk.
 const (
 	defaultChunk = 1 << 20
 	maxChunk     = 16 << 20
 )
 
-// open opens the range's device for direct I/O or buffered, and allocates a buffer for a chunk. It
-// also completes the range by check.
+// open opens the range's device, checks the range, and allocates a buffer for a chunk.
 func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	if !plain.MatchString(r.Device) {
 		return nil, nil, fmt.Errorf("device %q: %w", r.Device, unix.EINVAL)
@@ -60,8 +58,7 @@ func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	return f, buf, nil
 }
 
-// check sets a default Chunk, and returns an error for a range that does not fit a device of this
-// size, or is not a multiple of this block size.
+// check sets a default Chunk, and returns an error for a range that does not fit the device or its blocks.
 func (r *Range) check(size uint64, block uint32) error {
 	if r.Chunk == 0 {
 		r.Chunk = defaultChunk
@@ -78,7 +75,6 @@ func (r *Range) check(size uint64, block uint32) error {
 	return nil
 }
 
-// each calls f for the range's chunks, in their order.
 func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint64) error) error {
 	for done := uint64(0); done < r.Len; {
 		if err := ctx.Err(); err != nil {
@@ -93,10 +89,9 @@ func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint6
 	return nil
 }
 
-// errDiffers ends a comparison at the first different byte.
 var errDiffers = errors.New("differs")
 
-// read reads the range: to its end for its digest, or until it differs from the pattern.
+// read reads the range for its digest, or compares it with the pattern.
 func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 	f, buf, err := t.open(os.O_RDONLY)
 	if err != nil {
@@ -127,7 +122,6 @@ func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 	return r, err
 }
 
-// write writes the pattern over the range, and flushes it.
 func (t *transfer) write(ctx context.Context) error {
 	if t.Seed == nil {
 		return fmt.Errorf("no seed: %w", unix.EINVAL)

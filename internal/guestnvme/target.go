@@ -19,25 +19,22 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// The directories in which the kernel's target is configured (Linux
-// drivers/nvme/target/configfs.c).
+// Linux drivers/nvme/target/configfs.c
 const (
 	configfs = "/sys/kernel/config"
 	nvmet    = configfs + "/nvmet"
 )
 
-// steps are the steps that undo a target's configuration.
 type steps struct{ undo.Stack }
 
 // server holds the state of the guest's target.
 type server struct {
 	mu   sync.Mutex
-	now  *Target // under mu: the served target; nil: none
-	undo steps   // under mu: the steps that end the target
+	now  *Target // under mu; nil: none
+	undo steps   // under mu; they end the target
 }
 
-// serve configures the target, unless it is served already. It refuses a second target. An error leaves the
-// kernel's target as it was.
+// serve configures the target, unless it is served already; it refuses a second one.
 func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
 		return none, err
@@ -66,8 +63,8 @@ func (s *server) stop(context.Context, agent.None) (none agent.None, err error) 
 	return none, err
 }
 
-// configure makes the subsystem and its ports. It returns the steps that undo its changes, also
-// after an error.
+// configure makes the subsystem and its ports. It returns the steps that undo its changes, also with an
+// error.
 func (t *Target) configure(ctx context.Context) (u steps, err error) {
 	if err := mountConfigfs(); err != nil {
 		return u, err
@@ -117,7 +114,6 @@ func (u *steps) mkdir(dir string) error {
 	return nil
 }
 
-// namespace makes a namespace of a block device and enables it, by which the kernel opens the device.
 func (u *steps) namespace(dir, device string) error {
 	err := u.mkdir(dir)
 	if err == nil {
@@ -132,8 +128,7 @@ func (u *steps) namespace(dir, device string) error {
 	return err
 }
 
-// port makes a port and links the subsystem into it: then the kernel listens at the port's address,
-// in the network namespace of this thread.
+// port makes a port and links the subsystem into it: then the kernel listens at the address.
 func (u *steps) port(dir string, a netip.AddrPort, subsystem string) error {
 	if err := u.mkdir(dir); err != nil {
 		return err

@@ -1,10 +1,7 @@
-// Package guestroot replaces a guest's root file system by images on read-only disks: the first
-// image is the root, the others are mounted at directories below it. Each has a layer of memory
-// above it, which takes all writes. The package has both ends: Ops registers the operation with
-// package agent, and the host calls it by Mount. After Mount the agent, and all programs that it
-// starts, have the new root; the file of the agent's own program is not in it.
-//
-// The layers of memory belong to the guest. The images do not change, so any number of guests share them.
+// Package guestroot replaces a guest's root file system by images on read-only disks: the first image is the
+// root, the others are mounted at directories below it. A layer in the guest's memory takes all writes, so
+// guests can share the images. The package has both ends: Ops registers the operation with package agent, and
+// the host calls it by Mount.
 //
 // The package is not API (README, Stability).
 package guestroot
@@ -26,27 +23,27 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in. Images must be squashfs.
+// Modules are the kernel modules that a guest needs, unless they are built in.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
 // Dir is the directory at which Mount assembles the new root.
 const Dir = "/newroot"
 
-// ModprobeName is the name of the applet that the kernel starts to load modules. It runs the new
-// root's modprobe. The guest's image must have the applet.
+// ModprobeName is the name of the applet that the kernel starts to load modules: it runs the new root's
+// modprobe.
 const ModprobeName = "vnic-modprobe"
 
 // Image is a squashfs on a disk of the guest.
 type Image struct {
-	Serial string `json:"serial"` // serial number of the disk
-	// At is the directory below the root at which the image is mounted, as "/ks"; "" for the first
-	// one. Files of the image hide files of earlier images with the same At.
+	Serial string `json:"serial"`
+	// At is the directory at which the image is mounted, as "/ks"; "": the root. Files of the image hide files
+	// of earlier images with the same At.
 	At string `json:"at"`
 }
 
 var mountRoot = agent.NewOperation[[]Image, agent.None]("guestroot")
 
-// Ops registers the operation and the applet.
+// Ops registers the operation and the applet with package agent.
 func Ops() {
 	mountRoot.Serve(func(ctx context.Context, images []Image) (none agent.None, err error) {
 		return none, mountAll(ctx, images)
@@ -54,7 +51,7 @@ func Ops() {
 	agent.RegisterApplet(ModprobeName, modprobe)
 }
 
-// Mount makes a guest mount images, and make them its root. Call it once.
+// Mount makes a guest mount images as its root. Call it once.
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
 	return mountRoot.Do(ctx, c, images)
 }
@@ -95,7 +92,7 @@ func mountAll(ctx context.Context, images []Image) error {
 		to := filepath.Join(Dir, m.to)
 		if _, err := os.Stat(to); err != nil {
 			if err := os.Mkdir(to, 0o755); err != nil {
-				continue // this kernel's sysfs lacks the directory, so the kernel lacks the file system too
+				continue // sysfs lacks the directory if the kernel lacks the file system
 			}
 		}
 		err := unix.Mount(m.kind, to, m.kind, 0, m.options)
@@ -134,8 +131,7 @@ func MountAt(source, to, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// WaitDisk waits until this guest's kernel has the disk with this serial number, up to limits.Disk,
-// and returns the disk's device. Its error names the disks that the kernel has.
+// WaitDisk waits for the disk with this serial number, up to limits.Disk, and returns its device.
 func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
@@ -157,14 +153,14 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 		case <-ctx.Done():
 			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, cmp.Or(strings.Join(disks, ", "), "none"),
 				unix.ENODEV, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // sysfs sends no events
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// switchRoot makes Dir the root of this process and of its later children, as switch_root(8) does.
-// Dir becomes the root of the mount namespace: programs may then make user namespaces, which Linux
-// forbids after chroot(2) (kernel/user_namespace.c, create_user_ns).
+// switchRoot makes Dir the root of this process and of its later children, as switch_root(8) does. Dir
+// becomes the root of the mount namespace: after chroot(2) alone, Linux forbids user namespaces
+// (kernel/user_namespace.c, create_user_ns).
 func switchRoot() error {
 	if err := unix.Chdir(Dir); err != nil {
 		return &os.PathError{Op: "chdir", Path: Dir, Err: err}
@@ -178,9 +174,8 @@ func switchRoot() error {
 	return unix.Chdir("/")
 }
 
-// modprobe is the main function of the applet. The kernel starts it in the root directory of
-// process 1, which is the guest's first root, below the mount of the new one. Only the path /..
-// leads to the new root (fs/namei.c, handle_dots).
+// modprobe is the main function of the applet. The kernel starts it in the guest's first root, below the
+// mount of the new one, to which only the path "/.." leads (fs/namei.c, handle_dots).
 func modprobe(args []string) int {
 	const program = "/usr/sbin/modprobe"
 	err := unix.Chdir("/..")

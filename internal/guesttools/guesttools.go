@@ -1,18 +1,10 @@
-// Package guesttools makes programs of Debian packages, with the libraries and files of these
-// packages, available in a guest, beside the guest's own programs, which may be of another
-// distribution with another libc. It has both ends: Ops registers the operation and the applet with
-// package agent in the guest, and the host calls Mount.
+// Package guesttools makes programs of Debian packages available in a guest, with their libraries, beside the
+// guest's own programs, which may have another libc. It has both ends: Ops registers the operation and the
+// applet with package agent in the guest, and the host calls Mount.
 //
-// The packages are in an image on a read-only disk, or in a file of a guest whose QEMU vnic did not start.
-// Their programs run in a chroot (Root), in which /usr is the image's /usr over the guest's, and all other
-// directories that the guest has, except /vnic, are the guest's: they are bind mounts, with present and later
-// mounts in them. So a program finds its loader, libraries and data at the paths for which it was built, and
-// works on the guest's files; the guest's own programs do not see the packages' programs and libraries.
+// The packages are in a squashfs image on a disk, or in a file. Their programs run in a chroot (Root), in
+// which /usr is the image's /usr over the guest's, and the other directories are bind mounts of the guest's.
 // BinDir has a script for each program, by which the applet runs the program in Root.
-//
-// The guest's kernel reads only the used blocks of the image, and caches them; fill copies some
-// files of the packages into the guest's memory. The host names the programs. Changes to the
-// guest's root affect only this guest.
 //
 // The package is not API (README, Stability).
 package guesttools
@@ -35,8 +27,8 @@ import (
 	"vnic.dev/vnic/internal/guestroot"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in; FileModules are the modules for a guest
-// with images in files.
+// Modules are the kernel modules that a guest needs, unless they are built in. For images in files it also
+// needs FileModules.
 var (
 	Modules     = guestroot.Modules
 	FileModules = []string{"loop", "squashfs", "overlay"}
@@ -50,15 +42,13 @@ const (
 	Root   = dir + "/root"
 )
 
-// ConfigPath is the file with the Config of a guest without a results channel, if the guest has
-// tools.
+// ConfigPath is the file with the Config of a guest without a results channel.
 const ConfigPath = "/vnic/tools.json"
 
-// AppletName is the name of the applet that runs BinDir's scripts. The guest's image must have the
-// applet.
+// AppletName is the name of the applet that runs BinDir's scripts.
 const AppletName = "vnic-tool"
 
-// Config is the images and programs of a guest.
+// Config has the images and programs of a guest.
 type Config struct {
 	Images   []Image   `json:"images"`
 	Programs []Program `json:"programs"`
@@ -68,8 +58,7 @@ type Config struct {
 type Image struct {
 	Serial string `json:"serial,omitempty"` // serial number of the disk
 	File   string `json:"file,omitempty"`
-	// At is the directory of the image below Root, as "/ks"; "" for the first image, which has the
-	// packages.
+	// At is the directory of the image below Root, as "/ks"; "" for the first image, which has the packages.
 	At string `json:"at"`
 }
 
@@ -81,18 +70,17 @@ type Program struct {
 
 var mountTools = agent.NewOperation[Config, agent.None]("guesttools")
 
-// Ops registers the operation and the applet.
+// Ops registers the operation and the applet with package agent.
 func Ops() {
 	mountTools.Serve(func(ctx context.Context, c Config) (none agent.None, err error) { return none, mount(ctx, c) })
 	agent.RegisterApplet(AppletName, applet)
 }
 
-// Mount makes a guest mount images and fill BinDir. Call it once, after the guest has configured
-// its network.
+// Mount makes a guest mount images and fill BinDir. Call it once.
 func Mount(ctx context.Context, a *agent.Client, c Config) error { return mountTools.Do(ctx, a, c) }
 
-// MountAlone does the same as Mount, in a guest that has its Config and images in files; without
-// ConfigPath it does nothing.
+// MountAlone is Mount for the guest in which it runs, with the Config in ConfigPath; without this file it
+// does nothing.
 func MountAlone() error {
 	b, err := os.ReadFile(ConfigPath)
 	if errors.Is(err, os.ErrNotExist) {
@@ -111,7 +99,6 @@ func MountAlone() error {
 	return nil
 }
 
-// device returns the path of the image's block device.
 func (im *Image) device(ctx context.Context) (string, error) {
 	if im.File == "" {
 		return guestroot.WaitDisk(ctx, im.Serial)
@@ -138,7 +125,7 @@ func mount(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	// Mounts that the guest makes in its directories from now on also appear below Root.
+	// Later mounts in the guest's directories also appear below Root.
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
 	}
@@ -151,7 +138,7 @@ func mount(ctx context.Context, c Config) error {
 	if err := bindAll("/", Root); err != nil {
 		return err
 	}
-	if err := bindAll(images[0], Root); err != nil { // directories that the guest lacks, such as /opt
+	if err := bindAll(images[0], Root); err != nil { // directories that the guest lacks
 		return err
 	}
 	for i, im := range c.Images[1:] {
@@ -166,13 +153,12 @@ func bind(from, to string) error {
 	return guestroot.MountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// usr are the directories below /usr that a distribution with a merged /usr also has in the root
-// directory, as links.
+// usr are the directories below /usr to which a distribution with a merged /usr has links in the root
+// directory.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system mounts the directories of Root that contain the packages' files: /usr, in which the
-// packages' files hide the guest's, and /etc, after it has copied the packages' missing files into
-// the guest's /etc and /var.
+// system mounts Root's /usr, in which the packages' files hide the guest's, and /etc, and copies the
+// packages' missing files into the guest's /etc and /var.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err
@@ -194,7 +180,7 @@ func system(image string) error {
 			return err
 		}
 	}
-	// The guest's ld.so.cache lists the guest's libraries: an empty file hides it in Root.
+	// The guest's ld.so.cache lists the guest's libraries: hide it.
 	etc := filepath.Join(Root, "etc")
 	if err := bind("/etc", etc); err != nil {
 		return err
@@ -219,8 +205,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay mounts the directories that exist over one another at to, read-only; an earlier one hides
-// files of later ones. One must exist; if only one does, overlay binds it.
+// overlay mounts the existing directories of lower over one another at to; an earlier one hides files of later
+// ones.
 func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)
@@ -232,13 +218,13 @@ func overlay(to string, lower ...string) error {
 	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
-// Bounds of the files that fill copies from one directory into the guest's memory.
+// Bounds of what fill copies.
 const (
 	fillBytes = 8 << 20
 	fillFiles = 2_000
 )
 
-// fill copies the files and directories that to lacks from from.
+// fill copies into to what it lacks of from.
 func fill(from, to string) error {
 	if !exists(from) {
 		return os.MkdirAll(to, 0o755)
@@ -281,8 +267,8 @@ func fill(from, to string) error {
 	})
 }
 
-// bindAll binds each directory of from into to, and copies its symbolic links, unless to already has
-// an entry of that name. It skips usr's directories and vnic's own.
+// bindAll binds the directories of from into to, and copies its symbolic links, where to has no entry of that
+// name.
 func bindAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -309,7 +295,6 @@ func bindAll(from, to string) error {
 	return nil
 }
 
-// scripts writes the scripts of BinDir.
 func scripts(programs []Program) error {
 	if err := os.MkdirAll(BinDir, 0o755); err != nil {
 		return err
@@ -336,7 +321,6 @@ func applet(args []string) int {
 	return 126
 }
 
-// run replaces this process by the program that the script args[0] names. It returns only an error.
 func run(args []string) error {
 	text, err := os.ReadFile(args[0])
 	if err != nil {
@@ -363,7 +347,7 @@ func run(args []string) error {
 	return &os.PathError{Op: "exec", Path: program, Err: err}
 }
 
-// catchUp binds directories that the guest has made in its root since Mount.
+// catchUp binds directories that the guest's root has got since Mount.
 func catchUp() error {
 	lock, err := os.OpenFile(dir+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -376,8 +360,8 @@ func catchUp() error {
 	return bindAll("/", Root)
 }
 
-// loopDevice attaches a file to a free loop device (loop(4)), read-only. No other process of the
-// guest may allocate a loop device meanwhile: between the two ioctls it could get the same one.
+// loopDevice attaches a file to a free loop device (loop(4)), read-only. Another process that allocates a
+// loop device meanwhile could get the same one.
 func loopDevice(file string) (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -397,7 +381,7 @@ func loopDevice(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = image.Close() }() // the device keeps it open
+	defer func() { _ = image.Close() }()
 	err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_FD, int(image.Fd()))
 	return path, os.NewSyscallError("LOOP_SET_FD", err)
 }

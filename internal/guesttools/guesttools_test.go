@@ -16,7 +16,7 @@ func write(t *testing.T, path, text string) {
 	testkit.OK(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// fill keeps the guest's files in /etc, and adds missing ones from the packages, within bounds.
+// fill keeps the guest's files, and adds missing ones, within bounds.
 func TestFillAddsWhatIsLacking(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(from, "hosts"), "packages'")
@@ -24,7 +24,7 @@ func TestFillAddsWhatIsLacking(t *testing.T) {
 	testkit.OK(t, os.Symlink("conf", filepath.Join(from, "tool/link")))
 	write(t, filepath.Join(to, "hosts"), "guest's")
 	testkit.OK(t, fill(from, to))
-	testkit.OK(t, fill(from, to)) // the second fill finds all files
+	testkit.OK(t, fill(from, to))
 	for name, want := range map[string]string{"hosts": "guest's", "tool/conf": "x", "tool/link": "x"} {
 		testkit.Equal(t, name, string(testkit.Must(os.ReadFile(filepath.Join(to, name)))(t)), want)
 	}

@@ -1,6 +1,5 @@
-// Package guesttree reads the PCI devices that a guest's kernel sees: the tree above its NICs and
-// GPUs, with the properties that decide about peer to peer. In the guest, Ops registers the
-// operation "tree" with package agent; on the host, Read calls it.
+// Package guesttree reads the PCI devices that a guest's kernel sees, with the properties that decide about
+// peer to peer. In the guest, Ops registers the operation with package agent; on the host, Read calls it.
 //
 // The package is not API (README, Stability).
 package guesttree
@@ -18,10 +17,10 @@ import (
 // Tree is the tree that a guest's kernel sees.
 type Tree struct {
 	*pcie.Tree
-	Ends []string // addresses of NICs and GPUs, as 0000:13:00.0, sorted
+	Ends []string // NICs and GPUs, as 0000:13:00.0, sorted
 }
 
-// seen is a Tree as the guest sends it.
+// seen is a Tree in the guest's answer.
 type seen struct {
 	Nodes []pcie.Node `json:"nodes"`
 	Ends  []string    `json:"ends"`
@@ -29,7 +28,7 @@ type seen struct {
 
 var readTree = agent.NewOperation[agent.None, seen]("tree")
 
-// Ops registers the operation.
+// Ops registers the guest's operation with package agent.
 func Ops() {
 	readTree.Serve(func(context.Context, agent.None) (seen, error) { return read("/proc", "/sys") })
 }
@@ -56,7 +55,6 @@ func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 	return s.tree()
 }
 
-// tree makes a Tree of a guest's answer, or returns an error if the answer is invalid.
 func (s *seen) tree() (*Tree, error) {
 	t, err := pcie.New(s.Nodes)
 	if err != nil {
@@ -70,7 +68,7 @@ func (s *seen) tree() (*Tree, error) {
 	return &Tree{t, s.Ends}, nil
 }
 
-// Bus returns the bus number in the address of an endpoint; -1: the name is not a PCI address.
+// Bus returns the bus number of a PCI address, as 0000:13:00.0; -1: not an address.
 func Bus(name string) int {
 	var domain, bus int
 	if n, _ := fmt.Sscanf(name, "%x:%x:", &domain, &bus); n < 2 {

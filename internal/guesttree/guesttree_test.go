@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tree returns an error for an invalid answer of a guest.
 func TestTreesOfGuests(t *testing.T) {
 	root := pcie.Node{Name: "pci0000:10", Kind: pcie.Socket}
 	end := pcie.Node{Name: "0000:12:00.0", Kind: pcie.Endpoint, Below: root.Name}
@@ -30,7 +29,7 @@ func TestTreesOfGuests(t *testing.T) {
 	}
 }
 
-// seen.tree accepts what read returns. The test uses an invented /sys, because a machine may have no PCI.
+// The test uses an invented /sys, because a machine may have no PCI.
 func TestOwnTree(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

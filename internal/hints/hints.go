@@ -14,12 +14,12 @@ import (
 
 // Values describes the values of flags, by the flags' names.
 type Values struct {
-	Words       map[string][]string // words that the flag accepts
-	Open        map[string]bool     // the flag accepts other values, too
-	Directories map[string]bool     // the flag accepts a directory
+	Words       map[string][]string
+	Open        map[string]bool // flags that accept other values, too
+	Directories map[string]bool // flags that accept a directory
 }
 
-// Complete registers completions for the values of a command's flags, and for the flags of its subcommands.
+// Complete registers completions for the flags of a command and of its subcommands.
 func (v *Values) Complete(c *cobra.Command) {
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, done := c.GetFlagCompletionFunc(f.Name); done {
@@ -27,7 +27,7 @@ func (v *Values) Complete(c *cobra.Command) {
 		}
 		var complete cobra.CompletionFunc
 		switch words, known := v.Words[f.Name]; {
-		case f.Name == "lab": // --lab also accepts a file
+		case f.Name == "lab":
 			complete = cobra.FixedCompletions(words, cobra.ShellCompDirectiveDefault)
 		case known:
 			complete = func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -42,7 +42,7 @@ func (v *Values) Complete(c *cobra.Command) {
 			complete = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
 		case strings.HasPrefix(f.Value.Type(), "string"):
 			return // a file: shells complete its name by themselves
-		default: // a number or a time, for example
+		default:
 			complete = cobra.NoFileCompletions
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, complete)
@@ -52,8 +52,7 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike returns prefix and the first word that begins with s, or else the word with the least edit distance from s; ""
-// if no word is near.
+// alike returns prefix and the first word that begins with s, or the word nearest to s; "" if none is near.
 func alike(prefix, s string, words []string) (best string) {
 	least := min(max(1, len(s)/3)+1, len(s)) // at most a third of s, or one letter, may be wrong
 	for _, w := range words {
@@ -67,11 +66,10 @@ func alike(prefix, s string, words []string) (best string) {
 	return best
 }
 
-// meantFlag returns the flag that the user meant, or "", for pflag's error about an unknown one ("unknown flag:
-// --mtuu").
+// meantFlag returns the flag that the user meant, or "", for pflag's error about an unknown one.
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
-	if !ok { // "unknown shorthand flag: 'n' in -nic": the user has written one hyphen, as for QEMU
+	if !ok { // one hyphen, as for QEMU: "unknown shorthand flag: 'n' in -nic"
 		_, name, ok = strings.Cut(err.Error(), " in -")
 		ok = ok && len(name) > 1 && strings.HasPrefix(err.Error(), "unknown shorthand flag")
 	}
@@ -84,7 +82,7 @@ func meantFlag(c *cobra.Command, err error) string {
 	return alike("--", strings.TrimSpace(name), names)
 }
 
-// meantCommand returns the command that the user meant, for cobra's error about an unknown one, or "".
+// meantCommand does the same for cobra's error about an unknown command.
 func meantCommand(c *cobra.Command, err error) string {
 	_, rest, _ := strings.Cut(err.Error(), `unknown command "`)
 	name, _, _ := strings.Cut(rest, `"`)
@@ -97,7 +95,7 @@ func meantCommand(c *cobra.Command, err error) string {
 	return alike(c.CommandPath()+" ", name, names)
 }
 
-// value returns the flag and value that the user meant ("--nic gve"), for an error about a value that the flag refuses.
+// value returns the flag and value that the user meant ("--nic gve"), for an error about a value.
 func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	look := func(name, value string) {
 		words, known := v.Words[name]
@@ -122,8 +120,8 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	return meant
 }
 
-// Meant returns a line that suggests a command, a flag or a value, for an error about one that does not exist. The
-// caller prints it behind the error's first line. It returns "" if nothing is alike.
+// Meant returns a line that suggests a command, a flag or a value, for an error about an unknown one; "" if
+// nothing is alike.
 func (v *Values) Meant(c *cobra.Command, err error) string {
 	like := cmp.Or(meantFlag(c, err), v.value(c, err), meantCommand(c, err))
 	if like == "" {

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// each starts all HTTP servers of vnic, and returns for each a URL and the maximum number of connections.
+// each starts the HTTP servers of vnic, and returns for each a URL and the maximum number of connections.
 func each(t *testing.T) map[string]struct {
 	url   string
 	conns int
@@ -45,13 +45,13 @@ func each(t *testing.T) map[string]struct {
 	}
 }
 
-// ask requests a URL with a Host header over a persistent connection; answer reads the response. The status is 0 if
-// the server has closed the connection.
+// ask requests a URL with a Host header over a persistent connection; answer's status is 0 on a closed
+// connection.
 func ask(t *testing.T, c net.Conn, url, host string) (answer func() (status int, body string)) {
 	t.Helper()
 	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	r.Host = host
-	_ = r.Write(c) // on a closed connection answer returns status 0
+	_ = r.Write(c)
 	return func() (int, string) { return answerOf(t, c, r) }
 }
 
@@ -95,7 +95,7 @@ func TestEachServerIsGuarded(t *testing.T) {
 			testkit.Eventually(t, "a place", served)
 			var all []net.Conn
 			var answers []func() (int, string)
-			for range s.conns + 10 { // all at once, because a server closes connections that are idle for some seconds
+			for range s.conns + 10 { // all at once: idle connections are closed after some seconds
 				c := dial(t, s.url)
 				all, answers = append(all, c), append(answers, ask(t, c, s.url, "localhost"))
 			}

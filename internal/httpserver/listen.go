@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/ownports"
 )
 
-// listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
-// resolver answers: there may be no /etc/hosts. The caller closes the listeners.
+// listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port:
+// there may be no /etc/hosts.
 func listen(addr string) (list []net.Listener, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -33,7 +33,7 @@ func listen(addr string) (list []net.Listener, err error) {
 			return nil, err
 		}
 		list = append(list, ownports.Listener(l))
-		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // for port 0 the kernel has chosen one
+		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // the kernel has chosen one for port 0
 	}
 	return list, nil
 }

@@ -19,39 +19,38 @@ import (
 // Options are the options of Serve.
 type Options struct {
 	Addr    string // HOST:PORT; localhost is 127.0.0.1 and ::1
-	Flag    string // the command line flag that sets Addr; errors name it
+	Flag    string // the command line flag that sets Addr, for errors
 	Handler http.Handler
-	Conns   int          // the most connections
-	Log     *slog.Logger // may be nil
+	Conns   int          // maximum number of connections
+	Log     *slog.Logger // nil: none
 
-	// Patience is how long a client may take to send a request, and how long a connection may be idle; a client may take
-	// twice as long to read an answer. 0: limits.LocalClient.
+	// Patience bounds the time for a request and the idle time of a connection; an answer may take twice as
+	// long. 0: limits.LocalClient.
 	Patience time.Duration
 	// Long removes the time limit of answers, and lets connections be idle for limits.Peer.
 	Long bool
 }
 
-// maxHeader bounds the headers of a request, in bytes.
 const maxHeader = 16 << 10
 
 // Server is an HTTP server.
 type Server struct {
 	host     string // of Options.Addr
-	anywhere bool   // it listens at all addresses: this machine's name is one of its names
+	anywhere bool
 	flag     string
 	addr     string
 	http     http.Server
-	most     int // maximum number of connections
+	most     int
 	wg       sync.WaitGroup
-	inside   sync.WaitGroup // requests in the handler; enter adds none once ended is set
+	inside   sync.WaitGroup // requests in the handler
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex
 	conns map[net.Conn]bool
 	ended bool
 }
 
-// CheckAddr returns an error if addr, the value of a flag, is not HOST:PORT. "" means no server.
-// The error shows example.
+// CheckAddr returns an error if addr, the value of a flag, is not HOST:PORT; "" is valid. The error shows
+// example.
 func CheckAddr(flag, addr, example string) error {
 	if addr == "" {
 		return nil
@@ -74,7 +73,7 @@ func Serve(o Options) (*Server, error) {
 	}
 	log, patience := cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.Patience, limits.LocalClient.Here())
 	s := &Server{flag: o.Flag, addr: list[0].Addr().String(), most: o.Conns, conns: map[net.Conn]bool{}}
-	s.host, _, _ = net.SplitHostPort(o.Addr) // listen has accepted the address
+	s.host, _, _ = net.SplitHostPort(o.Addr)
 	if a, ok := list[0].Addr().(*net.TCPAddr); ok {
 		s.anywhere = a.IP.IsUnspecified()
 	}
@@ -87,7 +86,7 @@ func Serve(o Options) (*Server, error) {
 		s.http.WriteTimeout, s.http.IdleTimeout = 0, limits.Peer.Here()
 	}
 	for _, l := range list {
-		s.wg.Go(func() { _ = s.http.Serve(l) }) // its error is ErrServerClosed
+		s.wg.Go(func() { _ = s.http.Serve(l) })
 	}
 	return s, nil
 }
@@ -105,7 +104,7 @@ func (s *Server) Conns() int {
 	return len(s.conns)
 }
 
-// End makes the server pass no further requests to the handler. first is false if End was called before.
+// End makes the server pass no further requests to the handler. first is false if it had ended already.
 func (s *Server) End() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +113,8 @@ func (s *Server) End() (first bool) {
 	return first
 }
 
-// Close ends the server. It waits at most patience for requests that are being answered, then closes all connections,
-// and waits for the handlers. It may be called again.
+// Close ends the server. It waits at most patience for requests that are being answered, then closes the
+// connections, and waits for the handlers.
 func (s *Server) Close(patience time.Duration) {
 	s.End()
 	gone := make(chan struct{})
@@ -128,8 +127,7 @@ func (s *Server) Close(patience time.Duration) {
 	s.wg.Wait()
 }
 
-// enter counts the requests that next serves, because http.Server.Close does not wait for them. After End it passes
-// no request to next.
+// enter counts the requests in next, because http.Server.Close does not wait for them.
 func (s *Server) enter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -145,7 +143,6 @@ func (s *Server) enter(next http.Handler) http.Handler {
 	})
 }
 
-// connState bounds the number of connections.
 func (s *Server) connState(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,8 +158,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses requests whose Host header does not name this server, against DNS rebinding. It answers a request of
-// HTTP/1.0 without a Host header, as health checks send it: a browser always sends that header (RFC 9112, 3.2).
+// guard refuses requests whose Host header does not name this server, against DNS rebinding. A browser always
+// sends that header (RFC 9112, 3.2); health checks of HTTP/1.0 may not.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -179,8 +176,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// accepts reports whether a Host header names this server: by any address, as localhost, by the host that the user
-// gave, or, if the server listens at all addresses, by this machine's name.
+// accepts reports whether a request with this Host header is answered.
 func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
@@ -195,6 +191,6 @@ func (s *Server) accepts(header string) bool {
 	if name, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, name) {
 		return true
 	}
-	host = strings.TrimSuffix(host, ".") // a final dot and capitals make no other name (RFC 3986, 3.2.2)
+	host = strings.TrimSuffix(host, ".") // RFC 3986, 3.2.2
 	return strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, strings.TrimSuffix(s.host, "."))
 }

@@ -26,8 +26,7 @@ func serving(t *testing.T, addr string) *Server {
 	return s
 }
 
-// The address localhost means both loopback addresses at one port, without a resolver. Listening fails if another
-// program uses the port at one of them.
+// localhost means both loopback addresses at one port; listening fails if one of them is in use.
 func TestLocalhostIsBothLoopbacks(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "localhost:0")
@@ -37,7 +36,7 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 		addr := net.JoinHostPort(host, port)
 		if c, err := net.Dial("tcp", addr); err == nil {
 			testkit.OK(t, c.Close())
-		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // the error on a machine without IPv6
+		} else if !errors.Is(err, unix.EADDRNOTAVAIL) {
 			t.Errorf("%s: %v", addr, err)
 		}
 		if _, err := listen(addr); err == nil {
@@ -47,21 +46,20 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
 	s.Close(0)
 	six, err := net.Listen("tcp", "[::1]:"+port)
-	if err != nil { // a machine without IPv6
+	if err != nil {
 		return
 	}
 	defer six.Close()
 	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
 }
 
-// The server closes connections without a request, or without a further one, and so has room for others.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "127.0.0.1:0")
 	for _, request := range []string{"", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "GET / HTTP/1.1\r\nHost: loc"} {
 		c := testkit.Must(net.Dial("tcp", s.Addr()))(t)
 		testkit.OK(t, testkit.Err(io.WriteString(c, request)))
-		answer := string(testkit.Must(io.ReadAll(c))(t)) // until the server closes the connection
+		answer := string(testkit.Must(io.ReadAll(c))(t))
 		if strings.HasSuffix(request, "\r\n\r\n") != strings.HasSuffix(answer, "\r\n\r\nfine") {
 			t.Errorf("%q: %q", request, answer)
 		}
@@ -84,7 +82,7 @@ func TestNamesOfAServer(t *testing.T) {
 	testkit.Equal(t, "a server without a name", (&Server{}).accepts(""), false)
 }
 
-// Health checks send requests of HTTP/1.0 without a Host header: they are answered. HTTP/1.1 requires that header.
+// Health checks send requests of HTTP/1.0 without a Host header.
 func TestRequestsWithoutHost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "127.0.0.1:0")

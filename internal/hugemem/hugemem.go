@@ -1,6 +1,5 @@
-// Package hugemem allocates memory for devices of a guest without an IOMMU: huge pages, whose
-// physical addresses do not change (Linux Documentation/admin-guide/mm/hugetlbpage.rst and
-// pagemap.rst).
+// Package hugemem allocates memory for devices of a guest without an IOMMU: huge pages, whose physical
+// addresses do not change (Linux Documentation/admin-guide/mm/hugetlbpage.rst, pagemap.rst).
 package hugemem
 
 import (
@@ -19,10 +18,11 @@ import (
 // PageSize is the size of a huge page, in bytes.
 const PageSize = 2 << 20
 
-// Pagemap is the file with the physical addresses of this process's pages.
+// Pagemap is the file with the physical addresses of this process's pages
+// (Documentation/admin-guide/mm/pagemap.rst).
 const Pagemap = "/proc/self/pagemap"
 
-// Memory allocates pieces of huge pages. Its methods may be called from any goroutine.
+// Memory allocates pieces of huge pages. Its methods may be called from several goroutines.
 type Memory struct {
 	NewPage func() (b []byte, addr uint64, err error) // set before the first call; nil: NewPage(Pagemap)
 
@@ -33,11 +33,11 @@ type Memory struct {
 
 type page struct {
 	b    []byte
-	addr uint64 // physical
+	addr uint64
 }
 
-// AllocDMA allocates physically contiguous memory, and returns it with its physical address. It
-// rounds size up to whole small pages. A size below 1 or above PageSize is EINVAL. The memory remains until Free.
+// AllocDMA allocates physically contiguous memory of at most PageSize, in whole small pages, and returns its
+// physical address. Free releases it.
 func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	return last.b[off:m.used:m.used], last.addr + uint64(off), nil
 }
 
-// Slice returns the memory at a physical address. A range that is not within one of the huge pages is EFAULT.
+// Slice returns the memory at a physical address; EFAULT: the range is not within one huge page of m.
 func (m *Memory) Slice(addr, size uint64) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func (m *Memory) Slice(addr, size uint64) ([]byte, error) {
 	return nil, fmt.Errorf("[%#x, +%#x) is not DMA memory: %w", addr, size, unix.EFAULT)
 }
 
-// Free unmaps all pages. Devices must no longer use them.
+// Free unmaps the pages, which devices must no longer use.
 func (m *Memory) Free() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,8 +104,8 @@ func NewPage(pagemap string) (b []byte, addr uint64, err error) {
 	return b, addrs[0], nil
 }
 
-// Physical returns the physical addresses at every step bytes of the size bytes that are mapped at start. It returns an
-// error if one is not in memory. The pages must not move.
+// Physical returns the physical addresses at every step bytes of the size bytes that are mapped at start. The
+// pages must be in memory and must not move.
 func Physical(pagemap string, start uintptr, size, step int) (addrs []uint64, err error) {
 	const (
 		entryLen = 8
@@ -135,7 +135,7 @@ func Physical(pagemap string, start uintptr, size, step int) (addrs []uint64, er
 	return addrs, nil
 }
 
-// ReadInt reads a file that has a number, such as nr_hugepages.
+// ReadInt reads a file that has a number.
 func ReadInt(path string) (int, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package inuse lets only one process at a time use a device. Another process gets an error, which
-// names the first one if the kernel reports it.
+// Package inuse lets only one process at a time use a device.
 //
-// A program that uses a device listens at an abstract Unix socket named after the device (unix(7)): the kernel frees
-// the name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a
-// network namespace, as interfaces do. With a kernel without Unix sockets any number of processes may use a device.
+// A program that uses a device listens at an abstract Unix socket named after the device (unix(7)): the
+// kernel frees the name when the process ends, and returns the process's id (SO_PEERCRED). Names belong to a
+// network namespace. With a kernel without Unix sockets several processes may use a device.
 package inuse
 
 import (
@@ -21,12 +20,12 @@ import (
 	"vnic.dev/vnic/internal/sockfile"
 )
 
-// nameLen is the maximum length of an abstract name in bytes: the length of sockaddr_un.sun_path,
-// less its leading zero byte, and less one byte that unix.SockaddrUnix reserves.
+// nameLen is the length of sockaddr_un.sun_path, less its leading zero byte, and less one byte that
+// unix.SockaddrUnix reserves.
 const nameLen = 106
 
-// Claim reserves a device for this process until the caller closes the claim. If this or another
-// process has already claimed it, the error is EBUSY, and names that process if the kernel reports it.
+// Claim reserves a device for this process until the claim is closed. If this or another process has already
+// claimed it, the error is EBUSY.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {
@@ -54,7 +53,6 @@ func Claim(device string) (io.Closer, error) {
 		holder(addr.Name), unix.EBUSY)
 }
 
-// closer is a claim: the function that releases it.
 type closer func() error
 
 func (c closer) Close() error { return c() }
@@ -62,7 +60,7 @@ func (c closer) Close() error { return c() }
 // holder describes the process that listens at an abstract address.
 func holder(name string) string {
 	pid, err := sockfile.Listening(name)
-	if err != nil || pid <= 0 { // for example, the listener's backlog is full, or the listener has just ended
+	if err != nil || pid <= 0 { // for example, the listener's backlog is full
 		return "another process"
 	}
 	who := fmt.Sprintf("process %d", pid)
@@ -85,20 +83,18 @@ func program(pid int) string {
 	return filepath.Base(string(first))
 }
 
-// shared are the devices that this process has claimed by Share.
+// the devices that this process has claimed by Share
 var shared = struct {
 	mu   sync.Mutex
 	uses map[string]*use
 }{uses: map[string]*use{}}
 
-// use is the claim of a device, and the number of open shares of it.
 type use struct {
 	io.Closer
 	n int
 }
 
-// Share is Claim, but this process may share a device several times. Another process can claim the
-// device when all shares are closed.
+// Share is Claim, but this process may share a device several times, until all shares are closed.
 func Share(device string) (io.Closer, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

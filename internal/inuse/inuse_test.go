@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// asked names the variable with the device that a process started by a test must claim.
+// asked names the environment variable with the device that a child process claims.
 const asked = "VNIC_INUSE_TEST_DEVICE"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("has it")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the test has ended
+		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -80,7 +80,6 @@ func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
 	}
 }
 
-// A device may have any name, however long.
 func TestNamesOfAnyLength(t *testing.T) {
 	for n := 80; n < 120; n++ {
 		name := t.Name() + strings.Repeat("x", n)
@@ -97,7 +96,6 @@ func TestNamesOfAnyLength(t *testing.T) {
 	}
 }
 
-// A process may share a device several times. Claim fails until all its shares are closed, and Share after Claim.
 func TestShare(t *testing.T) {
 	first, err := Share(t.Name())
 	if err != nil {
@@ -107,7 +105,7 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second Close does nothing
+	for range 2 {
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +128,6 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Claim fails if the process has no descriptor left for the socket: another process could have the device.
 func TestClaimWithoutASocketFails(t *testing.T) {
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {

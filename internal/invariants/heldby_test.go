@@ -19,7 +19,7 @@ type heldBy int
 
 const (
 	byMakeTest heldBy = iota
-	byLong            // the test is skipped without VNIC_LONG, such as one that boots its own guests
+	byLong            // skipped without VNIC_LONG
 	byScript
 )
 
@@ -28,8 +28,8 @@ const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest returns the mark, as " (long)", of the test that runs most often among the tests of the first sentence of
-// the sorted list; "" if make test runs it.
+// easiest returns the mark, as " (long)", of the test that runs most often among the tests of the first
+// sentence; "" if make test runs it.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {
@@ -44,15 +44,13 @@ func easiest(list []invariant) string {
 	return " (" + h.String() + ")"
 }
 
-// function is a function of a package.
 type function struct{ dir, name string }
 
-// leftOut finds the functions of tests, and of packages for tests, that skip a test without VNIC_LONG, or call a
-// function that does. The called function is in the caller's package, or in a package with the name before the dot of
-// the call. It leaves out the functions of guests.
+// leftOut finds the test functions that skip a test without VNIC_LONG, or call a function that does, in their
+// package or in a package with the name before the call's dot.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
-	packages := map[string][]string{} // directories by name
+	packages := map[string][]string{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(file, "test.go") && !strings.Contains(file, "/test/") ||
 			filepath.Ext(file) != ".go" || strings.Contains(file, "/testdata/") {
@@ -95,13 +93,13 @@ func leftOut(root string) (map[function]heldBy, error) {
 	return skips, err
 }
 
-// look returns byLong if a function's statements skip the test without VNIC_LONG, and the functions that they call. It
-// ignores function literals and loops.
+// look returns byLong if a function's statements skip the test without VNIC_LONG, and the functions that they
+// call.
 func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
-			return false // a skip in a loop or a function literal concerns only one case
+			return false
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
 				if slices.Contains(asked, "testkit.Long") {
@@ -144,8 +142,8 @@ func TestWhenATestRuns(t *testing.T) {
 	for f, want := range map[function]heldBy{
 		{"virtq", "TestBadChainStopsItsQueue"}:                          byMakeTest,
 		{"test/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"internal/machine/machinetest", "Images"}:                      byLong, // skips by a function that it calls
-		{"test/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // skips by a function of another package
+		{"internal/machine/machinetest", "Images"}:                      byLong,
+		{"test/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong,
 	} {
 		if left[f] != want {
 			t.Errorf("%v: %v, and not %v", f, left[f], want)

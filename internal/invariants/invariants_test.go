@@ -24,20 +24,18 @@ const (
 	mark     = "Invariant: "
 )
 
-// invariant is one sentence of one test.
 type invariant struct {
 	group
 	test string // name of the test, or path of the script
 	by   heldBy
 }
 
-// group has the properties that the tests of a line of the document share.
+// group is a line of the document: one sentence, and a package's tests of it.
 type group struct {
 	area, sentence string
 	dir            string // directory of the package; "" for scripts
 }
 
-// parse splits the text after "Invariant: " into area and sentence.
 func parse(text string) (area, sentence string, err error) {
 	area, sentence, ok := strings.Cut(strings.Join(strings.Fields(text), " "), ": ")
 	switch {
@@ -51,8 +49,8 @@ func parse(text string) (area, sentence string, err error) {
 	return area, sentence, nil
 }
 
-// comments returns the invariants' texts in a doc comment: each begins with the mark at the start of a
-// line, and ends before the next mark or an empty line.
+// comments returns the texts that begin with the mark at the start of a line, and end before the next mark or
+// an empty line.
 func comments(doc string) (list []string) {
 	open := false
 	for line := range strings.Lines(doc) {
@@ -66,7 +64,6 @@ func comments(doc string) (list []string) {
 	return list
 }
 
-// collect reads all invariants below a directory.
 func collect(dir string) (list []invariant, err error) {
 	left, err := leftOut(dir)
 	if err != nil {
@@ -133,8 +130,8 @@ func inGo(path, dir string, left map[function]heldBy) (list []invariant, err err
 	return list, nil
 }
 
-// suiteCases returns, for a file of package nictest, the names of the suite's cases by their functions: the table of
-// cases has {"Name", function}, and each device model passes the suite.
+// suiteCases returns the names of the suite's cases in a file of package nictest, by their functions: the
+// suite's table has {"Name", function}.
 func suiteCases(f *ast.File) map[string]string {
 	cases := map[string]string{}
 	if f.Name.Name != "nictest" {
@@ -143,7 +140,7 @@ func suiteCases(f *ast.File) map[string]string {
 	dir := filepath.Join(root, "internal/nic/nictest/suite.go")
 	suite, err := parser.ParseFile(token.NewFileSet(), dir, nil, 0)
 	if err != nil {
-		return cases // without cases the caller finds no test
+		return cases
 	}
 	ast.Inspect(suite, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CompositeLit); ok && c.Type == nil && len(c.Elts) == 2 {
@@ -192,8 +189,6 @@ A mark after a sentence means that only such tests check it: (long) tests outsid
 that run only with VNIC_LONG set, mostly because they boot guests; (script) a script of ` + "`test`" + `.
 `
 
-// render makes the document: areas sorted by name, the sentences of each area, and the tests of each
-// sentence by package.
 func render(list []invariant) string {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b invariant) int {
@@ -212,7 +207,7 @@ func render(list []invariant) string {
 			b.WriteString(wrap(i.sentence+easiest(list), "- ", "  ") + "\n")
 		}
 		last = i
-		var tests []string // tests of the sentence in the package
+		var tests []string
 		for len(list) > 0 && list[0].group == i {
 			tests = append(tests, "`"+list[0].test+"`")
 			list = list[1:]
@@ -222,7 +217,6 @@ func render(list []invariant) string {
 	return b.String()
 }
 
-// wrap breaks text into lines of at most 120 columns.
 func wrap(text, first, rest string) string {
 	var b strings.Builder
 	line := first
@@ -253,8 +247,8 @@ func TestDocumentIsWhatTheTestsSay(t *testing.T) {
 	}
 }
 
-// Each line of testdata/780d5150.txt is an invariant of commit 780d5150, "AREA: SENTENCE". A test still has it, in the
-// same words or in the words after "->".
+// Each line of testdata/780d5150.txt is an invariant of that commit. A test still has it, in the same words
+// or in the words after "->".
 func TestNoSentenceIsLost(t *testing.T) {
 	held := map[string]bool{}
 	for _, i := range testkit.Must(collect(root))(t) {

@@ -14,19 +14,19 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// RemoteError is a request's error at the other end.
+// RemoteError is the other end's error.
 type RemoteError struct{ Op, Text string }
 
 func (e *RemoteError) Error() string { return e.Op + ": " + e.Text }
 
-// Client sends requests and events, and receives answers and events. Its methods may be called from
-// any goroutine.
+// Client sends requests and events, and receives answers and events. Its methods may be called from several
+// goroutines.
 type Client struct {
 	o       Options
 	conn    Conn
 	out     *Writer
 	sending chan struct{}   // has an element while a goroutine writes
-	open    context.Context // ends with the connection, by the cause that Err returns
+	open    context.Context // ends with the cause that Err returns
 	end     context.CancelCauseFunc
 	reading sync.WaitGroup
 	dropped atomic.Int64
@@ -50,14 +50,14 @@ type Conn interface {
 // Options configure a Client.
 type Options struct {
 	Protocol
-	MaxRequest int                      // a line that is sent has fewer bytes than this
+	MaxRequest int                      // bound of a sent line, in bytes
 	Strict     bool                     // a malformed line ends the connection
-	Closed     func(error) error        // converts the error that ended the connection to Client.Err
-	Event      func(*Message) error     // handles an event; an error ends the connection; nil: events are ignored
+	Closed     func(error) error        // converts the connection's error to the error of Client.Err
+	Event      func(*Message) error     // an error ends the connection; nil: events are ignored
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
-// NewClient takes ownership of conn and reads it until Close or its end.
+// NewClient takes ownership of conn, and starts to read it.
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
 		pending: map[uint64]*call{}}
@@ -66,35 +66,34 @@ func NewClient(conn Conn, o Options) *Client {
 	return c
 }
 
-// Done returns a channel that is closed when the connection has ended or Fail has been called; then
-// Err returns the cause.
+// Done returns a channel that is closed when the connection has ended or Fail was called; then Err returns
+// the cause.
 func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 
-// Err returns nil until the channel of Done is closed. Then it returns the cause: a version.Error,
-// the error of Options.Event or of Fail, or the error that Options.Closed returns.
+// Err returns nil until Done, then the cause.
 func (c *Client) Err() error { return context.Cause(c.open) }
 
 // Dropped returns the number of malformed lines from the other end.
 func (c *Client) Dropped() int { return int(c.dropped.Load()) }
 
-// Close closes the connection and waits for the reader.
+// Close closes the connection and waits for its reader.
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	c.reading.Wait()
 	return err
 }
 
-// Fail ends all calls with err, but does not close the connection. Only the first error counts.
+// Fail ends the calls with err, but does not close the connection. Later errors have no effect.
 func (c *Client) Fail(err error) { c.end(err) }
 
-// Call sends a request and decodes its result into out, unless out is nil. If ctx ends first, Call
-// sends the other end a request to cancel, and returns without waiting for an answer.
+// Call sends a request and decodes its result into out, unless out is nil. If ctx ends first, Call asks the
+// other end to cancel, and does not wait for an answer.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
 
-// CallProgress is Call with a function for progress messages. The reader of the connection calls
-// it: it must not block or call the Client.
+// CallProgress is Call with a function that gets progress messages. The function must not block or call the
+// Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	err := c.call(ctx, op, args, out, progress)
 	if err != nil && !errors.As(err, new(*RemoteError)) {
@@ -124,7 +123,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	// After EPIPE an answer may still come: the other end may have sent it before it closed the connection.
+	// the answer may have come before the other end closed
 	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
 	}
@@ -132,7 +131,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 	case r := <-k.reply:
 		return c.finish(op, r, out)
 	case <-c.Done():
-		select { // the reply may have been the last line
+		select { // the last line may have come
 		case r := <-k.reply:
 			return c.finish(op, r, out)
 		default:
@@ -163,7 +162,7 @@ func (c *Client) finish(op string, r *Message, out any) error {
 	return nil
 }
 
-// Send writes m. If the other end does not read, Send returns when ctx ends.
+// Send writes m. It gives up if ctx ends.
 func (c *Client) Send(ctx context.Context, m *Message) error {
 	select {
 	case c.sending <- struct{}{}:
@@ -209,7 +208,6 @@ func (c *Client) read() {
 	}
 }
 
-// take handles a message.
 func (c *Client) take(m *Message) error {
 	c.mu.Lock()
 	k := c.pending[m.ID]
@@ -221,7 +219,7 @@ func (c *Client) take(m *Message) error {
 	case m.OK != nil || m.Error != nil:
 		select {
 		case k.reply <- m:
-		default: // a second reply
+		default:
 		}
 	case k.progress != nil && m.Progress != nil:
 		k.progress(m.Progress)

@@ -1,16 +1,13 @@
-// Package jsonlines frames messages between processes of vnic as JSON, one object a line: between a
-// guest's agent and its host (internal/agent), between two hosts that run one lab together (vnic
-// run), and between a running vnic and its clients (vnic stat).
+// Package jsonlines frames messages between processes of vnic as JSON, one object a line.
 //
-// A request is {"id":1,"op":"hello","args":{...}}. The other end answers by {"id":1,"progress":...}
-// any number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}.
-// {"id":1,"cancel":true} asks the other end to end a request early. A line without an id is an
-// event, {"event":"boot"}, which has no answer. The first message of each end also has "hello":
-// the versions of its vnic and of its protocol (package version). Each end refuses an end with
-// another version of the protocol.
+// A request is {"id":1,"op":"hello","args":{...}}. The other end answers by {"id":1,"progress":...} any
+// number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks
+// the other end to end a request early. A line without an id is an event, {"event":"boot"}, which has no
+// answer. The first message of each end also has "hello": the versions of its vnic and of its protocol
+// (package version).
 //
-// Neither end trusts the other: a line has a maximum length, and Reader.Next returns an error for a
-// malformed line, and then reads the next line.
+// Neither end trusts the other: a line has a maximum length, and after a malformed line Reader.Next reads the
+// next one.
 package jsonlines
 
 import (
@@ -25,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Message has the fields of all kinds of lines.
+// Message is a line: a request, an answer or an event.
 type Message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -35,26 +32,25 @@ type Message struct {
 	Error    *string         `json:"error,omitempty"`
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Event    string          `json:"event,omitempty"`
-	Say      string          `json:"say,omitempty"` // an event's name again, for hosts of version 780d5150
+	Say      string          `json:"say,omitempty"` // again the event, for hosts of version 780d5150
 	Hello    *version.Hello  `json:"hello,omitempty"`
 }
 
-// Protocol describes a protocol to a Reader.
+// Protocol describes a Reader's protocol.
 type Protocol struct {
 	Version int
-	MaxLine int    // most bytes of a line that is read
-	Who     string // names the other end in a version.Error
-	Fix     string // advice for the user in a version.Error
+	MaxLine int    // longest line that is read, in bytes
+	Who     string // the other end, in a version.Error
+	Fix     string // advice in a version.Error
 }
 
-// Errors of lines. Next returns ErrNoMessage itself for a JSON object that is no message, and an
-// error that matches ErrNoMessage for a line that does not decode.
+// Errors of one line: it is too long, or it is no JSON object with the fields of a message.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")
 )
 
-// lineError is an ErrNoMessage with the text of the JSON decoder.
+// lineError is an ErrNoMessage with the decoder's text.
 type lineError struct{ error }
 
 func (lineError) Is(target error) bool { return target == ErrNoMessage }
@@ -64,8 +60,8 @@ type Reader struct {
 	p       Protocol
 	r       *bufio.Reader
 	line    []byte
-	rest    bool // the rest of a line that is too long is still unread
-	greeted bool // the first message has been read
+	rest    bool // the rest of a line that is too long follows
+	greeted bool // the first message has come
 	refused error
 }
 
@@ -74,9 +70,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next returns the next message. ErrTooLong and ErrNoMessage are errors of one line: the next call
-// of Next reads on. Together with each message of an end with another version of the protocol, Next
-// returns a version.Error.
+// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. For messages of
+// another version of the protocol it returns a version.Error.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {
@@ -102,7 +97,6 @@ func (r *Reader) Next() (*Message, error) {
 	return m, r.refused
 }
 
-// readLine returns a line without its newline.
 func (r *Reader) readLine() ([]byte, error) {
 	r.line = r.line[:0]
 	for {
@@ -126,25 +120,24 @@ func (r *Reader) readLine() ([]byte, error) {
 	}
 }
 
-// Writer writes whole lines. After an incomplete write it first writes a newline. It may be used
-// from any goroutine.
+// Writer writes whole lines. After an incomplete write it begins with a newline. It may be used from several
+// goroutines.
 type Writer struct {
 	w   io.Writer
 	max int
 
 	mu     sync.Mutex
-	hello  *version.Hello // under mu: nil once it has been sent
+	hello  *version.Hello // under mu; nil: sent
 	broken bool           // under mu: the last line has no newline
 }
 
-// NewWriter makes a Writer of lines of less than max bytes.
+// NewWriter makes a Writer of lines shorter than max bytes.
 func NewWriter(w io.Writer, protocol, max int) *Writer {
 	ours := version.Ours(protocol)
 	return &Writer{w: w, max: max, hello: &ours}
 }
 
-// Resume makes the next Send write a newline first, because another process may have left a line
-// incomplete.
+// Resume makes the next Send begin with a newline: another process may have left a line incomplete.
 func (w *Writer) Resume() { w.broken = true }
 
 // Send writes a message.
@@ -171,12 +164,11 @@ func (w *Writer) Send(m *Message) error {
 	return nil
 }
 
-// Answer answers a request with its result or an error. If the result is too long for a line, Answer
-// sends an error in place of it.
+// Answer answers a request with its result or an error; a result that is too long becomes an error.
 func (w *Writer) Answer(id uint64, result any, err error) error {
 	m := &Message{ID: id}
 	if err == nil {
-		m.OK, err = json.Marshal(result) // null for nil: so that an empty result is still a result
+		m.OK, err = json.Marshal(result) // null for nil
 	}
 	for range 2 {
 		if err != nil {

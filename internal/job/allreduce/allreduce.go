@@ -1,13 +1,11 @@
-// Package allreduce is `vnic allreduce`: collective operations on a ring of guests, GPU memory to GPU memory, in the
-// columns of nccl-tests, with a proof of each.
+// Package allreduce is `vnic allreduce`: collective operations on a ring of guests, GPU memory to GPU memory,
+// in the columns of nccl-tests, with a proof of each.
 //
-// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's
-// memory with elements that it computes from the seed, makes all ranks do the operation, and,
-// with Options.Validate, compares each element of the result in every GPU's memory with a reference:
-// scalar code, in the order of the ring, which shares no code with the engines. The NICs of both ranks
-// count the payload from one rank to the next. Without retransmissions it must be exactly as many
-// bytes as the operation passes on; in mode devmem, with peer-to-peer, all of it must be in device
-// memory.
+// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's memory with
+// elements that it computes from the seed, makes the ranks do the operation, and, with Options.Validate,
+// compares the elements of the result with a reference: scalar code, in the order of the ring. The NICs'
+// counters of payload must equal, without retransmissions, what the operation passes on; in mode devmem, with
+// peer-to-peer, all of it must be in device memory.
 package allreduce
 
 import (
@@ -30,12 +28,11 @@ import (
 // ErrProof means that the operations ended, but the results contradict the proof.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// basePort is the first port on which ranks listen; they connect from the next port. Each mode has
-// its own ports, because TCP keeps a connection's ports busy for a minute (TIME_WAIT).
+// basePort is the first port on which ranks listen. Each mode has its own ports, because TCP keeps a
+// connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
-// Do makes the lab, does the operations in each mode, and returns the report (session.Do). With an ErrProof Do also
-// returns the report.
+// Do makes the lab, does the operations in each mode, and returns the report, also with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
@@ -50,7 +47,6 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// ring has the ranks of a mode.
 type ring struct {
 	*Options
 	set    *session.Set
@@ -60,15 +56,14 @@ type ring struct {
 	sums   []Rank
 }
 
-// meter has the numbers of a rank's flow counters, one for each channel: out counts the payload to
-// the next rank, in the payload from the previous one.
+// meter has a rank's flow counters, one for each channel: out counts the payload to the next rank, in the
+// payload from the previous one.
 type meter struct{ out, in []uint32 }
 
-// hello is how many bytes each connection of a ring begins with (package collective). mode gives the NICs time to
-// count them before the first operation.
+// hello is how many bytes each connection of a ring begins with (package collective).
 const hello = 16
 
-// mode makes the guests join a ring, and does the operations of all rows.
+// mode joins the guests to a ring, and does the operations of the rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	o, n := r.Options, len(r.set.Nodes)
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
@@ -146,7 +141,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	return nil
 }
 
-// sum computes the figures of a mode from its rows. cpu is the CPU time of all guests.
+// sum computes the figures of a mode.
 func (m *Mode) sum(cpu *float64, inProc bool) {
 	for i := range m.Rows {
 		for _, h := range []*Half{&m.Rows[i].OutOfPlace, &m.Rows[i].InPlace} {
@@ -162,9 +157,8 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 	}
 }
 
-// all calls f for all ranks at the same time. A rank that fails does not cancel the others, because
-// they find the failure themselves and return errors that describe it. But all cancels those ranks
-// that have not returned when the time late has passed since the first error.
+// all calls f for all ranks at the same time. A rank's error does not cancel the others, whose own errors
+// describe the failure better, until the time late has passed.
 func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -198,15 +192,14 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *se
 	return errors.Join(list...)
 }
 
-// blame is the sort key of errors: errors that name a silent neighbour come first.
+// blame sorts errors that name a silent neighbour first.
 func blame(err error) int {
-	if strings.Contains(err.Error(), "no progress for ") { // text of devmem.StallError in an agent's error
+	if strings.Contains(err.Error(), "no progress for ") { // text of devmem.StallError
 		return 0
 	}
 	return 1
 }
 
-// row does the operations of a row: out of place, then in place.
 func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error) {
 	row := &Row{Bytes: count * r.Type.Size(), Count: count}
 	for _, h := range []struct {
@@ -225,8 +218,8 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 	return row, nil
 }
 
-// half measures the time of Iters operations. With Validate it then does one operation on fresh
-// elements, and compares the result with the reference.
+// half measures Iters operations. With Validate it then does one operation on fresh elements, and compares
+// the result.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
 	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.place.to, Count: x.count, Root: x.root, From: from,
 		Times: r.Iters, Warm: r.Warmup}
@@ -261,7 +254,7 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 	return err
 }
 
-// fill writes every rank's elements to its GPU memory. Out of place, it fills the memory of the result with 0xff.
+// fill writes the ranks' elements to GPU memory. Out of place, it fills the memory of the result with 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	return r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
 		rank, size := slices.Index(r.set.Nodes, g), x.t.Size()
@@ -276,8 +269,8 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	})
 }
 
-// operate makes all ranks do operations, and adds the payload that their NICs counted to r.sums. It
-// returns the time of the slowest rank.
+// operate makes the ranks do operations, and adds the payload that their NICs counted to r.sums. It returns
+// the time of the slowest rank.
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()
@@ -303,13 +296,11 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveAr
 		s.Linear += res.Stats.Linear
 		s.Retransmitted += res.Retransmits
 		seconds = max(seconds, res.Seconds)
-		// The CPU time covers the timed operations; a warm-up operation is assumed to take as much.
 		*cpu += res.CPU.Work() * float64(times) / float64(c.Times)
 	}
 	return seconds, nil
 }
 
-// counts has the sums of a rank's flow counters.
 type counts struct{ out, in control.DirCounters }
 
 func (r *ring) read() []counts {
@@ -330,8 +321,8 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits, for a limited time, until the NICs have counted all payload that the ranks sent and
-// received after before was read. payload returns the number of bytes for rank i.
+// settle waits, for a limited time, until the NICs have counted payload(i) bytes for each rank i since before
+// was read.
 func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
 	if len(before) == 1 {
 		return
@@ -349,7 +340,6 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 	})
 }
 
-// compare counts the elements of all ranks that differ from the reference.
 func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
 	var mu sync.Mutex
 	err = r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
@@ -366,7 +356,7 @@ func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err erro
 	return wrong, err
 }
 
-// wrongCount describes the first of a rank's counters that contradicts the proof; "": none does.
+// wrongCount describes the first of a rank's counters that contradicts the proof; "": none.
 func (x *Rank) wrongCount(mode string) string {
 	out, in := x.Out.Device+x.Out.Host-x.Out.Retransmitted, x.In.Device+x.In.Host-x.In.Retransmitted
 	switch {
@@ -384,7 +374,7 @@ func (x *Rank) wrongCount(mode string) string {
 	return ""
 }
 
-// check returns an ErrProof for figures that contradict the proof.
+// check returns an ErrProof for results that contradict the proof.
 func (r *Report) check() error {
 	var f report.Findings
 	for i := range r.Modes {

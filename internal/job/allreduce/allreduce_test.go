@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options returns Options for n ranks in this process.
 func options(t *testing.T, n int, counts ...uint64) Options {
 	o := Defaults()
 	o.InProc, o.Guests, o.Counts, o.Seed, o.GPUMemory = true, n, counts, 7, 64<<20
@@ -76,8 +75,7 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// If the ranks' number divides the elements' number, each rank sends 2(n-1)/n of the elements'
-// bytes.
+// If the number of ranks divides the number of elements, each rank sends 2(n-1)/n of the bytes.
 func TestShareThatIsPassedOn(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 8} {
 		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 840, parts: 1}
@@ -103,8 +101,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Negative control: the payload that a rank without peer-to-peer sends is all in host memory; the
-// payload that the other ranks send is all in device memory.
+// Payload that a rank without peer-to-peer sends is in host memory.
 func TestRankWithoutPeerToPeer(t *testing.T) {
 	o := options(t, 3, 10_001)
 	testkit.OK(t, o.P2P.Set("off=1"))
@@ -119,7 +116,7 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Several channels share the elements; each channel adds its elements along a ring of its own.
+// Each of several channels is a ring with a part of the elements.
 func TestChannels(t *testing.T) {
 	for _, op := range []string{transfer.AllReduce, transfer.Broadcast} {
 		o := options(t, 3, 1, 2, 4, 100_001)
@@ -149,8 +146,7 @@ func TestLossyLinks(t *testing.T) {
 	}
 }
 
-// Negative control: the check finds an element to which another value was added, and Do returns
-// ErrProof.
+// An element to which another value was added is found.
 func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
 	testkit.OK(t, o.Complete())
@@ -177,8 +173,7 @@ func le(b []byte) uint32 {
 	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }
 
-// If a rank leaves between two operations, the next operation's error names that rank, as its neighbour
-// sees it, and the step; no goroutine, file or process is left.
+// If a rank leaves between two operations, the next operation's error names that rank and the step.
 func TestKilledRank(t *testing.T) {
 	o := options(t, 4, 1000, 2000)
 	var set *session.Set
@@ -207,8 +202,7 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// The reference values are close to the sum computed in 64 bits: each of n-1 additions rounds by at
-// most half an ulp of the largest partial sum.
+// Each of n-1 additions rounds by at most half an ulp of the largest partial sum.
 func TestReferenceIsNearTheSum(t *testing.T) {
 	for _, n := range []int{2, 3, 8} {
 		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 10_000, seed: 5, parts: 1}
@@ -226,8 +220,7 @@ func TestReferenceIsNearTheSum(t *testing.T) {
 	}
 }
 
-// The table has the form that parsers of nccl-tests' output read: lines that do not begin with #
-// have 13 columns, and the last line with text has the mean bus bandwidth.
+// Lines that do not begin with # have the columns of nccl-tests.
 func TestTable(t *testing.T) {
 	zero, two := uint64(0), uint64(2)
 	rep := &Report{Op: transfer.AllReduce, Type: "float", Ranks: 2, Root: -1, Info: session.Info{Guest: "inproc"},
@@ -252,7 +245,6 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Complete reports a mistake in the options in terms of flags, before a lab is opened.
 func TestMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Options)

@@ -5,28 +5,26 @@ import (
 	"testing"
 	"time"
 
-	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
+	_ "vnic.dev/vnic/internal/guestbin"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Four guests in QEMU, two on the kernel's TCP stack and two on vnic's, are one ring: all elements
-// are right, and payload lies in device memory. Then one guest is killed: the error names that
-// guest first, then the operations that its end interrupted, and no QEMU is left.
+// Four guests in QEMU, of both device models, are one ring; then one guest is killed, and the error names it.
 //
 // Invariant: vnic allreduce: guests of both device models are ranks of one ring; when one is killed the others end.
 func TestRingOfMachines(t *testing.T) {
 	testkit.Boots(t)
 	o := options(t, 4, 1, 3, 5, 100_001, 2)
 	o.InProc, o.NIC, o.Fetch = false, []string{lab.GVE, lab.GVE, lab.Virtio}, assets.Options{IgnoreSystemQEMU: true}
-	o.Memory, o.Timeout = 256<<20, 10*time.Second // on a busy machine a guest may get no processor for seconds
+	o.Memory, o.Timeout = 256<<20, 10*time.Second // a guest on a busy machine may not run for seconds
 	var set *session.Set
 	o.Hook = func(s *session.Set) { set = s }
 	var ranks []Rank
 	o.Progress = func(_ string, done, total uint64) {
-		if done == total-1 { // the test kills a guest during the last row, which must not be completed
+		if done == total-1 {
 			testkit.OK(t, syscall.Kill(set.Nodes[1].QEMU.PID(), syscall.SIGKILL))
 		}
 	}

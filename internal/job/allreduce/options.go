@@ -19,30 +19,30 @@ import (
 type Options struct {
 	session.Options
 
-	Op       string // transfer.AllReduce and so on
+	Op       string
 	Type     devmem.Type
 	Min, Max uint64   // bytes of the first row, and at most of the last
 	Factor   uint64   // from one row to the next
-	Counts   []uint64 // numbers of elements of the rows, instead of Min, Max and Factor
-	Iters    int      // timed operations of a row
-	Warmup   int      // operations before the timed ones
-	Validate bool     // every element is compared
-	Root     int      // the rank whose elements a broadcast copies
-	Channels int      // rings that share each operation
+	Counts   []uint64 // elements of each row, instead of Min, Max and Factor
+	Iters    int
+	Warmup   int  // operations of a row before the timed ones
+	Validate bool // every element is compared
+	Root     int  // rank whose elements a broadcast copies
+	Channels int  // rings that share each operation
 	Timeout  time.Duration
 
-	tamper func(*session.Set) // tests: called after an operation, before its elements are compared
-	done   func([]Rank, *Row) // tests: called with the results after each row
+	tamper func(*session.Set) // tests: called before elements are compared
+	done   func([]Rank, *Row) // tests: called after each row
 }
 
-// Defaults returns the options of the command without flags, except that Seed is 0.
+// Defaults returns the options of the command without flags, but with Seed 0.
 func Defaults() Options {
 	return Options{Options: session.Defaults(), Op: transfer.AllReduce,
 		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
 		Timeout: time.Duration(limits.Silence)}
 }
 
-// Types maps nccl-tests' names of element types to the types.
+// Types are the element types by nccl-tests' names.
 var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float32, "bfloat16": devmem.BFloat16}
 
 // Ops lists the operations that --op accepts.
@@ -53,16 +53,14 @@ const (
 
 	maxRows  = 64
 	maxIters = 1 << 20
-	maxBytes = 16 << 30 // of a row
+	maxBytes = 16 << 30 // bytes of a row
 
-	pool = 8 << 20 // bytes of each channel's page pool, into which the NIC receives from the previous rank
+	pool = 8 << 20 // bytes of each channel's page pool
 )
 
-// silence returns how long a rank waits for a neighbour that sends nothing.
 func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeout) }
 
-// Complete sets the options that follow from others, and returns an error for options that are
-// invalid.
+// Complete sets the options that follow from others, and returns an error for invalid ones.
 func (o *Options) Complete() error {
 	if err := cmp.Or(session.OneOf("--op", o.Op, Ops...), session.Modes(o.Modes),
 		session.Number("--iters", o.Iters, 1, maxIters), session.Number("--warmup-iters", o.Warmup, 0, maxIters),
@@ -88,10 +86,10 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--root %d: ranks are 0 to %d", o.Root, len(d.Guests)-1)
 	}
 	o.Window = o.layout(len(d.Guests)).end
-	return o.Check() // again, because Window is set now
+	return o.Check() // Window is set now
 }
 
-// rows computes Counts from Min, Max and Factor, unless Counts is set, and checks it.
+// rows computes Counts, unless it is set, and checks it.
 func (o *Options) rows() error {
 	if len(o.Counts) == 0 {
 		size := o.Type.Size()
@@ -122,10 +120,10 @@ func (o *Options) rows() error {
 	return nil
 }
 
-// layout has the areas of a guest's part of GPU memory. Each area is whole pages.
+// layout has the areas of a guest's part of GPU memory, in whole pages.
 type layout struct {
 	pool, scratch, data transfer.Area
-	from, to            uint64 // offsets in data of the source and the destination of an operation out of place
+	from, to            uint64 // offsets in data of source and destination, out of place
 	end                 uint64
 }
 

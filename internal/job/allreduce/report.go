@@ -6,7 +6,7 @@ import (
 
 // Report is the result of `vnic allreduce`, as --json prints it.
 type Report struct {
-	Schema int `json:"schema"` // 1
+	Schema int `json:"schema"`
 	session.Info
 	Op       string  `json:"op"`
 	Type     string  `json:"type"`
@@ -23,43 +23,42 @@ type Report struct {
 	session.Captured
 }
 
-// Mode has the results of a mode: the rows of its table, one for each size, and the counters of
-// each rank.
+// Mode has the results of a mode.
 type Mode struct {
 	Mode  string  `json:"mode"` // transfer.Devmem or transfer.Copy
 	Rows  []Row   `json:"rows"`
 	Ranks []Rank  `json:"ranks"`
 	Bus   float64 `json:"avg_bus_gbps"` // in 10^9 bytes a second: the mean over out of place and in place of all rows
 	Wrong uint64  `json:"wrong"`
-	// processor time of all guests, for each 10^9 bytes that rank 0 must send; null: guests share this
-	// process, or rank 0 sends nothing
+	// processor time of all guests for each 10^9 bytes that rank 0 must send; null: guests share this process,
+	// or rank 0 sends nothing
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
-// Row has the results for one size of the buffer.
+// Row has the results for one size.
 type Row struct {
 	Bytes      uint64 `json:"bytes"`
 	Count      uint64 `json:"count"`
-	OutOfPlace Half   `json:"out_of_place"` // the elements are copied first, by the GPU's engine
+	OutOfPlace Half   `json:"out_of_place"`
 	InPlace    Half   `json:"in_place"`
 }
 
-// Half has the results for one size, either out of place or in place.
+// Half has the results for one size, out of place or in place.
 type Half struct {
-	Microseconds float64 `json:"us"`       // mean time of one operation, at the slowest rank
+	Microseconds float64 `json:"us"`       // mean time of one operation, of the slowest rank
 	Alg          float64 `json:"alg_gbps"` // bytes divided by time, in 10^9 bytes a second
 	Bus          float64 `json:"bus_gbps"` // rate of the busiest link (nccl-tests, PERFORMANCE.md)
-	Wrong        *uint64 `json:"wrong"`    // wrong elements of all ranks; null: not checked
+	Wrong        *uint64 `json:"wrong"`    // of all ranks; null: not checked
 }
 
-// Rank has the payload that a rank sent and received in all operations of a mode, warm-up and checks
-// included. Out and In are as its NIC counted it.
+// Rank has the payload that a rank sent and received in all operations of a mode, with warm-ups and checks;
+// Out and In as its NIC counted it.
 type Rank struct {
 	Rank          int           `json:"rank"`
 	Guest         string        `json:"guest"`
-	NIC           string        `json:"nic"` // model
+	NIC           string        `json:"nic"`
 	P2P           bool          `json:"p2p"`
-	Expected      Path          `json:"expected"` // payload that the operations require, without retransmissions
+	Expected      Path          `json:"expected"` // payload that the operations require
 	Out           session.Where `json:"out"`
 	In            session.Where `json:"in"`
 	Looked        uint64        `json:"looked_bytes"`

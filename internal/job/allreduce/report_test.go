@@ -9,9 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The factors from algbw to busbw equal nccl-tests' factors (PERFORMANCE.md). Each is also the
-// quotient of the bytes that a ring's busiest rank sends and the operation's bytes: algbw is the
-// operation's bytes by time, busbw is the busiest link's bytes by time.
+// busbw by algbw is nccl-tests' factor (PERFORMANCE.md), and the bytes of the busiest link by the operation's
+// bytes.
 func TestBusBandwidthIsTheBusiestLinks(t *testing.T) {
 	factors := map[string]func(n float64) float64{
 		"all_reduce":     func(n float64) float64 { return 2 * (n - 1) / n },
@@ -20,7 +19,7 @@ func TestBusBandwidthIsTheBusiestLinks(t *testing.T) {
 		"broadcast":      func(float64) float64 { return 1 },
 		"reduce":         func(float64) float64 { return 1 },
 	}
-	const count = 840 // elements: a multiple of each number of ranks from 2 to 8
+	const count = 840 // a multiple of each number of ranks
 	for _, op := range Ops {
 		for n := 2; n <= 8; n++ {
 			x := expected{op: op, t: devmem.Float32, ranks: n, count: count, parts: 1}
@@ -36,7 +35,6 @@ func TestBusBandwidthIsTheBusiestLinks(t *testing.T) {
 	}
 }
 
-// A report's busbw is its algbw times the factor that bus returns.
 func TestReportHasBusBandwidth(t *testing.T) {
 	for _, op := range Ops {
 		o := options(t, 3, 12_000)

@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Table prints the report in the columns of nccl-tests, so that parsers of its output can read them. All other lines
-// begin with #.
+// Table prints the report in the columns of nccl-tests; the other lines begin with #.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	for i := range r.Modes {
@@ -40,7 +39,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 		return
 	}
 	fmt.Fprintf(b, "# vnic %s: mode %s, %d ranks, minBytes %d maxBytes %d warmup iters: %d iters: %d validation: %d\n",
-		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m)) // as nccl-tests prints it
+		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m))
 	fmt.Fprintf(b, "# guests: %v; %s; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
 		english.Plural(r.Channels, "channel", ""), r.Seed)
 	for _, x := range m.Ranks {
@@ -72,7 +71,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.6g\n#\n", m.Wrong, verdict, m.Bus)
 }
 
-// checked returns nccl-tests' "validation": 1 if the results of a mode were compared, else 0.
+// checked returns nccl-tests' "validation": whether results were compared.
 func checked(m *Mode) int {
 	if m.Rows[0].InPlace.Wrong == nil {
 		return 0
@@ -80,7 +79,7 @@ func checked(m *Mode) int {
 	return 1
 }
 
-// text returns the columns of a half. A time that is too long for its column has fewer decimals, as in nccl-tests.
+// text returns the columns of a half; long times have fewer decimals, as in nccl-tests.
 func (h *Half) text() string {
 	us := fmt.Sprintf("%7.2f", h.Microseconds)
 	switch {
@@ -110,7 +109,7 @@ var payloadColumns = report.Columns[Rank]{
 // payload prints in which memory the payload of each rank lay.
 func (m *Mode) payload(b *strings.Builder) {
 	var t strings.Builder
-	_ = payloadColumns.Table(&t, m.Ranks) // writing to a strings.Builder never fails
+	_ = payloadColumns.Table(&t, m.Ranks)
 	b.WriteString("#\n# payload by the NICs' meters, in bytes, all operations together\n")
 	for line := range strings.Lines(t.String()) {
 		b.WriteString("#   " + line)

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// An element is a function of the seed, the rank and the element's number, so the host stores no elements. Integers
-// use all 32 bits. Floating point numbers have exponents from -4 to 3; their sums are neither NaN nor infinite.
+// An element is a function of the seed, the rank and the element's number. Sums of floating point numbers are
+// neither NaN nor infinite: exponents are from -4 to 3.
 
-// mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").
+// mix is splitmix64 (Steele and others, "Fast splittable pseudorandom number generators").
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -22,7 +22,6 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// value returns the bits of element i of a rank.
 func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	h := mix(seed ^ mix(uint64(rank)+1) ^ i)
 	if t == devmem.Int32 {
@@ -36,8 +35,7 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	return bits
 }
 
-// plus returns the sum of two elements: of integers modulo 2^32, of floating point numbers as IEEE 754
-// defines it. It uses no vector code: for floating point numbers the processor's addition of two float32.
+// plus adds two elements: integers modulo 2^32, floating point numbers as in IEEE 754.
 func plus(t devmem.Type, a, b uint32) uint32 {
 	switch t {
 	case devmem.Int32:
@@ -53,7 +51,6 @@ func plus(t devmem.Type, a, b uint32) uint32 {
 	return kept
 }
 
-// expected computes the elements in memory after an operation.
 type expected struct {
 	op    string
 	t     devmem.Type
@@ -61,10 +58,10 @@ type expected struct {
 	ranks int
 	root  int
 	count uint64
-	parts int // channels; each works on a part of the elements
+	parts int
 }
 
-// part returns the operation of channel c, and the number of its first element.
+// part returns the part of channel c, and the number of its first element.
 func (x *expected) part(c int) (e expected, first uint64) {
 	e = *x
 	e.parts = 1
@@ -72,7 +69,7 @@ func (x *expected) part(c int) (e expected, first uint64) {
 	return e, first
 }
 
-// partOf returns which of n parts of count elements element i is in.
+// partOf returns the part, of n parts of count elements, that has element i.
 func partOf(i uint64, n int, count uint64) int {
 	each, more := count/uint64(n), count%uint64(n)
 	if long := more * (each + 1); i >= long {
@@ -81,7 +78,7 @@ func partOf(i uint64, n int, count uint64) int {
 	return int(i / (each + 1))
 }
 
-// share returns which elements of a rank the operation defines: [first, first+n).
+// share returns which elements of a rank are defined after the operation: [first, first+n).
 func (x *expected) share(rank int) (first, n uint64) {
 	if x.op == transfer.ReduceScatter {
 		return collective.Part(rank, x.ranks, x.count)
@@ -89,17 +86,16 @@ func (x *expected) share(rank int) (first, n uint64) {
 	return 0, x.count
 }
 
-// chunk returns which chunk element i is in. Each channel divides its elements into as many chunks
-// as there are ranks.
+// chunk returns which chunk has element i: a channel has as many chunks as ranks.
 func (x *expected) chunk(i uint64) int {
 	if x.parts > 1 {
-		e, first := x.part(partOf(i, x.parts, x.count)) // the channel of element i
+		e, first := x.part(partOf(i, x.parts, x.count))
 		return e.chunk(i - first)
 	}
 	return partOf(i, x.ranks, x.count)
 }
 
-// element returns element i after the operation. It is the same in each rank that has it.
+// element returns element i after the operation, of any rank that has it.
 func (x *expected) element(i uint64) uint32 {
 	first := x.chunk(i) // the rank where the sum begins
 	switch x.op {
@@ -146,7 +142,6 @@ func (x *expected) passes(rank int) (n uint64) {
 	return all
 }
 
-// fill writes to b the elements of a rank from number i on.
 func fill(b []byte, t devmem.Type, seed uint64, rank int, i uint64) {
 	for element := range slices.Chunk(b, int(t.Size())) {
 		put(element, t, value(t, seed, rank, i))
@@ -160,7 +155,7 @@ func put(b []byte, t devmem.Type, bits uint32) {
 	copy(b, word[:t.Size()])
 }
 
-// wrong counts the elements of b that differ from the expected ones; the first element of b has number i.
+// wrong counts the elements of b, from number i on, that differ from the expected ones.
 func (x *expected) wrong(b []byte, i uint64) (n uint64) {
 	var want [4]byte
 	for got := range slices.Chunk(b, int(x.t.Size())) {

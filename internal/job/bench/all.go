@@ -5,10 +5,10 @@ import (
 	"os/exec"
 )
 
-// base is the network to which scale compares networks with more ports, queues or rules.
+// base is the shape with which larger ones are compared.
 var base = shape{ports: 2, queues: 1, rules: 1}
 
-// All returns the measurements, in the order of the table.
+// All returns the measurements, in the table's order.
 func All() (list []Measurement) {
 	add := func(name, unit, about, yardstick string, open openFunc) *Measurement {
 		list = append(list, Measurement{Name: name, Unit: unit, About: about, Yardstick: yardstick, open: open})
@@ -70,7 +70,6 @@ func All() (list []Measurement) {
 	return list
 }
 
-// findSlirp returns why slirp is not measured: vnic bench cannot drive it, or it is not installed.
 func findSlirp() string {
 	path, err := exec.LookPath("slirp4netns")
 	if err != nil {

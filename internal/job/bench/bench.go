@@ -24,34 +24,32 @@ type Measurement struct {
 	Name      string
 	Unit      string
 	About     string // what is measured
-	Yardstick string // what ours is compared with; "": the row is a yardstick itself
+	Yardstick string // what ours is compared with; "": nothing
 	open      openFunc
-	find      func() (note string) // nil, or returns why the row cannot be measured; "": it can
+	find      func() (note string) // returns why the row cannot be measured; "": it can
 }
 
-// openFunc sets up a rig. The caller releases it by r.undo, also after an error.
+// openFunc sets up a rig; the caller runs r.undo, also after an error.
 type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
 // runFunc moves data for about d.
 type runFunc func(ctx context.Context, d time.Duration) (work, error)
 
-// rig is a measurement that is set up. One goroutine at a time calls its functions.
+// rig is a measurement that is set up. One goroutine at a time may call its functions.
 type rig struct {
 	ours, yardstick runFunc
-	counted         func() uint64 // total payload bytes by counters outside of the measuring loop; nil: check is used
-	atLeast         bool          // counted may also include retransmissions, and traffic that is not ours
-	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: counted is used
-	undo            undo.Stack    // releases what was set up
+	counted         func() uint64 // total payload bytes, counted outside of the measuring loop; may be nil
+	atLeast         bool          // counted may also include other bytes
+	check           func() error  // returns an error unless the bytes of ours have arrived; may be nil
+	undo            undo.Stack
 }
 
-// work is what one run has moved, and how long it took.
 type work struct {
 	frames uint64
-	bytes  uint64 // bytes of payload
+	bytes  uint64
 	spent  time.Duration
 }
 
-// value returns the throughput or the cost in a measurement's unit.
 func (w work) value(unit string) float64 {
 	if unit == NsFrame {
 		return float64(w.spent.Nanoseconds()) / float64(w.frames)
@@ -59,21 +57,20 @@ func (w work) value(unit string) float64 {
 	return float64(w.bytes) / float64(w.spent.Nanoseconds())
 }
 
-// Options say which measurements Do makes, and how long a run takes.
+// Options select measurements, and how long a run takes.
 type Options struct {
 	Only  []string // names of measurements; nil: all
-	Pairs int      // number of pairs of a run of ours and a run of the yardstick
+	Pairs int      // pairs of a run of ours and one of the yardstick
 	Time  time.Duration
-	Quick bool         // goes into the report
-	Log   *slog.Logger // log of the measured networks; nil: none
-	// Do calls Progress before each measurement, Model before each run of its cases; it may be nil.
+	Quick bool
+	Log   *slog.Logger // nil: none
+	// Do calls Progress before each measurement, Model before each run of its cases; nil: none.
 	Progress func(name string, done, total int)
 
-	all  []Measurement // the measurements, which tests change; nil: All
-	cold int           // bytes through which copies of Model go, set by tests; 0: modelMemory
+	all  []Measurement // tests set it; nil: All
+	cold int           // tests set it: bytes through which copies of Model go; 0: modelMemory
 }
 
-// Bounds of the options.
 const (
 	MinPairs = 6 // fewer pairs have no interval of 95 %
 	MaxPairs = 1000
@@ -81,13 +78,13 @@ const (
 	MaxTime  = time.Minute
 )
 
-// Defaults returns the options of a measurement whose results are to be published.
+// Defaults returns the default options.
 func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond} }
 
-// QuickOptions returns the options of --quick: fewer and shorter runs than Defaults.
+// QuickOptions returns the options of --quick: fewer and shorter runs.
 func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
 
-// Check returns an error that names the wrong flag, if an option is wrong.
+// Check returns an error that names the wrong flag.
 func (o *Options) Check() error {
 	switch {
 	case o.Pairs < MinPairs || o.Pairs > MaxPairs:
@@ -99,7 +96,6 @@ func (o *Options) Check() error {
 	return err
 }
 
-// chosen returns the measurements that the options name, in the order of the table.
 func (o *Options) chosen() ([]Measurement, error) {
 	all := o.all
 	if all == nil {
@@ -120,7 +116,7 @@ func (o *Options) chosen() ([]Measurement, error) {
 	return slices.DeleteFunc(slices.Clone(all), unwanted), nil
 }
 
-// Names lists the names of all measurements, and their first words, which select all measurements of that kind.
+// Names lists the measurements' names, and their first words, which select all measurements of a kind.
 func Names() (names []string) {
 	for _, m := range All() {
 		if first, _, _ := strings.Cut(m.Name, "-"); !slices.Contains(names, first) {
@@ -133,13 +129,12 @@ func Names() (names []string) {
 	return names
 }
 
-// matches reports whether a name selects the measurement: its full name, or its first words, as "ring" for "ring-64".
+// matches reports whether a name selects the measurement, as "ring" or "ring-64" select "ring-64".
 func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 
-// Do makes the chosen measurements, one after the other. After an error of a measurement it still
-// returns a report, with the rows measured before.
+// Do makes the chosen measurements, one after the other. With an error the report has the earlier rows.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	list, err := o.chosen()
 	if err != nil {
@@ -160,8 +155,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare returns an error unless the counters grew by the bytes that a run claims or, with atLeast, by more. It waits
-// up to a second for the counters: a device may count frames a moment after their receiver has them.
+// compare returns an error unless the counters grew by the bytes that a run claims. It waits up to a second
+// for them.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
@@ -174,7 +169,6 @@ func (r *rig) compare(before, claimed uint64) error {
 	}
 }
 
-// measure makes one measurement.
 func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err error) {
 	row = Row{Name: m.Name, Unit: m.Unit, About: m.About, Yardstick: m.Yardstick}
 	if m.find != nil {
@@ -195,7 +189,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		if err != nil {
 			return 0
 		}
-		runtime.GC() // makes a garbage collection during the run less likely
+		runtime.GC()
 		w, e := f(ctx, d)
 		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
 			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)
@@ -223,7 +217,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		row.Bytes += w.bytes
 		return w, err
 	}
-	run(counted, o.Time) // warms up: touches pages, learns addresses
+	run(counted, o.Time)
 	if r.yardstick != nil {
 		run(r.yardstick, o.Time)
 	}

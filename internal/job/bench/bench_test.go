@@ -20,11 +20,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// tiny returns options with which a measurement takes the shortest time allowed.
 func tiny(only ...string) Options { return Options{Pairs: MinPairs, Time: MinTime, Only: only} }
 
-// Each measurement runs, and its counters agree with the bytes that it claims; if a program that it
-// needs is not installed, its row has a note instead of figures.
 func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	testkit.Slow(t)
 	for _, m := range All() {
@@ -52,8 +49,7 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake is a measurement that moves nothing: its run claims the bytes claims, and its counter counts the
-// bytes counts.
+// fake is a measurement whose run claims other bytes than its counter counts.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {
@@ -95,7 +91,7 @@ func TestARunThatCountersDenyFails(t *testing.T) {
 	}
 }
 
-// The plain loop, a yardstick, is checked too: its driver's end reports a frame that lacks a byte.
+// The plain loop reports a frame that lacks a byte.
 func TestPlainLoopIsChecked(t *testing.T) {
 	f := &frame{head: make([]byte, 66), payload: bytes.Repeat([]byte{7}, 100)}
 	p := testkit.Must(newPlainSide(f, 4))(t)
@@ -128,8 +124,7 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		}
 		return v
 	}
-	// The intervals' ends are order statistics of the binomial distribution with p = 1/2, from the
-	// tables of the sign test.
+	// from the tables of the sign test
 	for _, c := range []struct {
 		values []float64
 		want   Interval
@@ -138,15 +133,13 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		{count(7), Interval{4, 1, 7}},
 		{count(15), Interval{8, 4, 12}},
 		{[]float64{5, 5, 5, 5, 5, 5, 5}, Interval{5, 5, 5}},
-		{[]float64{1, 1, 1, 1, 1, 1, 1e9}, Interval{1, 1, 1e9}}, // one outlier moves no median
+		{[]float64{1, 1, 1, 1, 1, 1, 1e9}, Interval{1, 1, 1e9}},
 	} {
 		testkit.Equal(t, "interval", *summarize(c.values), c.want)
 	}
 }
 
-// A bound of benchmath's interval may be one value nearer to the median than the bound that summarize
-// returns, because benchmath's interval need not be symmetric. From 31 values on benchmath approximates
-// by the normal distribution, and its interval may be wider or narrower by one value.
+// benchmath's interval need not be symmetric, and from 31 values on is an approximation.
 func TestIntervalsComparedWithBenchmath(t *testing.T) {
 	for n := MinPairs; n <= MaxPairs; n++ {
 		values := make([]float64, n)
@@ -199,7 +192,6 @@ func TestMeasuringEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, err, context.Canceled)
 }
 
-// sample returns a report with a row of each kind.
 func sample(t *testing.T) *Report {
 	t.Helper()
 	o := tiny()
@@ -255,7 +247,6 @@ func TestTableHasARowForEach(t *testing.T) {
 	testkit.ErrorIs(t, sample(t).Table(failing{}), errNoRoom)
 }
 
-// The committed schemas equal those generated from the report types, and reports are valid by them.
 func TestSchemas(t *testing.T) {
 	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../..", "internal/job/bench")
 	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../..",

@@ -7,11 +7,10 @@ import (
 	"log/slog"
 )
 
-// coldFrame is the length of frames that a flow sends through cold memory, link header included.
+// coldFrame is the length of a cold flow's frames, link header included.
 const coldFrame = 64 << 10
 
-// stretch is a range of memory that next hands out piece by piece; at its end next starts again
-// from its beginning.
+// stretch is a range of memory that next hands out piece by piece, again and again.
 type stretch struct{ base, size, pos uint64 }
 
 func (s *stretch) next(n uint64) (addr uint64) {
@@ -23,16 +22,14 @@ func (s *stretch) next(n uint64) (addr uint64) {
 	return addr
 }
 
-// coldFlow is a network of two ports. Each frame is sent from, and received in, another buffer of a large memory, so
-// that caches smaller than this memory do not keep the bytes to copy. One goroutine drives both ends and does the
-// worker's rounds.
+// coldFlow is a network of two ports. Each frame is sent from, and received in, the next buffers of a large
+// memory, so that caches do not keep the bytes to copy.
 type coldFlow struct {
 	*network
 	payload int
 	run     runFunc
 }
 
-// newColdFlow makes a flow from size bytes of memory to size bytes of memory.
 func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 	s := shape{ports: 2, queues: 1, frame: coldFrame, mtu: jumboMTU, ram: guestRAM + size}
 	c = new(coldFlow)
@@ -49,7 +46,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 		for i == 0 && len(b) > 0 {
 			b = b[copy(b, pattern):]
 		}
-		clear(b) // allocates the pages of what has no pattern
+		clear(b)
 		*m = &stretch{base: addr, size: uint64(size)}
 	}
 	c.payload = coldFrame - tcpHeader
@@ -57,7 +54,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 	return c, nil
 }
 
-// arrived returns an error unless the last received frame has the payload of the last sent frame.
+// arrived returns an error unless the newest received frame has the payload of the last sent one.
 func (c *coldFlow) arrived() error {
 	l := c.flows[0]
 	sent := l.from.ram[l.tx[1].Addr:][:c.payload]
@@ -67,8 +64,7 @@ func (c *coldFlow) arrived() error {
 	return nil
 }
 
-// warm sends frames until the device, which has a mapping of its own, has touched all of the memory
-// too.
+// warm sends frames until the device's own mapping of the memory is touched too.
 func (c *coldFlow) warm(ctx context.Context) error {
 	for sent := uint64(0); sent < 2*c.flows[0].src.size; {
 		w, err := c.run(ctx, MinTime)

@@ -16,12 +16,11 @@ import (
 )
 
 const (
-	directFrame  = 64 << 10 // bytes of a frame, link header included
-	directWindow = 32       // most frames under way
+	directFrame  = 64 << 10 // link header included
+	directWindow = 32       // frames under way
 )
 
-// pages is the pool of GPU pages that a bound queue posts. It gives out the page that has been free
-// longest.
+// pages is the pool of GPU pages that a bound queue posts, the longest free one first.
 type pages struct {
 	mu   sync.Mutex
 	free []uint64
@@ -49,12 +48,12 @@ func (p *pages) ReturnPages(_ int, offs []uint64) {
 	p.free = append(p.free, offs...)
 }
 
-// sink is the receiving driver's Receiver: it reports the payload bytes of each frame whose payload is
-// in GPU memory, and returns the pages at once.
+// sink is the receiving driver's Receiver: it reports the payload bytes of frames in GPU memory, and returns
+// the pages.
 type sink struct {
 	nic   *driver.NIC
 	pages *pages
-	came  chan int // payload bytes of a frame
+	came  chan int
 	offs  []uint64
 }
 
@@ -71,7 +70,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 		s.pages.ReturnPages(f.Queue, s.offs)
 		select {
 		case s.came <- f.PayloadLen:
-		default: // more frames than were sent: rig.compare will find more bytes than claimed
+		default: // more frames than were sent
 		}
 	}
 	s.nic.Refill(gpuQueue)
@@ -80,19 +79,15 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// nobody is the sending driver's Receiver. It ignores everything.
 type nobody struct{}
 
 func (nobody) Receive([]driver.RxFrame) {}
 func (nobody) Completed(int, []uint64)  {}
 func (nobody) Wake()                    {}
 
-// gpuDirect measures frames of 64 KiB between the drivers of two guests, from GPU to GPU, without
-// TCP.
 func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
-// tellPlace sends a frame from port 1 to port 0, so that the switch learns port 1's address and
-// does not flood the frames to it.
+// tellPlace sends a frame from port 1, so that the switch learns its address and does not flood frames to it.
 func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
 	tx := f.transmitted()
@@ -106,13 +101,11 @@ func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	})
 }
 
-// transmitted returns the frame as a driver sends it, without payload.
 func (f *frame) transmitted() driver.TxFrame {
 	return driver.TxFrame{Header: f.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(f.head[6:]),
 		CsumOffset: le.Uint16(f.head[8:])}
 }
 
-// connectDrivers sets up the drivers of two guests, from the first one's GPU to the second one's.
 func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error {
 	var nics [2]*driver.NIC
 	for i, p := range l.Ports() {
@@ -162,13 +155,12 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 	return nil
 }
 
-// direct sends a frame from driver a to driver b again and again, each time with the next piece of
-// a's GPU memory.
+// direct sends a frame from a to b again and again, with the next piece of a's GPU memory.
 type direct struct {
 	a, b   *driver.NIC
-	frames []driver.TxFrame // one frame
-	source uint64           // bytes of a's GPU memory
-	came   <-chan int       // payload bytes of a frame that b received
+	frames []driver.TxFrame
+	source uint64
+	came   <-chan int
 }
 
 func (x *direct) measure(ctx context.Context, d time.Duration) (w work, err error) {
@@ -182,7 +174,7 @@ func (x *direct) measure(ctx context.Context, d time.Duration) (w work, err erro
 				return w, err
 			}
 			if n == 0 {
-				runtime.Gosched() // the ring is full: the driver has not yet taken back the sent frames
+				runtime.Gosched() // the ring is full
 				continue
 			}
 			out++

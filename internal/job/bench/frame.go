@@ -8,19 +8,18 @@ import (
 )
 
 const (
-	netHeader = 12 // bytes of virtio_net_hdr (virtio 1.3, 5.1.6)
+	netHeader = 12 // virtio_net_hdr (virtio 1.3, 5.1.6)
 	tcpHeader = splitter.EthLen + 20 + 20
-	tcpPort   = 2000 // port of the first flow
+	tcpPort   = 2000
 )
 
-// frame is a TCP frame whose checksum the device computes, as a driver with VIRTIO_NET_F_CSUM sends it. Its two parts
-// go into two buffers.
+// frame is a TCP frame whose checksum the device computes (VIRTIO_NET_F_CSUM).
 type frame struct {
 	head    []byte // virtio_net_hdr and the frame's headers
 	payload []byte
 }
 
-// newFrame makes a frame of size bytes on the wire, the link header included; above the MTU it is a GSO packet.
+// newFrame makes a frame of size bytes, the link header included; above the MTU it is a GSO packet.
 func newFrame(dst, src wire.MAC, port uint16, size, mtu int) *frame {
 	be := binary.BigEndian
 	f := &frame{head: make([]byte, netHeader+tcpHeader), payload: make([]byte, size-tcpHeader)}
@@ -57,5 +56,5 @@ func newFrame(dst, src wire.MAC, port uint16, size, mtu int) *frame {
 
 func (f *frame) len() int { return len(f.head) + len(f.payload) }
 
-// bufferLen returns the size of a receive buffer for the frame.
+// bufferLen is the size of a receive buffer for the frame.
 func (f *frame) bufferLen() int { return max(2048, (f.len()+4095)&^4095) }

@@ -11,9 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkGPU measures the rows of bench's table from GPU to GPU, for profiling: `go test -bench
-// GPU/tcp-hot -cpuprofile F`. Other work on the machine lowers GB/s, so it reports the processor
-// time of all threads of this process, too.
+// BenchmarkGPU measures the rows from GPU to GPU, for profiling: `go test -bench GPU/tcp-hot -cpuprofile F`.
+// It reports the processor time, too, because other work on the machine lowers GB/s.
 func BenchmarkGPU(b *testing.B) {
 	for _, m := range All() {
 		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.matches) {
@@ -43,7 +42,6 @@ func BenchmarkGPU(b *testing.B) {
 	}
 }
 
-// spentCPU returns the processor time of this process.
 func spentCPU(b *testing.B) time.Duration {
 	var u unix.Rusage
 	testkit.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))

@@ -17,15 +17,14 @@ import (
 
 const (
 	ringSize  = 256
-	userBase  = 1 << 46 // user address of guest-physical address 0: an arbitrary value, where nothing is mapped
-	tableSize = 16 * 4  // bytes of an indirect table of four descriptors
+	userBase  = 1 << 46 // user address of guest-physical address 0: arbitrary
+	tableSize = 16 * 4  // an indirect table of four descriptors
 	features  = 1<<32 | // VIRTIO_F_VERSION_1
 		1<<15 | 1<<29 | 1<<28 | // MRG_RXBUF, EVENT_IDX, INDIRECT_DESC
 		1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12 // CSUM, GUEST_CSUM, GUEST_TSO4 and 6, HOST_TSO4 and 6
 )
 
-// guest is the frontend of a port, without a driver: the measurement itself fills and polls the
-// rings.
+// guest is the frontend of a port, without a driver: the caller fills and polls the rings.
 type guest struct {
 	port  *lab.Port
 	dev   *virtio.Device
@@ -34,16 +33,16 @@ type guest struct {
 	next  int
 	rings []*virtq.Driver
 	kicks []int
-	undo  undo.Stack // releases the memory, the connection and the eventfds
+	undo  undo.Stack
 
-	bufs []virtq.Buf // receive buffers; the index is the buffer's cookie
+	bufs []virtq.Buf // the index is the cookie
 	used []virtq.Used
 
-	dst    *stretch // memory to which take moves received buffers before it posts them again; nil: they stay
-	newest uint64   // with dst: the address of the frame that arrived last
+	dst    *stretch // where take moves received buffers before it posts them again; nil: they stay
+	newest uint64   // with dst: the address of the newest frame
 }
 
-// newGuest attaches a frontend with ram bytes of memory to a port, and starts its rings.
+// newGuest attaches a frontend with ram bytes of memory to a port.
 func newGuest(port *lab.Port, ram int) (_ *guest, err error) {
 	g := &guest{port: port, dev: port.Device().(*virtio.Device), used: make([]virtq.Used, ringSize)}
 	defer func() {
@@ -78,7 +77,6 @@ func newGuest(port *lab.Port, ram int) (_ *guest, err error) {
 	return g, nil
 }
 
-// alloc returns n bytes of the guest's memory, in pages that nothing else uses.
 func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	pos := g.next
 	if n > len(g.ram)-pos {
@@ -88,7 +86,6 @@ func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	return uint64(pos), g.ram[pos:][:n], nil
 }
 
-// start makes ring i and enables it at the device.
 func (g *guest) start(i int) error {
 	_, _, _, total := virtq.Layout(ringSize)
 	addr, mem, err := g.alloc(int(total))
@@ -126,15 +123,13 @@ var one = [8]byte{1}
 
 func (g *guest) kick(i int) { _, _ = unix.Write(g.kicks[i], one[:]) }
 
-// publish makes the buffers added to ring i visible to the device, and kicks the device if the device
-// has asked for a kick (VIRTIO_F_EVENT_IDX).
+// publish makes added buffers visible, and kicks the device if it wants a kick (VIRTIO_F_EVENT_IDX).
 func (g *guest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
-// post adds n buffers of size bytes to receive queue q. A buffer's cookie is its index in bufs.
 func (g *guest) post(q, n, size int) error {
 	for range n {
 		addr, _, err := g.alloc(size)
@@ -154,7 +149,6 @@ func (g *guest) repost(q int, cookie uint32) error {
 	return g.rings[2*q].Add(nil, g.bufs[cookie:cookie+1], cookie)
 }
 
-// layOut copies a frame into the guest's memory, and returns its buffers.
 func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
 	for _, part := range [][]byte{f.head, f.payload} {
 		addr, b, err := g.alloc(len(part))
@@ -169,8 +163,7 @@ func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
 	return bufs, nil
 }
 
-// take takes the frames that have arrived on queue q, each of n bytes, and posts their buffers
-// again.
+// take takes the frames that have arrived on queue q, which must have n bytes, and posts their buffers again.
 func (g *guest) take(q, n int) (frames int, err error) {
 	if frames, err = g.rings[2*q].Poll(g.used); err != nil || frames == 0 {
 		return frames, err
@@ -191,9 +184,7 @@ func (g *guest) take(q, n int) (frames int, err error) {
 	return frames, nil
 }
 
-// sent takes back the buffers of transmit queue q that the device has sent, and returns their
-// number.
+// sent takes back the frames of transmit queue q that the device has sent.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
 
-// errStuck means that nothing moved within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

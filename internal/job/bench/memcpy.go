@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	pieceLen = 64 << 10 // bytes of one copy
-	// Sizes of the memory that copies go through: hotLen fits into a processor's caches, coldLen is
-	// larger than most caches.
+	pieceLen = 64 << 10
+	// hotLen fits into a processor's caches, coldLen is larger than most caches.
 	hotLen  = pieceLen
 	coldLen = 128 << 20
 )
 
-// memory is two mapped memory files, or parts of them: copies go from src to dst.
+// memory is two mapped memory files: copies go from src to dst.
 type memory struct{ src, dst []byte }
 
-// newMemory makes memory files of src and dst bytes, maps them, and touches their pages.
+// newMemory makes memory files of src and dst bytes, and touches their pages.
 func newMemory(src, dst int) (m *memory, err error) {
 	file := func(size int) (b []byte) {
 		if err != nil {
@@ -30,7 +29,7 @@ func newMemory(src, dst int) (m *memory, err error) {
 		}
 		var fd int
 		if fd, b, err = mapped(size); err == nil {
-			err = unix.Close(fd) // the mapping keeps the file
+			err = unix.Close(fd)
 		}
 		return b
 	}
@@ -54,7 +53,6 @@ func (m *memory) close() (err error) {
 	return err
 }
 
-// mapped makes a memory file of size bytes and maps it.
 func mapped(size int) (fd int, b []byte, err error) {
 	if fd, err = unix.MemfdCreate("vnic-bench", unix.MFD_CLOEXEC); err != nil {
 		return -1, nil, fmt.Errorf("memfd: %w", err)
@@ -68,14 +66,13 @@ func mapped(size int) (fd int, b []byte, err error) {
 	return fd, b, nil
 }
 
-// copier returns a run that copies pieces of piece bytes, one after the other through both
-// memories.
+// copier returns a run that copies piece bytes at a time through the memories.
 func (m *memory) copier(piece int) runFunc {
 	from, to := 0, 0
 	return func(_ context.Context, d time.Duration) (w work, _ error) {
 		start := time.Now()
 		for w.spent < d || w.frames == 0 {
-			for range max(1, 1<<20/piece) { // read the clock once for each MiB
+			for range max(1, 1<<20/piece) { // read the clock once a MiB
 				if from+piece > len(m.src) {
 					from = 0
 				}
@@ -93,7 +90,6 @@ func (m *memory) copier(piece int) runFunc {
 	}
 }
 
-// copies measures copies of 64 KiB through two memories of size bytes each.
 func copies(size int) openFunc {
 	return func(_ context.Context, _ *slog.Logger, r *rig) error {
 		m, err := newMemory(size, size)
@@ -103,7 +99,7 @@ func copies(size int) openFunc {
 		r.undo.Add(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
-			// The first run starts at the beginning of dst, the others continue where the run before ended.
+			// The first run starts at the beginning of dst.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}

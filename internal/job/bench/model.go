@@ -19,23 +19,21 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// modelRuns is how many runs each case of the model has. The cases run in turn.
+// modelRuns is how many runs each case has; the cases run in turn.
 const modelRuns = 5
 
-// memoryEdge is the name of the edge that all flows and copies cross.
 const memoryEdge = "memory"
 
-// calibration has the rates from which predict makes the prediction: the sums over all workers, in GB/s. Each worker
-// has a thread.
+// calibration has the rates from which predict predicts: sums over the workers, in GB/s.
 type calibration struct {
-	workers          int     // number of processors
+	workers          int     // processors
 	copyOne, copyAll float64 // copies of cold memory: by one worker, and by one for each processor
 	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
 }
 
-// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together.
-// lab.MaxMin divides: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
-// of its own. If hogs and flow take all processors, the flow gets at most its part of flowAll.
+// predict returns the rates of a flow and, together, of the hogs beside it, which are workers that copy.
+// lab.MaxMin divides memory among them; the rate that a flow or a hog has alone is an edge of its own. If
+// hogs and flow take all processors, the flow gets at most its part of flowAll.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
 	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
@@ -61,7 +59,6 @@ func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound 
 	return rates[0], hog, limits[0].Name, hogBound
 }
 
-// worker is a goroutine of a case. It runs run for a time.
 type worker struct {
 	run  runFunc
 	flow *coldFlow // nil: the worker copies memory
@@ -70,11 +67,11 @@ type worker struct {
 // did is the result of workers in one run: the sums of their rates, and of the processors that they had.
 type did struct{ rate, processors float64 }
 
-// together runs workers at the same time, each on its own thread, and sums up flows and copies separately.
+// together runs workers at the same time, each on its own thread.
 func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
 	var (
 		wg    sync.WaitGroup
-		mu    sync.Mutex // guards flows and copies
+		mu    sync.Mutex
 		ready sync.WaitGroup
 		begin = make(chan struct{})
 	)
@@ -117,18 +114,17 @@ func together(ctx context.Context, d time.Duration, workers []worker) (flows, co
 	return flows, copies, errors.Join(err, ctx.Err())
 }
 
-// testbed has the memory and the flows that the workers use.
 type testbed struct {
 	mem   *memory
 	flows []*coldFlow
-	undo  undo.Stack // releases mem and flows
+	undo  undo.Stack
 }
 
-// leastPart is the least size of a worker's source memory, and of its destination memory.
+// leastPart is the least size of a worker's source or destination memory.
 const leastPart = 4 << 20
 
-// fill makes the memory for copies, size bytes, half of it source and half destination, and n flows. The first flow
-// uses as much memory, each other flow an n-th of that; leastPart bounds these sizes from below.
+// fill makes memory for copies, at least size bytes, half of it source, and n flows. The first flow uses as
+// much memory, the others an n-th of it, but at least leastPart.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {
@@ -153,7 +149,7 @@ func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err 
 	return nil
 }
 
-// copiers returns n workers that copy, each through its own part of the memory.
+// copiers returns n workers that copy, each its own part of the memory.
 func (b *testbed) copiers(n int) (all []worker) {
 	part := len(b.mem.src) / n &^ (pieceLen - 1)
 	for i := range n {
@@ -163,7 +159,6 @@ func (b *testbed) copiers(n int) (all []worker) {
 	return all
 }
 
-// nics returns n workers, each with a flow.
 func (b *testbed) nics(n int) (all []worker) {
 	for _, f := range b.flows[:n] {
 		all = append(all, worker{run: f.run, flow: f})
@@ -171,15 +166,14 @@ func (b *testbed) nics(n int) (all []worker) {
 	return all
 }
 
-// modelMemory returns the size of the memory for copies: twice the last-level caches and at least 2*coldLen, but at
-// most a sixth of the available memory, because flows need up to twice as much besides; but never less than
-// 2*leastPart.
+// modelMemory is twice the last-level caches and at least 2*coldLen, but at most a sixth of the available
+// memory, because flows need up to twice as much besides; and at least 2*leastPart.
 func modelMemory(caches, available uint64) uint64 {
 	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
 }
 
-// Model measures what a flow through NICs gets while workers copy as fast as they can, and predicts that from
-// measurements of flows alone and of copies alone. It uses Options.Time, Log and Progress.
+// Model measures what a flow through NICs gets while workers copy memory, and predicts it from flows alone
+// and copies alone. It uses Options.Time, Log and Progress.
 func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	n := runtime.GOMAXPROCS(0)
 	rep = &ModelReport{Schema: 1, CPUs: runtime.NumCPU(), Workers: n, Arch: runtime.GOOS + "/" + runtime.GOARCH,
@@ -201,7 +195,7 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	cases := []modelCase{{name: "copy-1", workers: b.copiers(1)}, {name: "copy-all", workers: b.copiers(n)},
 		{name: "nic-1", workers: b.nics(1)}, {name: "nic-all", workers: b.nics(n)},
 		{name: "nic-beside-hogs", workers: append(b.nics(1), b.copiers(hogs)...)}}
-	if n == 1 { // with one processor the cases "-1" and "-all" are the same
+	if n == 1 { // "-1" and "-all" are the same
 		cases = slices.Delete(slices.Delete(cases, 3, 4), 1, 2)
 	}
 	for i := range modelRuns {
@@ -222,15 +216,13 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	return rep, nil
 }
 
-// modelCase has workers that run together, and their results in each run.
 type modelCase struct {
 	name          string
 	workers       []worker
-	flows, copies []did // results of the workers with a flow, and of the workers that copy
+	flows, copies []did
 }
 
-// fill adds a row for each case, and two for the last one, which has flows and copies: it predicts those two from
-// the other rows.
+// fill adds a row for each case, and two for the last one, which it predicts from the others.
 func (rep *ModelReport) fill(cases []modelCase) {
 	c := calibration{workers: rep.Workers}
 	for _, x := range cases[:len(cases)-1] {
@@ -248,7 +240,6 @@ func (rep *ModelReport) fill(cases []modelCase) {
 	rep.add("hogs-beside-nic", english.Plural(hogs, "hog", "")+" beside it", hogs, mixed.copies).holdAgainst(hog, hogBound)
 }
 
-// add adds the row of a case, from its results in all runs.
 func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelRow {
 	var rates, processors []float64
 	for _, r := range runs {
@@ -261,12 +252,11 @@ func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelR
 	return &rep.Rows[len(rep.Rows)-1]
 }
 
-// holdAgainst adds a prediction, and its error, to a row.
 func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
 }
 
-// spanOf returns the median of an odd number of values, with the least and the largest value.
+// spanOf returns the median of an odd number of values, the least and the largest.
 func spanOf(values []float64) Span {
 	v := slices.Sorted(slices.Values(values))
 	return Span{Median: v[len(v)/2], Low: v[0], High: v[len(v)-1]}

@@ -22,15 +22,14 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 		flow, hog float64
 		bounds    [2]string
 	}{
-		// Memory is short: the flow and the hog each get an equal part of it.
+		// memory is short
 		{calibration{2, 10, 12, 8, 14}, 1, 6, 6, [2]string{"memory", "memory"}},
-		// The flow cannot use all of its part; the hog gets the rest.
+		// the flow cannot use all of its part
 		{calibration{2, 10, 12, 4, 8}, 1, 4, 8, [2]string{"one flow", "memory"}},
 		{calibration{2, 10, 18, 6, 11}, 1, 5.5, 10, [2]string{"processors", "one worker"}},
 		{calibration{4, 10, 20, 9, 30}, 3, 5, 15, [2]string{"memory", "memory"}},
-		// A flow without hogs gets the rate that was measured for it alone.
 		{calibration{2, 10, 12, 8, 14}, 0, 8, 0, [2]string{"one flow", ""}},
-		// The flow and the hog share one processor.
+		// one processor
 		{calibration{1, 10, 10, 6, 6}, 1, 3, 5, [2]string{"processors", "processors"}},
 	} {
 		flow, hog, a, b := c.predict(c.hogs)
@@ -40,8 +39,8 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 	}
 }
 
-// The model never predicts for a flow more than its rate alone, more than the memory's rate, or
-// more beside more hogs; and never less for a faster memory.
+// A prediction never exceeds the rate alone or the memory's, does not grow with hogs, and does not sink with
+// faster memory.
 func TestPredictionsAreInOrder(t *testing.T) {
 	rates := []float64{0.5, 3, 7, 12, 40}
 	const most = 1 + 1e-9
@@ -71,14 +70,12 @@ func TestPredictionsAreInOrder(t *testing.T) {
 	}
 }
 
-// tinyModel returns a report of short runs that use little memory.
 func tinyModel(t *testing.T) *ModelReport {
 	t.Helper()
 	return testkit.Must(Model(t.Context(), Options{Time: 5 * time.Millisecond, cold: 2 * leastPart}))(t)
 }
 
-// Of the rates the test requires only their order, with a margin: how exact a prediction is depends on
-// the machine.
+// How exact a prediction is depends on the machine: only the order of rates is required.
 func TestModelReport(t *testing.T) {
 	testkit.CheckFDs(t)
 	rep := tinyModel(t)
@@ -127,8 +124,7 @@ func TestModelEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Model(ctx, o)), context.Canceled)
 }
 
-// A flow through cold memory checks that its frames arrive, also when its memory is used again from the
-// start.
+// A flow through cold memory checks that its frames arrive, also when its memory is used again.
 func TestColdFlowsAreChecked(t *testing.T) {
 	c := testkit.Must(newColdFlow(leastPart, nil))(t)
 	defer c.close()
@@ -181,7 +177,7 @@ func TestMemoryOfTheModel(t *testing.T) {
 	}
 }
 
-// The table warns if the machine is not quiet, or has too little memory for the measurement.
+// The table warns of a busy machine and of too little memory.
 func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	rep := &ModelReport{Workers: 2, MemoryBytes: 2 << 20, CacheBytes: 1 << 20,
 		Rows: []ModelRow{{About: "x", Unit: GBps, Workers: 2, Processors: 1.99}}}
@@ -202,7 +198,6 @@ func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	testkit.Equal(t, "short", says("too short"), true)
 }
 
-// A network whose guests' memory cannot be mapped is an error, and nothing is left of it.
 func TestNetworkWithoutMemory(t *testing.T) {
 	s := shape{ports: 2, queues: 1, frame: 64, mtu: jumboMTU, ram: 1 << 60}
 	testkit.ErrorSays(t, testkit.Err(newNetwork(s, slog.New(slog.DiscardHandler))), "mapping a memfd")

@@ -58,10 +58,9 @@ type Prediction struct {
 	ErrorPercent float64 `json:"error_percent"` // error of the rate, compared with the measured median
 }
 
-// quiet is the least part of the processors that workers get on a quiet machine.
+// quiet is the least part of the processors that workers have on a quiet machine.
 const quiet = 0.95
 
-// modelColumns are the columns of the table of vnic bench --model.
 var modelColumns = report.Columns[ModelRow]{
 	{Title: "measurement", Text: func(r *ModelRow) string { return r.About }},
 	{Title: "unit", Text: func(r *ModelRow) string { return r.Unit }},
@@ -80,7 +79,7 @@ func prediction(r *ModelRow) *Prediction { return r.Prediction }
 
 // Table prints the report for people.
 func (rep *ModelReport) Table(w io.Writer) error {
-	var b strings.Builder // writing to it never fails
+	var b strings.Builder
 	_ = modelColumns.Right(&b, rep.Rows, nil)
 	busy, full := false, true
 	for _, r := range rep.Rows {

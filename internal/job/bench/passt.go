@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The network behind passt: the largest MTU that it allows, and the MSS that it announces.
+// the largest MTU that passt allows, and the MSS that it announces
 const (
 	passtMTU = 65520
 	passtMSS = 60 << 10
@@ -24,18 +24,15 @@ const (
 
 var (
 	passtGuest = netip.MustParsePrefix("10.0.2.15/24")
-	passtHost  = netip.MustParseAddr("10.0.2.2") // the guest's address for this machine's loopback
+	passtHost  = netip.MustParseAddr("10.0.2.2") // this machine's loopback, for the guest
 	passtMAC   = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 )
 
-// passtOptions are the stack's fastest options with passt. passt has no segmentation offload, drops data that a
-// socket does not take at once, and may delay the acknowledgement of the last data by 10 ms, so it stalls with little
-// data in flight. With send buffers of 256 KiB, 512 KiB, 1.5 MiB, 2 MiB and 3 MiB it was no faster than with 1 MiB.
+// passtOptions are the fastest options with passt: it has no segmentation offload, and a larger send buffer
+// was no faster.
 var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
 	SendBuffer: 1 << 20}
 
-// findPasst returns why passt cannot be measured; "": it can. passt before 2024 does not support
-// vhost-user.
 func findPasst() string {
 	path, err := exec.LookPath("passt")
 	if err != nil {
@@ -51,8 +48,8 @@ func findPasst() string {
 	return ""
 }
 
-// throughPasst starts passt and connects a guest's stack through it to a listener of this machine. The guest has the
-// same driver and stack as with vnic's backend, with other options.
+// throughPasst connects a guest's stack through passt to a listener of this machine. Driver and stack are the
+// same as with vnic's backend, with other options.
 func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	backend, frontend, err := scm.Pair()
 	if err != nil {
@@ -81,8 +78,7 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	return e, nil
 }
 
-// inSegments splits writes into pieces of passt's MSS; the last piece of a write may be shorter. Of longer pieces
-// netstack would send a small segment at the end of each.
+// inSegments splits writes into pieces of passt's MSS.
 type inSegments struct{ net.Conn }
 
 func (s inSegments) Write(b []byte) (n int, err error) {
@@ -94,7 +90,7 @@ func (s inSegments) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// startPasst starts passt with the backend's end of a vhost-user connection; end stops it.
+// end stops passt.
 func startPasst(backend *net.UnixConn) (end func() error, err error) {
 	defer backend.Close()
 	file, err := backend.File()
@@ -113,7 +109,7 @@ func startPasst(backend *net.UnixConn) (end func() error, err error) {
 		return nil, err
 	}
 	return func() error {
-		child.End(0) // passt ends by itself when the connection is closed
+		child.End(0)
 		var exit *exec.ExitError
 		if err := child.Err(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
 			return fmt.Errorf("passt: %w: %s", err, lastLines(log.Bytes()))

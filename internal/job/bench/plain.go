@@ -8,32 +8,30 @@ import (
 
 var le = binary.LittleEndian
 
-// plainRing is a ring of descriptors in a memory file. Table, avail ring and used ring have the layout of a split
-// virtqueue; instead of the virtqueue's two indices it has Go atomics. The plainLoop only checks that a buffer lies in
-// memory and is large enough.
+// plainRing is a ring of descriptors in a memory file. Table, avail ring and used ring have the layout of a
+// split virtqueue; the indices are Go atomics.
 //
-// A plainLoop with two rings is the yardstick of the datapath, so this file shares no code with virtq, and its code
-// does not change.
+// This file shares no code with virtq, and does not change: a plainLoop with two rings is the yardstick of
+// the datapath.
 type plainRing struct {
 	size               uint32
 	table, avail, used []byte
-	made               atomic.Uint32 // total chains that the driver has made available
-	_                  [60]byte      // the indices are on separate cache lines, as in real rings
-	done               atomic.Uint32 // total chains that the loop has given back
+	made               atomic.Uint32 // chains that the driver has made available
+	_                  [60]byte      // separate cache lines
+	done               atomic.Uint32 // chains that the loop has given back
 	_                  [60]byte
 
-	added, seen uint32 // used by the driver
-	taken       uint32 // used by the loop
+	added, seen uint32 // set by the driver
+	taken       uint32 // set by the loop
 }
 
 const (
-	plainDesc = 16 // bytes: address, length, flags, next
+	plainDesc = 16 // address, length, flags, next
 	plainNext = 1  // VIRTQ_DESC_F_NEXT
 	plainUsed = 8  // head and length
 )
 
-// newPlainRing makes a ring in mem. pieces returns the addresses and lengths of a chain's
-// descriptors; the head of chain i is descriptor i*len(pieces).
+// newPlainRing makes a ring in mem. pieces returns the addresses and lengths of a chain's descriptors.
 func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint64) *plainRing {
 	r := &plainRing{size: chains}
 	per := uint32(len(pieces(0)))
@@ -58,7 +56,6 @@ func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint
 	return r
 }
 
-// add adds the chain that begins with descriptor head; publish makes it available.
 func (r *plainRing) add(head uint16) {
 	le.PutUint16(r.avail[2*(r.added%r.size):], head)
 	r.added++
@@ -66,7 +63,6 @@ func (r *plainRing) add(head uint16) {
 
 func (r *plainRing) publish() { r.made.Store(r.added) }
 
-// poll returns the next chain that the loop has given back.
 func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	if r.seen == r.done.Load() {
 		return 0, 0, false
@@ -76,23 +72,20 @@ func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	return uint16(le.Uint32(u)), le.Uint32(u[4:]), true
 }
 
-// plainLoop moves frames from one ring to another: it shows the cost of a switch that does nothing
-// else.
+// plainLoop moves frames from one ring to another: the cost of a switch that does nothing else.
 type plainLoop struct {
 	tx, rx *plainRing
-	src    []byte // memory in which the buffers of tx lie
+	src    []byte
 	dst    []byte
 }
 
-// give writes element pos of the used ring.
 func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	u := r.used[plainUsed*(pos%r.size):]
 	le.PutUint32(u, uint32(head))
 	le.PutUint32(u[4:], n)
 }
 
-// round moves the available frames for which there are buffers, but no more than the argument most.
-// Without an error it publishes the progress to the drivers of both rings.
+// round moves at most most frames.
 func (l *plainLoop) round(most uint32) (frames int, err error) {
 	tx, rx := l.tx, l.rx
 	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)
@@ -132,16 +125,16 @@ func (l *plainLoop) round(most uint32) (frames int, err error) {
 	return frames, nil
 }
 
-// plainSide is the yardstick's side: it drives both ends of a plainLoop.
+// plainSide drives both ends of a plainLoop.
 type plainSide struct {
 	loop  plainLoop
 	batch int
-	frame uint32 // bytes, virtio_net_hdr included
-	out   int    // frames sent whose transmit buffers have not come back
+	frame uint32 // virtio_net_hdr included
+	out   int    // frames whose transmit buffers have not come back
 	mem   *memory
 }
 
-// newPlainSide makes a loop, and memory for batch frames like f, each of two pieces: headers, and payload.
+// newPlainSide makes a loop, and memory for batch frames like f.
 func newPlainSide(f *frame, batch int) (*plainSide, error) {
 	size := f.bufferLen()
 	rings := batch * 64
@@ -169,7 +162,6 @@ func newPlainSide(f *frame, batch int) (*plainSide, error) {
 
 func (p *plainSide) close() error { return p.mem.close() }
 
-// send adds n frames to the transmit ring and publishes them.
 func (p *plainSide) send(n int) error {
 	for range n {
 		p.loop.tx.add(uint16(2 * (p.loop.tx.added % p.loop.tx.size)))
@@ -179,10 +171,8 @@ func (p *plainSide) send(n int) error {
 	return nil
 }
 
-// room returns how many frames may be sent.
 func (p *plainSide) room() int { return p.batch - p.out }
 
-// take takes arrived frames, posts their buffers again, and takes back sent frames.
 func (p *plainSide) take() (frames int, err error) {
 	for {
 		head, n, ok := p.loop.rx.poll()

@@ -21,27 +21,25 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// testStream is a connection from one guest's stack to another's, in this process. The receiver's
-// work, except its NIC's, has the label "side: receiver" in a CPU profile.
+// testStream is a connection between two guests' stacks in this process. Work of the receiving stack has the
+// label "side: receiver" in a CPU profile.
 type testStream struct {
 	lab      *lab.Lab
 	stacks   [2]*stack.Stack
 	from, to devmem.Conn
 	tx       devmem.Binding
 	f        footprint
-	device   bool // the receiver's payload lies in GPU memory, else in host memory
+	device   bool
 	frags    []devmem.Frag
 	linear   []byte
 	tokens   devmem.Tokens
 }
 
-// asReceiver calls f under the profiler label of the receiver.
 func asReceiver(ctx context.Context, f func() error) (err error) {
 	pprof.Do(ctx, pprof.Labels("side", "receiver"), func(context.Context) { err = f() })
 	return err
 }
 
-// newTestStream opens a connection over links with the given impairment.
 func newTestStream(b testing.TB, device bool, f footprint, links lab.Impairment, o stack.Options) *testStream {
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1, NICOptions: lab.NICOptions{MTU: 1500}},
 		uint64(max(f.source, f.pool)))
@@ -72,7 +70,6 @@ func (s *testStream) close() error {
 	return errors.Join(s.stacks[0].Close(), s.stacks[1].Close(), s.lab.Close())
 }
 
-// move sends the given number of chunks and receives them.
 func (s *testStream) move(ctx context.Context, chunks int) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -119,10 +116,8 @@ func (s *testStream) receive(n int) error {
 
 var receiverProfile = flag.String("receiver-profile", "", "file for the CPU profile of BenchmarkReceiver")
 
-// BenchmarkReceiver measures a stream whose payload arrives in GPU memory (devmem) or in host
-// memory (copy), as frames with 1448 bytes of payload that the NIC merges or as GSO packets of 64 KiB. `go tool
-// pprof -tags` shows the receiver's part of its profile; test/26-stack.sh compares that time by
-// byte.
+// BenchmarkReceiver measures a stream whose payload arrives in GPU memory or in host memory, in frames or GSO
+// packets. `go tool pprof -tags` shows the receiver's part of its profile.
 func BenchmarkReceiver(b *testing.B) {
 	for _, size := range []string{"1448", "64k"} {
 		for _, mode := range []string{"devmem", "copy"} {
@@ -131,7 +126,7 @@ func BenchmarkReceiver(b *testing.B) {
 				s := newTestStream(b, mode == "devmem", f, lab.Impairment{}, stack.Options{NoGSO: size == "1448"})
 				testkit.OK(b, s.move(b.Context(), 16))
 				b.SetBytes(chunkLen)
-				if *receiverProfile != "" { // a file of -cpuprofile is still open when the test main checks for open files
+				if *receiverProfile != "" { // with -cpuprofile the test main finds an open file
 					f, err := os.Create(*receiverProfile)
 					testkit.OK(b, err)
 					testkit.OK(b, pprof.StartCPUProfile(f))
@@ -151,9 +146,8 @@ func BenchmarkReceiver(b *testing.B) {
 
 var lossyPairs = flag.Uint64("lossy-pairs", 15, "pairs of transfers of BenchmarkLossy")
 
-// BenchmarkLossy compares receive coalescing on and off over links that lose or reorder: pairs of
-// transfers of 16 MiB in frames with 1448 bytes of payload, with and without it, over equal links. It reports
-// the medians of the ratios on/off, and logs all ratios.
+// BenchmarkLossy compares receive coalescing on and off over equal links that lose or reorder, and reports
+// medians of ratios.
 func BenchmarkLossy(b *testing.B) {
 	const chunks = 64
 	type result struct{ seconds, acks, retransmits float64 }
@@ -175,7 +169,7 @@ func BenchmarkLossy(b *testing.B) {
 			for b.Loop() {
 				ratios := map[string][]float64{}
 				for i := range *lossyPairs {
-					first := i%2 == 0 // which of the two runs first alternates
+					first := i%2 == 0
 					a, z := one(i+1, first), one(i+1, !first)
 					on, off := a, z
 					if !first {

@@ -41,7 +41,6 @@ type Row struct {
 	AA *Interval `json:"aa" jsonschema:"nullable"`
 }
 
-// columns are the columns of the table.
 var columns = report.Columns[Row]{
 	{Title: "measurement", Text: func(r *Row) string { return r.Name }},
 	{Title: "unit", Text: func(r *Row) string { return r.Unit }},

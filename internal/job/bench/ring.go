@@ -21,49 +21,46 @@ import (
 const (
 	guestRAM  = 16 << 20
 	jumboMTU  = 9000
-	mostBatch = 256     // most frames in flight
-	batchLen  = 1 << 20 // most bytes in flight
+	mostBatch = 256     // in flight
+	batchLen  = 1 << 20 // bytes in flight
 )
 
-// side moves frames from transmit rings to receive rings: vnic's network, or the plain loop.
+// side moves frames from transmit rings to receive rings.
 type side interface {
-	send(n int) error              // adds n frames to the transmit rings and publishes them
-	room() int                     // how many frames may be added now
-	take() (frames int, err error) // takes arrived frames, posts their buffers again, and takes back sent frames
-	rounds(frames int) error       // does the worker's rounds on this thread until they have moved this many frames
+	send(n int) error
+	room() int
+	take() (frames int, err error) // takes arrived and sent frames, and posts the buffers again
+	rounds(frames int) error       // does the worker's rounds until they have moved this many frames
 }
 
-// flow sends frames from a transmit queue of one guest to a receive queue of another.
 type flow struct {
 	from, to           *guest
 	fromQueue, toQueue int
 	tx                 []virtq.Buf
-	src                *stretch // where the payload of the next frame lies; nil: all frames have the same
-	out                int      // frames sent whose transmit buffers have not come back
+	src                *stretch // payload of the next frames; nil: all frames have the same
+	out                int      // frames whose transmit buffers have not come back
 }
 
-// network is vnic's side: ports of a lab, and flows between them.
+// network is ports of a lab, and flows between them.
 type network struct {
 	guests []*guest
 	flows  []*flow
-	batch  int // most frames in flight of each flow
+	batch  int // most frames in flight of a flow
 	ended  bool
-	length int // bytes of a frame, virtio_net_hdr included
+	length int // length of a frame, with virtio_net_hdr
 	undo   undo.Stack
 }
 
-// shape has what differs between networks.
 type shape struct {
-	ports  int // number of ports: the first sends to all others
-	queues int // queue pairs of each port: the sender's queue i sends to the receivers' queue i
-	rules  int // flow rules of a receiver for each queue: only the last one matches
-	frame  int // bytes of a frame, link header included
+	ports  int // the first port sends to the others
+	queues int // queue pairs of a port: queue i sends to queue i
+	rules  int // flow rules of a receiver for each queue: the last one matches
+	frame  int // length of a frame, with its link header
 	mtu    int
-	poll   int // threads that poll the rings; 0: each NIC has workers that sleep
-	ram    int // RAM of each guest, in bytes; 0: guestRAM
+	poll   int // threads that poll the rings; 0: the NICs' workers sleep
+	ram    int // of each guest, in bytes; at least guestRAM
 }
 
-// newNetwork makes a network and starts its workers.
 func newNetwork(s shape, log *slog.Logger) (_ *network, err error) {
 	n := new(network)
 	defer func() {
@@ -129,8 +126,7 @@ func (n *network) introduce(b, a *guest, mtu int) error {
 	return until(func() (bool, error) { k, err := b.sent(0); return k > 0, err })
 }
 
-// steer adds flow rules to b: the last steers flow q to receive queue q, the ones before it match
-// no frame.
+// steer adds flow rules to b: the last one steers flow q to queue q.
 func steer(b *guest, q, rules int) error {
 	for i := range rules {
 		port := uint16(tcpPort + q)
@@ -145,8 +141,7 @@ func steer(b *guest, q, rules int) error {
 	return nil
 }
 
-// begin sends frames of a flow until one arrives: the switch drops frames that come before the receive ring has
-// started.
+// begin sends frames of a flow until one arrives: before the receive ring has started they are dropped.
 func (n *network) begin(l *flow) error {
 	err := until(func() (bool, error) {
 		if l.out == 0 {
@@ -163,11 +158,11 @@ func (n *network) begin(l *flow) error {
 	if err := until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err }); err != nil {
 		return err
 	}
-	_, err = n.takeOf(l) // frames that arrived between the last look at the receive ring and the return of the last frame
+	_, err = n.takeOf(l) // frames that arrived since the last look
 	return err
 }
 
-// until calls f until it returns true or an error, for at most limits.Bench.
+// until calls f until it returns true or an error. It fails after limits.Bench.
 func until(f func() (bool, error)) error {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		if ok, err := f(); ok || err != nil {
@@ -182,7 +177,7 @@ func until(f func() (bool, error)) error {
 
 func (n *network) close() error {
 	if n.ended {
-		n.endWorkers() // shows the race detector that the queues end after the last round
+		n.endWorkers() // shows the race detector that the rounds are over
 	}
 	return n.undo.All()
 }
@@ -202,8 +197,6 @@ func (n *network) sendOn(l *flow, frames int) error {
 	return nil
 }
 
-// takeOf takes the frames of a flow that have arrived. If flows share a transmit queue, the first one takes back the
-// sent frames of all.
 func (n *network) takeOf(l *flow) (frames int, err error) {
 	if frames, err = l.to.take(l.toQueue, n.length); err != nil {
 		return frames, err
@@ -213,7 +206,6 @@ func (n *network) takeOf(l *flow) (frames int, err error) {
 	return frames, err
 }
 
-// send sends this many frames, an equal part on each flow.
 func (n *network) send(frames int) error {
 	for _, l := range n.flows {
 		if err := n.sendOn(l, frames/len(n.flows)); err != nil {
@@ -223,7 +215,6 @@ func (n *network) send(frames int) error {
 	return nil
 }
 
-// room returns how many frames the first flow may send: byStream uses networks with one flow.
 func (n *network) room() int { return n.batch - n.flows[0].out }
 
 func (n *network) take() (frames int, err error) {
@@ -236,7 +227,7 @@ func (n *network) take() (frames int, err error) {
 	return frames, nil
 }
 
-// endWorkers ends the workers of the sender's queues: from then on rounds does their work.
+// endWorkers ends the workers of the sender's queues: rounds does their work.
 func (n *network) endWorkers() {
 	n.ended = true
 	for q := range n.guests[0].port.QueuePairs {
@@ -263,7 +254,6 @@ func (n *network) rounds(frames int) error {
 	return nil
 }
 
-// received returns how many payload bytes the NICs have written to the receivers' memory.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
 		sum += counters(g.port).Rx.HostBytes
@@ -271,18 +261,17 @@ func (n *network) received() (sum uint64) {
 	return sum
 }
 
-// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames DPDK's drivers handle at a time. A round of the plain loop moves no more.
+// burst is how many frames a round of the plain loop moves at most.
 const burst = 32
 
-// byRounds measures the processor time of a thread that does the worker's rounds, batch by batch. It does not count
-// the time for filling and emptying the rings.
+// byRounds measures the processor time of a thread that does the worker's rounds, without the time for
+// filling and emptying the rings.
 func byRounds(s side, batch, payload int) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		runtime.LockOSThread()
@@ -311,8 +300,8 @@ func byRounds(s side, batch, payload int) runFunc {
 	}
 }
 
-// byStream measures the time for a frame from ring to ring while the rings are kept full. Between its steps it calls
-// the function meanwhile, which does the worker's rounds if the worker has no thread.
+// byStream measures the time for a frame from ring to ring while the rings are kept full. meanwhile does the
+// work of a worker without a thread.
 func byStream(s side, payload int, meanwhile func() error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start, last, most := time.Now(), time.Now(), s.room()
@@ -352,8 +341,8 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ring measures frames of size bytes from ring to ring, with full rings. A worker that sleeps moves them, or poll
-// threads that poll.
+// ring measures frames of size bytes from ring to ring, moved by workers that sleep or by poll threads that
+// poll.
 func ring(size, poll int) openFunc {
 	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll},
 		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
@@ -362,7 +351,6 @@ func ring(size, poll int) openFunc {
 		})
 }
 
-// rounds measures the processor time of a transmit queue's worker for frames of size bytes.
 func rounds(size int) openFunc {
 	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU},
 		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
@@ -391,7 +379,6 @@ func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours,
 	}
 }
 
-// inKiB formats n: in KiB with the unit kib if that is a whole number, else in bytes with the unit bytes.
 func inKiB(n int, kib, bytes string) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
 		return fmt.Sprint(n>>10, kib)

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// scale measures the processor time of the sender's workers for a frame of 64 bytes, in a network that has more
-// ports, queues or rules than base. The yardstick is base: the cost should be the same.
+// scale measures the processor time of the sender's workers for a frame of 64 bytes; the yardstick is the
+// same in base.
 func scale(many shape) openFunc {
 	return func(_ context.Context, log *slog.Logger, r *rig) error {
 		var nets [2]*network

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// doubt is the largest chance that the true median lies outside of its interval.
+// doubt is the largest chance that the true median is outside of its interval.
 const doubt = 0.05
 
 // Interval has the median of measured values, and the interval in which the true median lies with a
@@ -16,8 +16,8 @@ type Interval struct {
 	High   float64 `json:"high"`
 }
 
-// summarize returns the median of values (MinPairs to MaxPairs of them) and its interval, by order statistics, which
-// assume no distribution. It sorts values.
+// summarize sorts MinPairs to MaxPairs values, and returns their median and its interval, by order
+// statistics.
 func summarize(values []float64) *Interval {
 	slices.Sort(values)
 	n := len(values)
@@ -29,12 +29,11 @@ func summarize(values []float64) *Interval {
 	}
 }
 
-// outside returns the number of values, of n, that lie below the interval, which equals the number above it. It is
-// the largest number for which the true median lies outside of the interval with a chance of at most doubt. Each
-// value is below the true median with a chance of one half, so the number of values below it has a binomial
-// distribution: the interval is that of the sign test (Conover, Practical Nonparametric Statistics, 3.2).
+// outside returns how many of n values lie below the interval; as many lie above it. It is the interval of the
+// sign test (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the true median has
+// a binomial distribution.
 func outside(n int) int {
-	log := -float64(n) * math.Ln2 // of the chance that exactly k values are below the true median
+	log := -float64(n) * math.Ln2 // of the chance of exactly k values below
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {
 		if sum += math.Exp(log); 2*sum > doubt {

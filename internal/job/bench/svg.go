@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Sizes of the picture, in pixels.
+// sizes in pixels
 const (
-	svgLeft   = 150 // space for names
-	svgRight  = 150 // space for numbers
+	svgLeft   = 150
+	svgRight  = 150
 	svgAxis   = 560
 	svgRow    = 26
 	svgMargin = 40
 )
 
-// SVG draws the ratios. Each row that has a ratio gets a line for its interval with a dot at the median, and below
-// it, in grey, the same for its A/A ratio. The axis is logarithmic.
+// SVG draws the rows' ratios and, in grey, A/A ratios: a line for the interval, a dot for the median, on a
+// logarithmic axis.
 func (rep *Report) SVG(w io.Writer) error {
 	var rows []*Row
 	low, high := 0.5, 2.0
@@ -42,7 +42,7 @@ func (rep *Report) SVG(w io.Writer) error {
 		width, bottom+2*svgMargin)
 	text := func(x float64, y int, anchor, s string) {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="%s">`, x, y, anchor)
-		_ = xml.EscapeText(&b, []byte(s)) // writes to a Builder do not fail
+		_ = xml.EscapeText(&b, []byte(s))
 		b.WriteString("</text>\n")
 	}
 	text(svgLeft, svgMargin/2, "start", "vnic bench: ours / yardstick; grey: ours / ours (A/A); lines: 95 % of the median")

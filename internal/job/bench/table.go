@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints the report for people, one row a line.
+// Table prints the report, one row a line.
 func (rep *Report) Table(w io.Writer) error {
 	if err := columns.Right(w, rep.Rows, func(r *Row) string { return strings.TrimRight(" "+r.Note, " ") }); err != nil {
 		return err
@@ -17,7 +17,7 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// optional returns a function for a cell: the text of a part of a row, or "-" if the row lacks the part.
+// optional returns a cell's function: the text of a part of a row, or "-" without the part.
 func optional[R, P any](part func(*R) *P, text func(*P) string) func(*R) string {
 	return func(r *R) string {
 		if p := part(r); p != nil {
@@ -29,7 +29,7 @@ func optional[R, P any](part func(*R) *P, text func(*P) string) func(*R) string 
 
 func (v *Interval) value() string { return amount(v.Median) }
 
-// amount formats a value with three digits; from 1000 on it has more.
+// amount formats a value with at least three digits.
 func amount(v float64) string {
 	switch {
 	case v >= 100:
@@ -42,7 +42,6 @@ func amount(v float64) string {
 
 func (v *Interval) ratio() string { return digits(v.Median) }
 
-// digits formats a ratio; below 0.1 it has one more digit.
 func digits(v float64) string {
 	if v < 0.1 {
 		return fmt.Sprintf("%.3f", v)
@@ -52,7 +51,7 @@ func digits(v float64) string {
 
 func (v *Interval) bounds() string { return digits(v.Low) + " - " + digits(v.High) }
 
-// List prints all measurements: name, unit, description and yardstick.
+// List prints all measurements.
 func List(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, m := range All() {

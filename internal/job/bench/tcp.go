@@ -22,14 +22,13 @@ import (
 )
 
 const (
-	chunkLen  = 256 << 10 // bytes of one send
-	gpuQueue  = 1         // receive queue with GPU memory
-	poolHot   = 8 << 20   // bytes of pages: with fewer a ring is not full
+	chunkLen  = 256 << 10
+	gpuQueue  = 1       // receive queue with GPU memory
+	poolHot   = 8 << 20 // with fewer bytes of pages a ring is not full
 	sourceHot = 1 << 20
 )
 
-// footprint has the sizes of the GPU memory that payload is sent from, and of the memory that
-// receives it.
+// footprint has the sizes of the GPU memory that payload is sent from and received in.
 type footprint struct{ source, pool int }
 
 var (
@@ -37,15 +36,15 @@ var (
 	cold = footprint{coldLen, coldLen}
 )
 
-// open makes a lab of two guests, each with a GPU that fits the footprint.
+// open makes a lab of two guests with GPUs that fit the footprint.
 func (f footprint) open(mtu int, log *slog.Logger) (*lab.Lab, error) {
 	return lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
 		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 
-// betweenGPUs measures payload from the GPU of one guest to the GPU of another, which connect joins. The yardstick
-// copies pieces between two memories of the same sizes.
+// betweenGPUs measures payload between the GPUs of two guests, which connect joins. The yardstick copies
+// between two memories of the same sizes.
 func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, *rig) error) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		l, err := f.open(mtu, log)
@@ -66,7 +65,6 @@ func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, 
 	}
 }
 
-// newStack makes a driver on a port, and a stack on the driver.
 func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs})
 	if err != nil {
@@ -80,18 +78,16 @@ func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	return s, nil
 }
 
-// counters returns the counters of a port's NIC. Retransmitted payload counts each time.
 func counters(p *lab.Port) control.PortCounters {
 	c, _ := p.NIC().PortCounters()
 	return c
 }
 
-// transfer returns a run that calls send for one chunk after the other, for a time, and receive for
-// as many bytes.
+// transfer returns a run that calls send again and again, for a time, and receive for as many chunks.
 func transfer(send func() error, receive func(n int) error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start := time.Now()
-		due := make(chan struct{}, 1<<10) // has an element for each chunk that send has begun and receive has not
+		due := make(chan struct{}, 1<<10) // an element for each chunk that send has begun and receive has not
 		var g errgroup.Group
 		g.Go(func() error {
 			defer close(due)
@@ -105,7 +101,7 @@ func transfer(send func() error, receive func(n int) error) runFunc {
 		})
 		for range due {
 			if err != nil {
-				continue // after an error, drain due until the sender ends
+				continue // drain due until the sender ends
 			}
 			if err = receive(chunkLen); err != nil {
 				err = fmt.Errorf("receiving: %w", err)
@@ -119,16 +115,15 @@ func transfer(send func() error, receive func(n int) error) runFunc {
 	}
 }
 
-// gpuTCP measures a TCP connection from one guest's GPU to another guest's. Both guests, with driver, stack and
-// sockets, run in this process.
+// gpuTCP measures a TCP connection between the GPUs of two guests in this process.
 func gpuTCP(f footprint, mtu int, gso bool) openFunc {
 	return f.betweenGPUs(mtu, func(ctx context.Context, l *lab.Lab, r *rig) error {
 		return f.connectStacks(ctx, l, stack.Options{NoGSO: !gso}, r)
 	})
 }
 
-// connectStacks sets up r with a connection between the stacks of two guests, from the first
-// guest's GPU to the second's.
+// connectStacks sets r.ours to a connection between two guests' stacks, from the first guest's GPU to the
+// second's.
 func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Options, r *rig) error {
 	var stacks [2]*stack.Stack
 	for i, p := range l.Ports() {
@@ -197,7 +192,6 @@ func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Option
 	return nil
 }
 
-// connect opens a connection from stack a to addr on stack b.
 func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from, to devmem.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
@@ -219,11 +213,11 @@ func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from,
 	return from, to, nil
 }
 
-// ignore drops an error that an earlier error has caused.
+// ignore drops an error that follows from another one.
 func ignore(error) error { return nil }
 
-// toHost measures a connection through the gateway between a guest's stack and a socket of this machine: data goes
-// out of the guest, or into it. The yardstick is another connection to the same listener, which connect makes.
+// toHost measures a connection through the gateway between a guest's stack and a socket of this machine. The
+// yardstick is the connection that connect makes.
 func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error)) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -262,19 +256,15 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 	}
 }
 
-// ends has the two ends of a connection: near, of the guest or the connecting socket, and far,
-// which the listener accepted.
 type ends struct{ near, far net.Conn }
 
-// overLoopback connects a socket of this machine to a listener of this machine.
 func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	return meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp4", host.Addr().String())
 	}, r)
 }
 
-// dialFrom returns a function that connects a guest's stack to a listener of this machine, at the address addr by
-// which the guest reaches this machine.
+// dialFrom returns a function that connects a guest's stack to host, at addr.
 func dialFrom(s *stack.Stack, addr netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
 	to := netip.AddrPortFrom(addr, host.Addr().(*net.TCPAddr).AddrPort().Port())
 	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
@@ -300,7 +290,6 @@ func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (n
 	return e, nil
 }
 
-// stream returns a run that sends from near to far (out), or from far to near.
 func (e *ends) stream(out bool) runFunc {
 	from, to := e.near, e.far
 	if !out {

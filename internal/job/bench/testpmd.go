@@ -23,18 +23,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// testpmd is a running dpdk-testpmd of DPDK, which forwards between two ports on command. It needs no huge pages and no
-// device: its ports are vhost-user sockets.
+// testpmd is a running dpdk-testpmd, which forwards between two vhost-user sockets.
 type testpmd struct {
 	*proc.Child
 	in io.WriteCloser
 
 	mu   sync.Mutex
-	text []byte        // under mu: output after the last text that await found
+	text []byte        // under mu: output that await has not used
 	more chan struct{} // has an element when text has grown
 }
 
-// Write receives testpmd's output.
 func (t *testpmd) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	t.text = append(t.text, b...)
@@ -46,15 +44,13 @@ func (t *testpmd) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What testpmd writes when it is ready for a command, when it starts to forward, and, with the statistics of all
-// ports, when it has stopped.
+// what testpmd prints: when it is ready for a command, when it starts to forward, and when it has stopped
 var (
 	isReady   = regexp.MustCompile(`testpmd> `)
 	isMoving  = regexp.MustCompile(`packet forwarding - ports=2`)
 	isStopped = regexp.MustCompile(`(?s)statistics for all ports.*?RX-packets: (\d+).*?Done`)
 )
 
-// testpmdPath returns the path of testpmd, which has two names in distributions; "": it is not installed.
 func testpmdPath() string {
 	for _, name := range []string{"dpdk-testpmd", "testpmd"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -64,11 +60,10 @@ func testpmdPath() string {
 	return ""
 }
 
-// startTestpmd starts a testpmd on a processor, with two virtual devices, and waits until it is
-// ready. The rig ends it.
+// startTestpmd starts a testpmd with two virtual devices, and waits until it is ready. The rig ends it.
 func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, args ...string) (*testpmd, error) {
 	t := &testpmd{more: make(chan struct{}, 1)}
-	// testpmd writes into a pipe only when its buffer is full; coreutils' stdbuf makes it write each line.
+	// stdbuf makes testpmd write each line at once.
 	cmd := exec.Command("stdbuf", append([]string{
 		"-oL", testpmdPath(), "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf",
 		"--lcores", fmt.Sprintf("0@%d,1@%[1]d", processor), "--vdev", vdevs[0], "--vdev", vdevs[1],
@@ -87,7 +82,7 @@ func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, a
 	return t, err
 }
 
-// await waits until testpmd's output matches what, and returns the match and its submatches.
+// await waits until testpmd's output matches what, and returns the submatches.
 func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, error) {
 	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
@@ -114,11 +109,8 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, err
 	}
 }
 
-// lastLines returns the end of a program's output, which shows the user why the program ended.
 func lastLines(output []byte) string { return strings.Join(proc.LastLines(output, 3), "; ") }
 
-// do sends testpmd a command, waits until its output matches says, and returns the match as await
-// does.
 func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([][]byte, error) {
 	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
 		return nil, err
@@ -126,19 +118,18 @@ func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) (
 	return t.await(ctx, says)
 }
 
-// circle is two ports of a testpmd, joined by a switch: testpmd sends each frame that arrives at one port out of the
-// other, so that frames circle for ever.
+// circle is two ports of a testpmd, joined by a switch: the frames of one port go out of the other, and so
+// circle.
 type circle struct {
 	front *testpmd
-	sw    *testpmd // the testpmd that is the switch; nil: vnic is the switch
+	sw    *testpmd // nil: vnic is the switch
 	dir   string   // directory of the sockets
-	size  int      // bytes of a frame, without FCS
-	burst int      // frames in one burst
+	size  int      // frame size, without FCS
+	burst int
 }
 
-// run makes frames circle for d, at least leastCircling, and counts the frames that came back. If none came back, it
-// tries again: frames are lost if they are sent before a ring has started, and a testpmd that waits for its processor
-// sends nothing.
+// run makes frames circle for d, at least leastCircling, and counts the frames that came back. It tries again
+// if there are none: a ring may not have started yet.
 func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = c.once(ctx, max(d, leastCircling))
@@ -197,16 +188,16 @@ func (c *circle) socket(port int) string { return filepath.Join(c.dir, strconv.I
 func (c *circle) bursts() string { return "--burst=" + strconv.Itoa(c.burst) }
 
 const (
-	leastCircling = 100 * time.Millisecond // least time of a run: a shorter one may end before the first frame is back
-	underWay      = 512                    // frames that circle from each port: half of a ring
+	leastCircling = 100 * time.Millisecond // a shorter run may end before the first frame is back
+	underWay      = 512                    // frames that circle from each port
 	etherLen      = 14
 	udpHeaders    = 20 + 8
 )
 
 func macText(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-// aroundOurs makes vnic's switch the switch of the circle. poll threads serve its NICs, or workers
-// that sleep if poll is 0.
+// aroundOurs joins the circle's ports by vnic's switch, with poll threads or, if poll is 0, workers that
+// sleep.
 func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *rig) error {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
@@ -237,7 +228,6 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 	return c.connect(ctx, r, macs)
 }
 
-// aroundTestpmd makes a second testpmd with two vhost ports, on the second processor, the switch of the circle.
 func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	var vdevs [2]string
 	for i := range vdevs {
@@ -249,7 +239,6 @@ func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	return c.connect(ctx, r, [2]wire.MAC{lab.MAC(0), lab.MAC(1)})
 }
 
-// findTestpmd returns why testpmd cannot be measured; "": it can.
 func findTestpmd() string {
 	if runtime.NumCPU() < 2 {
 		return "needs two processors"
@@ -260,8 +249,7 @@ func findTestpmd() string {
 	return ""
 }
 
-// circling measures frames that circle through vnic's switch. The yardstick is the same circle through a second
-// testpmd.
+// circling measures frames that circle through vnic's switch; the yardstick is a second testpmd in its place.
 func circling(size, burst, poll int) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		dir, err := os.MkdirTemp("", "vnic-bench-")
@@ -269,7 +257,7 @@ func circling(size, burst, poll int) openFunc {
 			return err
 		}
 		r.undo.Add(func() error { return os.RemoveAll(dir) })
-		// size includes the FCS, 4 bytes, which frames of virtual devices lack.
+		// size includes the FCS, 4 bytes
 		ours := &circle{dir: filepath.Join(dir, "ours"), size: size - 4, burst: burst}
 		theirs := &circle{dir: filepath.Join(dir, "dpdk"), size: size - 4, burst: burst}
 		r.ours, r.yardstick, r.atLeast = ours.run, theirs.run, true

@@ -10,9 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkWorker measures some rows of bench's table about a worker, for profiling: `go test -bench
-// Worker/64 -cpuprofile F`, then `go tool pprof -focus Sender..Round`. The reported ns/frame exclude the
-// time for filling and emptying the rings.
+// BenchmarkWorker measures a worker's processor time, for profiling: `go test -bench Worker/64 -cpuprofile
+// F`, then `go tool pprof -focus Sender..Round`.
 func BenchmarkWorker(b *testing.B) {
 	for _, size := range []int{64, 1514, 64 << 10} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
@@ -21,7 +20,6 @@ func BenchmarkWorker(b *testing.B) {
 	}
 }
 
-// benchRounds measures rounds of a network's worker; in a round each flow sends one batch.
 func benchRounds(b *testing.B, s shape) {
 	n := testkit.Must(newNetwork(s, slog.New(slog.DiscardHandler)))(b)
 	n.endWorkers()
@@ -34,8 +32,8 @@ func benchRounds(b *testing.B, s shape) {
 	testkit.OK(b, n.close())
 }
 
-// BenchmarkScale measures separately base and the largest network of each comparison, of queues, ports
-// and rules: for profiling, and for taking the minimum of many runs on a machine that is not quiet.
+// BenchmarkScale measures base and larger networks separately, for profiling and for the minimum of many
+// runs.
 func BenchmarkScale(b *testing.B) {
 	for _, s := range []shape{{ports: 2, queues: 1, rules: 1}, {ports: 64, queues: 1, rules: 1},
 		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {

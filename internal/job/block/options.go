@@ -18,29 +18,29 @@ import (
 type Options struct {
 	session.Options
 
-	URL     string // "": a device that the command starts
-	Read    bool   // if Read, Write and Verify are false: Read, and for a device that the command starts all three
+	URL     string // "": a device of the command's own
+	Read    bool   // if Read, Write and Verify are false: Read, and for a device of the command's own all three
 	Write   bool
-	Verify  bool // read the written blocks back and compare them
+	Verify  bool
 	Size    uint64
 	Offset  uint64 // on the device
-	Block   uint64 // bytes in an operation
+	Block   uint64
 	Depth   int
 	Random  bool
-	Content string // the device's content: ContentUnknown or ContentNBDKit
+	Content string // ContentUnknown or ContentNBDKit
 	Timeout time.Duration
 
 	target target
-	room   uint64 // bytes of GPU memory for data
+	room   uint64 // GPU memory for data, in bytes
 }
 
-// Contents of a device that the user can name.
+// contents of a user's device
 const (
 	ContentUnknown = ""
 	ContentNBDKit  = "nbdkit-pattern" // each 8 bytes have their own offset, big endian (nbdkit-pattern-plugin)
 )
 
-// Defaults returns the options of the command without flags, except that Seed is 0.
+// Defaults returns the options of the command without flags, but with Seed 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
 		Timeout: time.Duration(limits.Silence)}
@@ -54,7 +54,7 @@ const (
 	maxSize  = 1 << 40
 )
 
-// Complete sets the options that follow from others, and returns an error for options that are invalid.
+// Complete sets the options that follow from others, and returns an error for invalid ones.
 func (o *Options) Complete() (err error) {
 	if err := cmp.Or(session.Bytes("--size", o.Size, maxSize), session.Bytes("--bs", o.Block, maxBlock),
 		session.Number("--qd", o.Depth, 1, maxDepth), session.Patience("--timeout", o.Timeout),
@@ -62,7 +62,7 @@ func (o *Options) Complete() (err error) {
 		return err
 	}
 	switch {
-	case o.Offset > math.MaxInt64-o.Size: // fits checks the device's own size
+	case o.Offset > math.MaxInt64-o.Size:
 		return fmt.Errorf("--offset %d: with --size %d beyond the %d bytes that any device may have", o.Offset, o.Size,
 			math.MaxInt64)
 	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
@@ -88,7 +88,7 @@ func (o *Options) Complete() (err error) {
 	return o.fit()
 }
 
-// fit computes how much GPU memory the data can use, and returns an error if that is too little.
+// fit sets the GPU memory for data, and returns an error if it is too little.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {

@@ -25,25 +25,25 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Peer is the server of the device: a user's, or one that the command starts.
+// Peer is the server of the device.
 type Peer struct {
 	target target
-	text   string // the server's name for people
+	text   string
 	start  func(ctx context.Context, s *session.Set) (netip.AddrPort, error)
 	close  func() error
-	child  *proc.Child // the process of a server that the command has started; nil: none
+	child  *proc.Child // process of a server that the command has started; may be nil
 
-	content     session.Content // what a read of the device must bring; nil: unknown
+	content     session.Content // content of the device; nil: unknown
 	contentText string
-	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without
-	// vnic's client, from the server's memory; nil: this process cannot read that.
+	// written reports whether the device's n bytes from pos on are the bytes that gen makes, by the server's
+	// memory; nil: unknown.
 	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
-	restore     func() // writes content to the device again; may be nil
+	restore     func() // writes content again; may be nil
 }
 
-// Peer finds the server, or prepares one while this process still has the rights to do so, and sets
-// the options that the server needs. The caller closes the Peer after Do.
+// Peer finds or prepares the server, before this process gives up its rights, and sets the options for it.
+// The caller closes the Peer after Do.
 func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	switch {
 	case o.URL != "":
@@ -54,11 +54,10 @@ func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	return o.nvmet()
 }
 
-// Close releases what the command made for its own server: the process, or the memory of the disk.
+// Close releases what Peer made for the command's own server.
 func (p *Peer) Close() error { return p.close() }
 
-// claim makes the broker send signals to a server that the command started: the sandbox forbids
-// this process to do so.
+// claim makes the broker send signals to the server's process, which the sandbox forbids to this one.
 func (p *Peer) claim(b *broker.Client) error {
 	if p.child == nil || b == nil {
 		return nil
@@ -70,7 +69,6 @@ func (p *Peer) claim(b *broker.Client) error {
 	return err
 }
 
-// foreign returns the Peer for the server that o.target names.
 func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	addr, err := o.resolve(ctx)
 	if err != nil {
@@ -84,14 +82,14 @@ func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	return p, nil
 }
 
-// The NVMe/TCP target that the command itself starts.
+// the command's own NVMe/TCP target
 const (
 	ownNQN    = "nqn.2026-01.dev.vnic:disk"
 	ownServer = "target"
 	serial    = "disk"
 )
 
-// nvmet returns the Peer for Linux's own NVMe/TCP target in a second guest. Its disk is memory of the host.
+// nvmet returns the Peer for Linux's NVMe/TCP target in a second guest, whose disk is memory of the host.
 func (o *Options) nvmet() (*Peer, error) {
 	size := (o.Offset + o.Size + 1<<20 - 1) &^ (1<<20 - 1)
 	if err := memavail.Enough(size, "/"); err != nil {
@@ -101,7 +99,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err)
 	}
-	// The sandbox lets this process write to no file, so it maps the disk.
+	// The sandbox lets this process write to no file: map the disk.
 	mem, err := unix.Mmap(int(disk.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
@@ -130,14 +128,14 @@ func (o *Options) nvmet() (*Peer, error) {
 	return p, nil
 }
 
-// nbdkit starts nbdkit with its memory plugin, on this machine's loopback, and returns the Peer for it.
+// nbdkit starts nbdkit with its memory plugin, on loopback.
 func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	path, err := exec.LookPath("nbdkit")
 	if err != nil {
 		return nil, &assets.Missing{What: "no nbdkit, which in-process guests would have for a server", Err: err,
 			Fix: "install nbdkit, name a server as nbd://localhost, or leave out --guest inproc"}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // finds a free port
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
@@ -167,15 +165,14 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	}
 	p.text, p.close, p.child = "nbdkit memory", end, child
 	if o.Read {
-		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // a new disk of nbdkit has zeros
+		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // a new disk has zeros
 	}
 	if o.Write && len(o.Modes) > 1 {
-		p.content = nil // the first mode has written to the disk
+		p.content = nil // the first mode writes to the disk
 	}
 	return p, nil
 }
 
-// listens waits until the server accepts connections.
 func listens(ctx context.Context, addr netip.AddrPort, child *proc.Child) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.StorageServer.Here())
 	defer cancel()

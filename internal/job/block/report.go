@@ -13,7 +13,7 @@ import (
 // Report is the result of `vnic block`, as --json prints it.
 type Report struct {
 	session.Head
-	Server string `json:"server"` // its name for people
+	Server string `json:"server"`
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`
 	Depth  int    `json:"depth"`
@@ -22,7 +22,7 @@ type Report struct {
 	Runs   []Run  `json:"runs"`
 
 	session.Captured
-	size uint64 // Options.Size: the bytes of each run
+	size uint64
 }
 
 // Device is the server's description of the device.
@@ -35,18 +35,18 @@ type Device struct {
 	ReadOnly    bool   `json:"read_only"`
 }
 
-// Run has the results of all operations of a kind in a mode.
+// Run has the results of a kind of operation in a mode.
 type Run struct {
 	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
 	What string `json:"what"` // Read, Write or ReadBack
 	session.Moved
 	Operations uint64   `json:"operations"`
-	P50        float64  `json:"p50_us"` // the largest of the rounds'
+	P50        float64  `json:"p50_us"` // largest value of the rounds
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`
 	Errors     []string `json:"errors,omitempty"`
-	Messages   uint64   `json:"messages"` // received heads of the protocol
+	Messages   uint64   `json:"messages"` // heads of messages of the protocol
 	Rounds     int      `json:"rounds"`
 }
 
@@ -79,9 +79,9 @@ var placeColumns = report.Columns[Run]{
 	{Title: "verified", Text: func(r *Run) string { return session.Verified(r.Verified, r.By, "WRONG, with "+r.By) }},
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder // writing to it never fails
+	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.ShowBytes(r.Device.Bytes),
 		lab.ShowBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
 	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.ShowBytes(r.Block), r.Depth,

@@ -1,12 +1,11 @@
-// Package block is `vnic block`: a guest reads blocks of a remote device into its GPU's memory, and writes them from
-// there, over NVMe/TCP or NBD (packages block/nvmetcp and block/nbd, by a transfer.Node).
+// Package block is `vnic block`: a guest reads blocks of a remote device into its GPU's memory, and writes
+// them from there, over NVMe/TCP or NBD (packages block/nvmetcp and block/nbd).
 //
-// The device is one that the user names, behind the gateway, or one that the command starts: Linux's own NVMe/TCP
-// target in a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The proof is the
-// host's. After a read it compares each byte in GPU memory with the disk's content, if it knows the content: the
-// command fills its own target's disk from a seed. Before a write it fills GPU memory. After the write it compares what
-// is then on the disk of its own target, and with Options.Verify what a second read brings back. The NIC counts in
-// which memory payload lay.
+// The device is one that the user names, behind the gateway, or the command's own: Linux's NVMe/TCP target in
+// a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The host proves the
+// transfers. It compares the bytes read into GPU memory with the disk's content, if it knows the content.
+// After a write it compares what is on the disk of its own target, and with Options.Verify what a second read
+// brings back. The NIC counts in which memory payload lay.
 package block
 
 import (
@@ -27,8 +26,7 @@ import (
 // ErrProof means that the operations ended, but the results contradict the proof.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// Do opens the device, does the operations in each mode, and returns the report (session.Do). With
-// an ErrProof Do also returns the report.
+// Do does the operations in each mode, and returns the report, also with an ErrProof.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.claim(o.Broker); err != nil {
 		return nil, err
@@ -42,7 +40,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 			return err
 		}
 		return session.InModes("", o.Modes, func(i int, mode string) error {
-			if i > 0 && p.restore != nil { // the previous mode may have written
+			if i > 0 && p.restore != nil {
 				p.restore()
 			}
 			return u.mode(ctx, mode, server, uint64(i))
@@ -50,7 +48,6 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is what Do needs to make a guest use a device.
 type use struct {
 	*Options
 	guest *session.Node
@@ -58,7 +55,6 @@ type use struct {
 	rep   *Report
 }
 
-// mode does the requested operations in one mode.
 func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, number uint64) error {
 	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
@@ -73,7 +69,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		return fmt.Errorf("%s: %w", u.peer.text, err)
 	}
 	u.rep.Device = Device{Name: info.Name, Bytes: info.Size, BlockSize: info.BlockSize, MaxTransfer: info.MaxTransfer,
-		// An NBD device that was opened for reading only reports that it is read-only.
+		// An NBD device opened for reading only is reported as read-only.
 		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly && (u.Write || t.protocol != transfer.NBD)}
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
@@ -81,7 +77,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
-	written := session.Pattern(u.Seed + number + 1) // different bytes in each mode
+	written := session.Pattern(u.Seed + number + 1)
 	for _, x := range []struct {
 		what    string
 		asked   bool
@@ -121,7 +117,7 @@ func (u *use) fits(d *Device) error {
 	return nil
 }
 
-// nbdkitPattern makes the bytes of nbdkit's pattern plugin: each 8 bytes have their own offset, big endian.
+// nbdkitPattern makes the bytes of nbdkit's pattern plugin.
 func nbdkitPattern(b []byte, pos uint64) {
 	var word [8]byte
 	for i := range b {
@@ -131,7 +127,7 @@ func nbdkitPattern(b []byte, pos uint64) {
 	}
 }
 
-// all does the operations of a kind over Options.Size bytes, in rounds that fit GPU memory.
+// all does a kind of operation over Options.Size bytes, in rounds that fit GPU memory.
 func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	room := u.room / u.Block * u.Block
 	if u.room >= u.Size {
@@ -157,8 +153,8 @@ func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	return nil
 }
 
-// round transfers the bytes [done, done+n) of Options.Size. right is false if an operation failed, or if some of the
-// bytes are known to be wrong.
+// round transfers the bytes [done, done+n) of Options.Size. right is false if an operation failed, or bytes
+// are wrong.
 func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session.Content) (right bool, err error) {
 	g, pos := u.guest, u.Offset+done
 	gen := content.From(pos)
@@ -186,7 +182,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session
 	}); err != nil || r.Failed > failed {
 		return false, err
 	}
-	if x.Write { // compare the server's own copy of the written bytes, if the host can read it
+	if x.Write {
 		return u.peer.written == nil || u.peer.written(pos, n, gen), nil
 	}
 	first, err := r.Compare(ctx, g, n, gen)
@@ -196,7 +192,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session
 	return err == nil && first == n, err
 }
 
-// wrong lists the figures of a run that contradict its mode.
+// wrong lists what contradicts the run's mode.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	place := &r.RX
 	if r.What == Write {
@@ -208,14 +204,13 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	return append(f, r.Misplaced(r.Mode, p2p, place, r.What != Write && place.Host > 0)...)
 }
 
-// check returns an ErrProof for figures that contradict the proof.
+// check returns an ErrProof for results that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "mode " + x.Mode + ", " + x.What, x.wrong(r.size, r.P2P)
 	})
 }
 
-// sameBytes reports whether got has the bytes that gen makes.
 func sameBytes(got []byte, gen session.Content) bool {
 	want := make([]byte, 1<<20)
 	for i := 0; i < len(got); i += len(want) {

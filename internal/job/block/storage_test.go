@@ -21,7 +21,7 @@ func TestTargets(t *testing.T) {
 	for _, c := range []struct {
 		in   string
 		want target
-		says string // part of the error
+		says string
 	}{
 		{"nvme-tcp://h/" + nqn, target{"nvme-tcp", "h", 4420, nqn, 1}, ""},
 		{"nvme-tcp://10.0.0.1:99/" + nqn + "?nsid=7", target{"nvme-tcp", "10.0.0.1", 99, nqn, 7}, ""},
@@ -53,7 +53,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// In nbdkit's pattern each aligned 8 bytes are their own offset, at whatever offset a read begins.
+// Each aligned 8 bytes are their own offset, wherever a read begins.
 func TestNBDKitPattern(t *testing.T) {
 	var all [64]byte
 	nbdkitPattern(all[:], 1<<20)
@@ -70,13 +70,12 @@ func TestNBDKitPattern(t *testing.T) {
 	}
 }
 
-// --offset may be any multiple of the device's blocks from which --size bytes fit on the device.
 func TestOffsets(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {
 		offset uint64
-		says   string // part of the error of Complete; "": Complete succeeds
-		device uint64 // size of the smallest device that fits
+		says   string // of Complete; "": none
+		device uint64 // smallest device that fits
 	}{
 		{0, "", size}, {1<<40 + 512, "", 1<<40 + 512 + size}, {5 << 40, "", 5<<40 + size}, {1 << 62, "", 1<<62 + size},
 		{math.MaxInt64 - size, "", math.MaxInt64}, {math.MaxInt64 - size + 1, "any device may have", 0},
@@ -98,8 +97,7 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// The command refuses a disk of its own for which there is not enough memory, before it makes the
-// disk.
+// A disk that does not fit into memory is refused before it is made.
 func TestOffsetBeyondMemory(t *testing.T) {
 	o := Defaults()
 	o.Offset = 1 << 62
@@ -109,7 +107,6 @@ func TestOffsetBeyondMemory(t *testing.T) {
 	testkit.ErrorSays(t, err, "--size, --offset", "no memory")
 }
 
-// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// target identifies a device at a server.
 type target struct {
 	protocol  string
 	host      string
@@ -23,12 +22,12 @@ type target struct {
 	namespace uint32
 }
 
-// defaultPorts has the ports that IANA has assigned: nvme is 4420, nbd is 10809.
+// ports that IANA has assigned
 var defaultPorts = map[string]uint16{transfer.NVMeTCP: 4420, transfer.NBD: 10809}
 
 const form = "nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT]"
 
-// parseTarget parses nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT] (the NBD project's uri.md).
+// parseTarget parses the forms of URLs that form has (the NBD project's uri.md).
 func parseTarget(s string) (t target, err error) {
 	wrong := func(why string) (target, error) { return t, fmt.Errorf("%s: %s: %s", s, why, form) }
 	u, err := url.Parse(s)
@@ -48,7 +47,7 @@ func parseTarget(s string) (t target, err error) {
 		return wrong("neither a user nor a fragment")
 	case t.protocol == transfer.NVMeTCP && t.name == "":
 		return wrong("no NQN, as nqn.2026-01.org.example:disk0")
-	case len(t.name) > 223 && t.protocol == transfer.NVMeTCP: // NVMe Base 4.7: NQNs
+	case len(t.name) > 223 && t.protocol == transfer.NVMeTCP: // NVMe Base 4.7
 		return wrong("an NQN of more than 223 bytes")
 	}
 	if p := u.Port(); p != "" {
@@ -68,7 +67,7 @@ func parseTarget(s string) (t target, err error) {
 	return t, nil
 }
 
-// resolve returns the target's address as guests reach it: for a target on this machine the gateway's.
+// resolve returns the target's address for guests: for this machine the gateway's.
 func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 	t, family := &o.target, o.Family
 	list, err := net.DefaultResolver.LookupNetIP(ctx, fmt.Sprint("ip", family), t.host)

@@ -27,35 +27,32 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// runner has the guests of `vnic boot`, their session, and everything else that close releases.
+// runner has the guests of `vnic boot`, and what close releases.
 type runner struct {
-	*session.Session // nil: not yet open
+	*session.Session // nil before it is open
 	opt              *Options
 	program          *program
-	uroot            *guestimages.Userland // u-root's commands for all guests; nil: not available
+	uroot            *guestimages.Userland // u-root's commands; nil: none
 	images           *images
-	tools            *packages // packages of --tools; nil: none
+	tools            *packages // of --tools; nil: none
 	guests           []*guest
-	logs             []*log       // with LogDir: one for each guest
-	undo             undo.Stack   // closes the files, the session and the cache
-	alive            limit.Guests // records what each guest does, for the message of a timeout
+	logs             []*log // one for each guest; nil without LogDir
+	undo             undo.Stack
+	alive            limit.Guests // what guests do, for the error of a timeout
 
-	terminal *terminal.Terminal // this process's terminal
+	terminal *terminal.Terminal
 }
 
-// images has QEMU, kernel and initramfs, and an archive of the user's files that guests get in
-// addition.
 type images struct {
 	*machine.Images
-	files *os.File // an archive of the user's files
+	files *os.File // an archive
 	size  int64
 }
 
-// Do boots the guests, runs the program in all of them and returns its exit status. With several
-// guests it returns the first status that is not 0: in the order of the guests or, with
-// EndFirstFailure, of time. When Do returns, the lab is closed, also after an error.
-// When ctx ends, when the user leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and
-// returns the cause.
+// Do boots the guests, runs the program in them and returns its exit status: with several guests the first
+// that is not 0, in the order of the guests or, with EndFirstFailure, of time. When ctx ends, when the user
+// leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and returns the cause. The lab is closed
+// when Do returns.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
 	ctx, leave := context.WithCancelCause(ctx)
@@ -93,7 +90,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	o.Stage = func(s session.Step) {
 		if s.Stage == "boot" {
 			o.stage("booting")
-			l.alive.Stage("") // from here on each guest reports its own state
+			l.alive.Stage("") // guests report their own states now
 		}
 	}
 	if l.Session, err = session.Open(ctx, &o.Common, w); err != nil {
@@ -113,7 +110,6 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	return l.run(ctx)
 }
 
-// world describes the lab, its services, and how each guest boots, for session.Open.
 func (l *runner) world() (w session.World, err error) {
 	o := l.opt
 	if w.Services, err = o.gateway(); err != nil {
@@ -146,7 +142,6 @@ func (o *Options) stage(what string) {
 	}
 }
 
-// find finds or fetches QEMU and the kernel, once.
 func (l *runner) find(ctx context.Context) error {
 	if l.images != nil {
 		return nil
@@ -162,8 +157,7 @@ func (l *runner) find(ctx context.Context) error {
 	return nil
 }
 
-// fetch finds or fetches QEMU and the kernel, and makes the initramfs and the archive of the user's
-// files.
+// fetch finds QEMU and the kernel, and makes the initramfs and the archive of the user's files.
 func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err
@@ -182,7 +176,6 @@ func (l *runner) fetch(ctx context.Context) error {
 	return l.files()
 }
 
-// drivers lists the kernel's drivers for the guests' NIC models, joined by a word.
 func (o *Options) drivers(between string) string {
 	var list []string
 	for _, m := range o.models() {
@@ -191,9 +184,8 @@ func (o *Options) drivers(between string) string {
 	return strings.Join(list, between)
 }
 
-// initrd makes the initramfs. If the kernel lacks the modules for devmem programs, it makes one
-// without them, because other programs can still run. If a kernel has no modules at all, the
-// drivers may be built in; if they are not, the guest reports what is missing.
+// initrd makes the initramfs, without the modules for devmem programs if the kernel lacks them. Drivers of a
+// kernel without modules may be built in.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error {
@@ -235,7 +227,6 @@ func (l *runner) initrd(ctx context.Context) error {
 	return err
 }
 
-// files writes the user's files into one archive, which all guests read.
 func (l *runner) files() error {
 	if err := l.opt.checkFits(l.program.files.Bytes(), uint64(l.images.Size())); err != nil {
 		return err
@@ -253,13 +244,11 @@ func (l *runner) files() error {
 	return err
 }
 
-// errFirstFailure is the cause with which run cancels the other guests' programs after one has
-// failed, with --end first-failure.
+// errFirstFailure is the cause of the programs' end after one has failed, with EndFirstFailure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in all guests and plays the lab file's script, until all programs have ended.
-// An error of a guest ends the programs of the other guests; with EndFirstFailure, so does a program
-// that fails.
+// run runs the program in the guests, and the lab file's script, until the programs have ended. A guest's
+// error ends the others.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
@@ -294,8 +283,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return cmp.Or(ends.first, cmp.Or(status...)), nil
 }
 
-// close shuts down the guests whose programs have ended, if consoles are kept. Then it closes the lab,
-// which ends all guests, and the files.
+// close powers off guests, closes the lab, and releases the rest.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()

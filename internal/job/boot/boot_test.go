@@ -68,7 +68,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// Each guest has its own addresses and MACs, and with virtio a second NIC that can address the GPU.
+// With virtio a guest has a second NIC, which can address the GPU.
 func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for nic, each := range map[string]int{lab.Virtio: 2, lab.GVE: 1} {
@@ -110,8 +110,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A guest's program finds its NIC and address in its environment, and VNIC_GPU only where the
-// kernel's sockets can receive into GPU memory.
+// VNIC_GPU is set only where the kernel's sockets can receive into GPU memory.
 func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	for _, c := range []struct {
 		nic    string
@@ -183,7 +182,6 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	}
 }
 
-// If the cache directory is a file, userland returns an error that says so.
 func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	testkit.Source(t)
 	o := good()
@@ -195,8 +193,7 @@ func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	}
 }
 
-// boot looks for a program in the packages of --tools, then on this machine, then among u-root's
-// commands.
+// A program is looked for in the packages of --tools, on this machine, then among u-root's commands.
 func TestCommandsAreThePackagesFirst(t *testing.T) {
 	testkit.Source(t)
 	o := good()
@@ -221,7 +218,7 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tools *packages
-		path  string // the suffix of the expected path
+		path  string
 		says  string
 	}{
 		{"iperf3", tools, guesttools.BinDir + "/iperf3", ""}, {"here", tools, guesttools.BinDir + "/here", ""},
@@ -243,7 +240,6 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 	}
 }
 
-// Check refuses a value of --tools that is no list of packages, before anything is downloaded.
 func TestBadToolsAreRefused(t *testing.T) {
 	for _, text := range []string{"NET", "net,", "none,net", "a b", "../x", "x;y"} {
 		o := good()
@@ -273,7 +269,7 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 	y.end()
 	testkit.Equal(t, "lines", b.String(), "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n")
 	b.Reset()
-	long := bytes.Repeat([]byte("x"), 3*maxLine) // a line without an end
+	long := bytes.Repeat([]byte("x"), 3*maxLine)
 	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
 		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
 	}

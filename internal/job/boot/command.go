@@ -18,26 +18,24 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// program is the program that runs in the guests, with the files that it needs there.
 type program struct {
-	path  string // path in the guest
+	path  string
 	args  []string
 	dir   string
 	files *guestimages.Overlay
-	terms []string // the terminals (TERM) on which it may run
-	env   []string // additional environment
+	terms []string // terminals (TERM) on which it may run
+	env   []string
 
-	userland func() (*guestimages.Userland, error) // finds u-root's commands
+	userland func() (*guestimages.Userland, error)
 }
 
-// UseError is an error for wrong use of the command that vnic finds only when it looks at files.
+// UseError is wrong use of the command that only a look at files shows.
 type UseError struct{ Err error }
 
 func (e *UseError) Error() string { return e.Err.Error() }
 func (e *UseError) Unwrap() error { return e.Err }
 
-// prepare finds the command and all its files on this machine, before any guest boots. Files of tools' packages are
-// not copied.
+// prepare finds the command and its files on this machine, before a guest boots.
 func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error) {
 	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/", userland: o.userland(ctx),
 		terms: []string{os.Getenv("TERM")}}
@@ -69,8 +67,7 @@ func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error
 	return p, nil
 }
 
-// explain adds the flag to an error. If something is missing on this machine, it makes the error an
-// assets.Missing, which has advice, and else a UseError.
+// explain adds the flag to an error, and makes it an assets.Missing, with advice, or a UseError.
 func (o *Options) explain(flag string, err error) error {
 	if flag != "" {
 		err = fmt.Errorf("%s: %w", flag, err)
@@ -90,7 +87,6 @@ func (o *Options) explain(flag string, err error) error {
 	return &UseError{err}
 }
 
-// copy adds the files of a --copy argument.
 func (p *program) copy(arg string) error {
 	host, guest, ok := strings.Cut(arg, ":")
 	if host == "" || ok && guest == "" {
@@ -103,15 +99,14 @@ func (p *program) copy(arg string) error {
 	if !ok {
 		guest = abs
 	}
-	if strings.HasSuffix(guest, "/") && !strings.HasSuffix(host, "/") { // into a directory, as cp does
+	if strings.HasSuffix(guest, "/") && !strings.HasSuffix(host, "/") { // as cp does
 		guest = path.Join(guest, filepath.Base(abs))
 	}
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program. The name devmem stands for the guest's tool. For another name command looks in this order:
-// among the files that --copy put into the guest, if the name is a path, among the packages of --tools, on this
-// machine, from which the guest gets a copy at the same place, and among u-root's commands.
+// command finds the program: the guest's tool devmem, a path that --copy has filled, a program of the
+// packages of --tools, a program of this machine, which is copied, or one of u-root's commands.
 func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd
@@ -156,7 +151,7 @@ func (p *program) command(name string, tools *packages) error {
 	return nil
 }
 
-// copied selects a program that --copy put into the guest. If it is a script, its interpreter is copied, too.
+// copied selects a program from --copy, and copies a script's interpreter.
 func (p *program) copied(path string) error {
 	p.path = path
 	if err := p.files.Script(path); err != nil {
@@ -168,8 +163,7 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script reports whether the guest's files include a shell, as they do after the interpreter of a shell script was
-// copied.
+// script reports whether the guest's files include a shell, as the interpreter of a script.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
@@ -189,8 +183,7 @@ func usable(dir string) bool {
 	return true
 }
 
-// system adds the files and directories that programs expect of a system. It replaces no copied
-// file.
+// system adds what programs expect of a system, but replaces no copied file.
 func (p *program) system() {
 	for _, dir := range []string{"/root", "/run", "/var/tmp", "/var/log", "/tmp"} {
 		p.files.Dir(dir)

@@ -7,28 +7,26 @@ import (
 	"vnic.dev/vnic/internal/limit"
 )
 
-// The values of --end: when vnic ends the guests.
+// values of --end: when vnic ends the guests
 const (
-	EndAll          = "all"           // when the programs of all guests have ended
-	EndFirstFailure = "first-failure" // also when the program of one guest has failed
+	EndAll          = "all"           // when all programs have ended
+	EndFirstFailure = "first-failure" // also when one program has failed
 )
 
-// ends reports the end of each guest's program.
 type ends struct {
 	runner *runner
 	mu     sync.Mutex
-	first  int // under mu: the status of the first program that failed, with EndFirstFailure
+	first  int // under mu: the first failure's status, with EndFirstFailure
 }
 
-// tell records that a guest's program has ended. With several guests it tells the user, unless this is
-// the last program and it succeeded. With EndFirstFailure it calls stop for the first program that
-// failed, and ignores the later ones.
+// tell records that a guest's program has ended, and may note it for the user. With EndFirstFailure the first
+// failure calls stop.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	alive := &e.runner.alive
 	alive.Set(g.name, "")
-	if e.first != 0 { // another program has failed, and stop was called
+	if e.first != 0 {
 		return
 	}
 	running := alive.In(limit.Runs)
@@ -41,7 +39,6 @@ func (e *ends) tell(g *guest, status int, stop func()) {
 	}
 }
 
-// rest describes what the other guests do.
 func (e *ends) rest(status int, running []string) string {
 	verb := "run"
 	if len(running) == 1 {

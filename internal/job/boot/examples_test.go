@@ -24,13 +24,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exampleProgram is an example of a package's documentation: a whole program, and what it prints.
 type exampleProgram struct {
-	source []byte // of package main
-	output string // the text after "Output:"
+	source []byte
+	output string
 }
 
-// exampleOf reads the only example of a file.
 func exampleOf(file string, src []byte) (exampleProgram, error) {
 	fset := token.NewFileSet()
 	tree, err := parser.ParseFile(fset, file, src, parser.ParseComments)
@@ -53,7 +51,6 @@ func exampleOf(file string, src []byte) (exampleProgram, error) {
 	return exampleProgram{b.Bytes(), strings.TrimSpace(list[0].Output)}, nil
 }
 
-// build compiles the program against this module.
 func (e exampleProgram) build(ctx context.Context, to string) error {
 	if err := os.WriteFile(to+".go", e.source, 0o644); err != nil {
 		return err
@@ -70,7 +67,7 @@ func goBuild(ctx context.Context, to, what string) error {
 	return nil
 }
 
-// sections splits the guests' output: a line "[GUEST] == NAME STATUS" ends the output of a program.
+// A line "[GUEST] == NAME STATUS" ends the output of a program.
 func sections(out string) map[string]string {
 	found, lines := map[string]string{}, map[string][]string{}
 	for line := range strings.Lines(out) {
@@ -84,15 +81,11 @@ func sections(out string) map[string]string {
 	return found
 }
 
-// Guests under QEMU run programs of this machine: their output arrives unchanged, and so does their
-// exit status. Among the programs are the examples in the documentation of packages guest and
-// devmem/kernel, which print their documented output, and the conformance suite of devmem.Memory,
-// run on the GPU memory that package guest opens. For each NIC model two guests are booted once for
-// all of this.
+// For each NIC model two guests run programs of this machine: examples of the documentation, and the
+// conformance suite of devmem.Memory.
 //
 // Invariant: guest: Device.Engines implement devmem.Memory in guests as package devmem specifies
 // it, on either NIC.
-//
 // Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
 // NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
@@ -114,14 +107,13 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	}
 	const memory = "vnic.dev/vnic/internal/memory-conformance"
 	testkit.OK(t, goBuild(t.Context(), filepath.Join(dir, "memory"), memory))
-	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // sent to the example of devmem/kernel
+	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // for the example of devmem/kernel
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
 	t.Chdir(dir)
 
-	// Guest 0 runs the receivers and the conformance test, guest 1 the senders. A program that uses no
-	// devmem sends to the example of devmem/kernel, as the example's documentation describes. At its end
-	// the script prints how many epoll descriptors watch the results channel: if there were two, messages
-	// would stay unread (internal/boot, openResults).
+	// Guest 0 runs receivers, guest 1 senders; pour is a sender without devmem. At its end the script counts the
+	// epoll descriptors that watch the results channel: with two, messages would stay unread (internal/boot,
+	// openResults).
 	const script = `
 polls() {
 	n=0
@@ -155,7 +147,7 @@ exit $((VNIC_INDEX * 7))`
 			o := good()
 			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Note, o.LogDir = nic, 2, &out, &errs, t.Logf, t.TempDir()
 			o.Copies = append(strings.Fields(programs), "input")
-			o.GPUMemory = 128 << 20 // with gve the kernel uses some of the GPU memory
+			o.GPUMemory = 128 << 20 // with gve the kernel uses some of it
 			o.Command = []string{"bash", "-c", fmt.Sprintf(script, nic)}
 			status, err := Do(ctx, o)
 			if err != nil || status != 7 {

@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// How a guest uses its memory besides files, measured with Linux 6.12 and 7.2: the kernel needs keptByKernel and a
-// 32nd of all memory. When the archive lies in memory, rootfs takes at most half of the rest (Linux mm/shmem.c,
-// shmem_default_max_blocks). checkFits leaves leftForPrograms bytes of that half to programs.
+// A guest's kernel needs keptByKernel and a 32nd of all memory (measured with Linux 6.12 and 7.2). rootfs
+// takes at most half of the rest (Linux mm/shmem.c, shmem_default_max_blocks); leftForPrograms bytes of that
+// half are kept free.
 const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32
@@ -18,8 +18,8 @@ const (
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits returns an error if files bytes of the user's files do not fit into each guest beside an initramfs of image
-// bytes. image is 0 before the initramfs is made.
+// checkFits returns an error if files bytes of files do not fit into a guest beside an initramfs of image
+// bytes; image is 0 before that is made.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {
@@ -27,11 +27,11 @@ func (o *Options) checkFits(files, image uint64) error {
 			"this machine, by its name gateway", files>>20, (maxArchive-image)>>20)
 	}
 	free := freeFor(o.Memory)
-	var node uint64 // gve's GPU memory is a NUMA node, which the kernel counts when it sizes rootfs
+	var node uint64 // GPU memory that is a NUMA node counts for the size of rootfs
 	if m, _ := lab.LookupModel(o.NIC); o.Lab == nil && m.Node && o.GPUDriver != lab.DriverVNICGPU {
 		node = o.GPUMemory
 	}
-	// The archive and its unpacked files are in memory at the same time.
+	// The archive and its files are in memory at the same time.
 	if most := min(free/2, (free+node)/3); all+leftForPrograms > most {
 		need := o.Memory
 		for step := uint64(2 << 20); min(freeFor(need)/2, (freeFor(need)+node)/3) < all+leftForPrograms; {
@@ -43,7 +43,6 @@ func (o *Options) checkFits(files, image uint64) error {
 	return nil
 }
 
-// freeFor returns how much of a guest's memory the kernel leaves.
 func freeFor(memory uint64) uint64 {
 	return memory - min(memory, keptByKernel+memory/partOfKernel)
 }

@@ -10,13 +10,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Guests were booted with the sizes that the test expects.
+// Guests were booted with these sizes.
 func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	const mb, image = uint64(1 << 20), uint64(13 << 20)
 	for _, c := range []struct {
 		nic           string
-		memory, files uint64 // MB
-		want          string // "": the files fit
+		memory, files uint64
+		want          string // "": they fit
 	}{
 		{"virtio", 512, 120, ""},
 		{"virtio", 512, 150, "150 MB of files, and with 512 MB of RAM a guest has room for 129: --memory 576M or more"},
@@ -41,7 +41,7 @@ func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	}
 }
 
-// The --memory that the error message proposes is enough.
+// The proposed --memory is enough.
 func TestMemoryThatIsSaidToDoDoes(t *testing.T) {
 	for _, driver := range []string{lab.DriverNode, lab.DriverVNICGPU} {
 		for files := uint64(30 << 20); files < 1<<31-1<<26; files += 37 << 20 {

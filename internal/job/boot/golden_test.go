@@ -15,9 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenEnvironment compares the environment of programs, and the network configuration of
-// their guest, with a golden file: see golden_test.go of cmd/vnic. What a booted guest shows of its
-// environment is in testdata/golden-qemu of cmd/vnic.
 func TestGoldenEnvironment(t *testing.T) {
 	t.Setenv("TERM", "vt100")
 	t.Setenv("COLORTERM", "truecolor")
@@ -53,8 +50,7 @@ func TestGoldenEnvironment(t *testing.T) {
 			}
 			g := &guest{runner: &runner{opt: &o, program: &program{}}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf := testkit.Must(json.MarshalIndent(n, "", "  "))(t)
-			// If a guest of another test booted slowly, the time limits are stretched, and the environment
-			// has a variable for that.
+			// A variable for stretched time limits depends on other tests.
 			env := slices.DeleteFunc(g.env(), func(v string) bool { return strings.HasPrefix(v, limits.Env+"=") })
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(env, "\n"), conf)
 		}

@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// guest is a guest of vnic boot.
 type guest struct {
 	*session.Guest
 	place
@@ -30,13 +29,13 @@ type guest struct {
 	ran     bool // its program has ended
 }
 
-// kernelLog is the log level for consoles that LogDir keeps: all messages except debugging ones, which under TCG
-// would delay a boot by 2 s on the slow serial line. Options.Append follows it on the kernel's command line.
+// kernelLog is the log level for consoles that LogDir keeps: debugging messages would delay a boot on the
+// slow serial line. Options.Append follows it on the command line.
 const kernelLog = "loglevel=7"
 
-const forever = 365 * 24 * time.Hour // as a time limit of guests: the end of the program ends them
+const forever = 365 * 24 * time.Hour // as a time limit: practically none
 
-// complete fills in the part of guest i's configuration that only vnic boot has. done closes the disks of --tools.
+// complete fills in what only vnic boot has in guest i's configuration. done closes the disks of --tools.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	o := l.opt
 	c.Agent = agent.Config{Hostname: c.Name, Port: true}
@@ -44,9 +43,9 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	c.Append, c.Args, c.ResultsPort = o.Append, o.QEMUArgs, true
 	if o.GDB != 0 {
 		port := o.GDB + i
-		ownports.Add(uint16(port)) // QEMU holds the port until the run ends
+		ownports.Add(uint16(port)) // QEMU holds the port
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
-		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
+		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // debugging a boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", c.Name, port)
 	}
 	if o.LogDir != "" {
@@ -54,12 +53,11 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
 	c.Disks, err = l.tools.disks()
-	return func() { closeDisks(c.Disks) }, err // session calls done when QEMU has opened the disks
+	return func() { closeDisks(c.Disks) }, err
 }
 
-// start prepares a guest that has booted for the program: it configures the network, mounts the packages
-// of --tools, and starts the guest's gpusocket if the kernel drives a NIC that reaches a GPU. ctx ends
-// when another guest fails.
+// start prepares a booted guest for the program: its network, the packages of --tools, and gpusocket if the
+// kernel drives a NIC that reaches a GPU.
 func (g *guest) start(ctx context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
 	if g.network, err = guestnet.Apply(ctx, g.QEMU.Agent(), o.network(g.place)); err != nil {
@@ -95,7 +93,6 @@ func (g *guest) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// env returns the program's environment.
 func (g *guest) env() []string {
 	o := g.runner.opt
 	env := append(plainEnv(g.runner.tools), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
@@ -124,14 +121,13 @@ func (g *guest) env() []string {
 	return append(env, o.given()...)
 }
 
-// run runs the program in the guest, and returns its exit status as a shell does: 128 and the signal's
-// number after a signal.
+// run runs the program in the guest, and returns its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	if g.runner.opt.Guests == 1 {
-		g.runner.terminal.Close() // from here on this process uses its terminal again
+		g.runner.terminal.Close()
 	}
 	if err != nil {
 		return 0, g.blame(ctx, err)
@@ -144,13 +140,12 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	return status.Exit(), nil
 }
 
-// blame adds the cause of an error of the guest to the error.
 func (g *guest) blame(ctx context.Context, err error) error {
 	return g.runner.Blame(ctx, fmt.Errorf("%s: %w", g.name, err))
 }
 
-// powerOff shuts down a guest whose program has ended, if LogDir keeps its console, so that the console has its last
-// lines.
+// powerOff shuts down a guest whose program has ended, if LogDir keeps its console, so that the console is
+// complete.
 func (g *guest) powerOff() {
 	if !g.ran || g.runner.opt.LogDir == "" {
 		return

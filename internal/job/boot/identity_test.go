@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGuestsHaveTheirAddresses: --allow-mac applies to every NIC, and each guest's addresses are
-// reserved for that guest, also the addresses of its devmem programs, on whichever NIC these are.
+// --allow-mac applies to every NIC, and each guest's addresses, also for devmem programs, are reserved for
+// it.
 func TestGuestsHaveTheirAddresses(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20,

@@ -16,20 +16,18 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Image has the files from which a guest boots under a QEMU that vnic does not start: the same
-// kernel and files as under vnic boot, but the guest configures its network by itself and runs the
-// program on its console.
+// Image has the files from which a guest boots under a QEMU that vnic does not start. The guest configures
+// its network by itself and runs the program on its console.
 type Image struct {
 	Kernel assets.Kernel
-	Append string // the kernel's command line
+	Append string
 
 	runner *runner
 	config agent.Config
 }
 
-// NewImage finds all parts of an image. Of the options that describe machines and networks it uses only
-// NIC, GPUDriver and, to check that the files fit, Memory and GPUMemory. Without an error the caller
-// closes the image.
+// NewImage makes an Image. Of the options for machines and networks it uses only NIC, GPUDriver, Memory and
+// GPUMemory. The caller closes the image.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
@@ -73,9 +71,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	return i, nil
 }
 
-// imageEnv returns the part of a program's environment that is known before its guest boots. It
-// takes from this process's environment only LD_LIBRARY_PATH, the variables that the user names, and
-// the slowness of this machine (limits.Environ).
+// imageEnv returns the part of a program's environment that is known before its guest boots.
 func (o *Options) imageEnv(tools *packages) []string {
 	env := append(plainEnv(tools), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
@@ -84,12 +80,10 @@ func (o *Options) imageEnv(tools *packages) []string {
 	return append(append(env, limits.Environ()...), o.given()...)
 }
 
-// imageTerms are the values of TERM for the terminals that may be at the other end of an image's console. The first one
-// suits most terminals.
+// imageTerms are values of TERM for an image's console; the first one suits most terminals.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
-// plainEnv returns the environment that any program expects. In PATH the packages of --tools come first, u-root's
-// commands last.
+// plainEnv returns the environment that any program expects.
 func plainEnv(t *packages) []string {
 	path := guestimages.Path
 	if t != nil {
@@ -99,7 +93,6 @@ func plainEnv(t *packages) []string {
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 
-// given returns the part of the environment that the user named.
 func (o *Options) given() (env []string) {
 	for _, e := range o.Env {
 		if !strings.Contains(e, "=") {
@@ -124,5 +117,5 @@ func (i *Image) WriteInitrd(w io.Writer) error {
 	return err
 }
 
-// Close releases the image's files and the cache.
+// Close releases the image's files.
 func (i *Image) Close() error { return i.runner.close() }

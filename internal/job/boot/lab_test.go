@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// counted sums up counters of all NICs when the lab is closed.
+// counted has sums of the NICs' counters.
 type counted struct {
 	lab             *lab.Lab
 	device, bounced uint64
@@ -44,8 +44,8 @@ func (c *counted) Close() error {
 	return nil
 }
 
-// boot takes the output of vnic lab show as a lab file. It refuses guest names that it uses itself,
-// and gives the kernel's NIC no MAC that the file has given to another NIC.
+// The output of vnic lab show is a lab file for boot, which refuses some names of guests, and uses each MAC
+// once.
 func TestLabsThatAreTaken(t *testing.T) {
 	full := testkit.Must(testkit.Must(labfile.Load("pair", nil))(t).YAML())(t)
 	for text, want := range map[string]string{
@@ -83,8 +83,7 @@ func TestLabsThatAreTaken(t *testing.T) {
 	}
 }
 
-// differences compares the tree that a guest sees with the lab's, and returns an error if a device is
-// missing or elsewhere.
+// differences returns an error if a device of the lab is missing or elsewhere in the guest's tree.
 func TestTreesAreCompared(t *testing.T) {
 	o := good()
 	testkit.OK(t, o.Take(testkit.Must(labfile.Load("acs", nil))(t)))
@@ -110,10 +109,7 @@ func TestTreesAreCompared(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(g.differences(seen)), "nic0 is at "+nic+", and not at "+gpu0)
 }
 
-// Programs find the devices of a lab file by their names, and the GPU that is nearest to each NIC.
-// Bytes sent over a rail arrive at that rail, in that GPU, and none of them lie in host memory. In
-// the lab "mixed" each guest has NICs of both models, each rail joins a gve and a virtio NIC, and
-// programs use the addresses that the file has for the first rail.
+// Programs find a lab file's devices by name; bytes sent over a rail arrive in its GPU.
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
@@ -131,7 +127,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			o := good()
 			testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/rails-"+model+".yaml", nil))(t)))
 			o.Stdout, o.Stderr, o.LogDir = &out, &errs, t.TempDir()
-			var mu sync.Mutex // two guests boot at the same time
+			var mu sync.Mutex
 			o.Note = func(format string, args ...any) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -144,7 +140,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			if err != nil || status != 0 {
 				t.Errorf("status %d, %v", status, err)
 			}
-			for i, gpu := range []int{1, 0} { // the file lists the GPUs in the reverse order
+			for i, gpu := range []int{1, 0} { // the file lists the GPUs in reverse order
 				if want := fmt.Sprintf("[0] nic%d: 1048576 bytes, GPU %d\n", i, gpu); !strings.Contains(out.String(), want) {
 					t.Errorf("not %q", want)
 				}

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// maxLine is the length from which Write may write a line in pieces, each as a line of its own.
+// maxLine is the length from which a line may be written in pieces, each as a line.
 const maxLine = 64 << 10
 
-// lines puts a prefix before each line, and writes whole lines only, except for very long ones (maxLine).
+// lines puts a prefix before each line, and writes whole lines, up to maxLine.
 type lines struct {
-	mu     *sync.Mutex // held while writing to w; shared by all lines with the same w
+	mu     *sync.Mutex // held while writing to w; shared by the writers of w
 	w      io.Writer
 	prefix string
-	buf    []byte // the start of the current line; one goroutine uses it
+	buf    []byte // the start of the current line
 }
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -37,7 +37,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// end writes a last line that has no newline.
+// end completes a last line without newline.
 func (l *lines) end() {
 	if len(l.buf) > 0 {
 		_ = l.flush()

@@ -15,15 +15,13 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// log is the file of a guest's console output.
 type log struct {
 	*os.File
 	note   func(format string, args ...any)
 	failed sync.Once
 }
 
-// Write writes to the file. At the first error it notes that the rest of the console is lost; the
-// guest goes on.
+// Write notes the first error.
 func (l *log) Write(b []byte) (int, error) {
 	n, err := l.File.Write(b)
 	if err != nil {
@@ -32,7 +30,6 @@ func (l *log) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// openLogs makes the consoles' files, before any guest boots.
 func (l *runner) openLogs() error {
 	dir := l.opt.LogDir
 	if dir == "" {
@@ -52,7 +49,6 @@ func (l *runner) openLogs() error {
 	return nil
 }
 
-// checkGDB returns an error if a port for gdb is in use. QEMU would notice that only when it starts.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Two commands with one --log-dir do not overwrite each other's consoles, also if they have
-// different numbers of guests: the second one fails while the first one runs.
+// A second command with the same --log-dir fails while the first one runs.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {
@@ -70,8 +69,7 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 	testkit.OK(t, o.checkGDB())
 }
 
-// After a successful run the console log is complete, from the kernel's first line to the lines
-// that programs write to the console.
+// The log of a successful run has the kernel's first line and what programs write to the console.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
 	testkit.Boots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

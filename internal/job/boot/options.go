@@ -21,9 +21,8 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	session.Common
-	lab.NICOptions // options of all NICs
-	// Lab is the lab file that describes the guests. Take sets it and, from it, Guests, CPUs, Memory and GPUMemory, and
-	// Gateway if the file has one. nil: the options below describe the guests.
+	lab.NICOptions // for all NICs
+	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 
 	NIC       string // lab.Virtio or lab.GVE
@@ -31,8 +30,8 @@ type Options struct {
 	CPUs      int
 	Memory    uint64
 	GPUMemory uint64
-	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab, which has a driver for each guest
-	IOMMU     bool           // guests' kernels translate the addresses that NICs use; unused with Lab
+	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
+	IOMMU     bool           // guests' kernels translate the NICs' addresses; unused with Lab
 	Flows     int            // lab.Options.Flows
 	Impair    lab.Impairment // impairment of all links
 
@@ -40,31 +39,31 @@ type Options struct {
 	Storm    uint // lab.Options.Storm
 	lab.GatewayFlags
 
-	Copies   []string // files for the guests: HOST:GUEST, or HOST for the same path
-	Env      []string // the programs' environment: NAME=VALUE, or NAME for its value here
-	Tools    string   // Debian packages for the guests, in the form of toolimage.Parse
-	Append   string   // words added to the kernel's command line
+	Copies   []string // HOST:GUEST, or HOST for the same path
+	Env      []string // NAME=VALUE, or NAME for its value here
+	Tools    string   // Debian packages (toolimage.Parse)
+	Append   string   // added to the kernel's command line
 	QEMUArgs []string
-	GDB      int    // gdb port of the first guest; 0: none
+	GDB      int    // port for the first guest; 0: none
 	LogDir   string // directory for the guests' console output; "": not kept
 
-	Command []string // program and arguments; empty: a shell
+	Command []string // empty: a shell
 
 	End string // EndAll or EndFirstFailure; "": EndAll
 
-	Booted         func(accel qemu.Accel) // called when all guests have booted, with their accelerator; may be nil
+	Booted         func(accel qemu.Accel) // when all guests have booted; may be nil
 	Doing          func(what string)      // called with the current step; "": the programs run; may be nil
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
-	image bool // for NewImage: another QEMU boots the guest
+	image bool // set by NewImage
 }
 
-// MaxGuests is the largest number of guests: each has a GPU.
+// MaxGuests is the largest number of guests.
 const MaxGuests = lab.MaxGPUs
 
-// Take sets the guests to the lab file's. It returns an error if there are too many, or if one has a name that vnic
-// boot uses itself.
+// Take sets the guests to the lab file's, or returns an error for a name that vnic boot uses itself, or too
+// many guests.
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
@@ -75,7 +74,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
 	}
 	for i, g := range l.Guests {
-		o.Memory = min(o.Memory, l.Machines[i].RAM) // checkFits checks the smallest guest
+		o.Memory = min(o.Memory, l.Machines[i].RAM) // the smallest guest's
 		if ownName(g.Name, i) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of vnic boot's, for another", g.Name)
 		}
@@ -86,7 +85,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 	return nil
 }
 
-// ownName reports whether a name that a lab file gives to guest i already names something else in the guests' network.
+// ownName reports whether guest i's name names something else in the guests' network.
 func ownName(name string, i int) bool {
 	return lab.HasName(name) || strings.HasSuffix(name, "-devmem") ||
 		name != guestnet.HostName(i) && guestNumber.MatchString(name)
@@ -94,7 +93,7 @@ func ownName(name string, i int) bool {
 
 var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
-// Check returns an error that names the flag if an option is wrong.
+// Check returns an error that names the flag of a wrong option.
 func (o *Options) Check() error {
 	err := cmp.Or(session.Number("--guests", o.Guests, 1, MaxGuests),
 		session.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
@@ -121,7 +120,6 @@ func (o *Options) Check() error {
 	return errors.Join(new(lab.Guest).CheckMachine(o.Memory, o.CPUs), o.Common.Check(), d.Check(), err)
 }
 
-// models lists the models of all NICs, each once.
 func (o *Options) models() (list []string) {
 	for _, g := range o.describe().Guests {
 		for _, n := range g.NICs {
@@ -132,20 +130,18 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// kernelModels lists the models of NICs that the guest's kernel drives: on these NICs devmem programs use the
-// kernel's sockets.
+// kernelModels lists the models that the guest's kernel drives.
 func (o *Options) kernelModels() []string {
 	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
 }
 
-// kernels reports whether the guest's kernel drives NICs of a model.
 func kernels(model string) bool {
 	m, _ := lab.LookupModel(model)
 	return m.Kernel
 }
 
-// ownNIC reports whether guest i gets one more NIC for its kernel, because devmem programs drive its first NIC
-// themselves.
+// ownNIC reports whether guest i gets one more NIC for its kernel, because devmem programs drive its first
+// one.
 func (o *Options) ownNIC(i int) bool {
 	if o.Lab != nil {
 		return !kernels(o.Lab.Guests[i].NICs[0].Model)
@@ -153,8 +149,7 @@ func (o *Options) ownNIC(i int) bool {
 	return !kernels(o.NIC)
 }
 
-// gpuPort returns the guest's first NIC that the kernel drives and that reaches a GPU; nil: there is none. Programs get
-// memory of this GPU for the kernel's sockets (gpusocket).
+// gpuPort returns the guest's first NIC that the kernel drives and that reaches a GPU; nil: none.
 func (p *place) gpuPort() *lab.Port {
 	for _, port := range p.devmem {
 		if port.Model.Kernel && port.GPU() != nil {

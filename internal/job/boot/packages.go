@@ -15,22 +15,19 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// packages has the images of --tools.
 type packages struct {
 	set   toolimage.Set
 	image *toolimage.Image
-	tests *selftests.Images // the images with ncdevmem; nil: --tools does not name it
+	tests *selftests.Images // with ncdevmem; nil: without
 }
 
-// ncdevmem is the path of that program in the image of the kernel's tests, which is mounted at
-// testsDir.
+// ncdevmem is the path of that program in the image of the kernel's tests, which is mounted at testsDir.
 const (
 	testsDir = "/ks"
 	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"
 )
 
-// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release. Do and NewImage call it before
-// they look for the program, which may be in one of the packages.
+// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release.
 func (l *runner) fetchTools(ctx context.Context) error {
 	o := l.opt
 	set, err := toolimage.Parse(o.Tools)
@@ -72,12 +69,11 @@ func (l *runner) fetchTools(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether the packages have a program of this name. Nil packages have none.
 func (t *packages) has(name string) bool {
 	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
 }
 
-// nor returns the part of an error that lists the packages in which a program was not found.
+// nor is the part of an error about a program that the packages lack.
 func (t *packages) nor() string {
 	if t == nil {
 		return ""
@@ -85,7 +81,6 @@ func (t *packages) nor() string {
 	return fmt.Sprintf(", nor in --tools %v", t.set)
 }
 
-// files returns the images' files, in the order of config.
 func (t *packages) files() (list []string) {
 	if t != nil {
 		list = append(list, t.image.Path)
@@ -98,7 +93,6 @@ func (t *packages) files() (list []string) {
 
 func serial(i int) string { return fmt.Sprintf("vnic-tools-%d", i) }
 
-// toolModules returns the kernel modules that --tools needs.
 func (o *Options) toolModules() []string {
 	if o.image {
 		return guesttools.FileModules
@@ -106,8 +100,7 @@ func (o *Options) toolModules() []string {
 	return guesttools.Modules
 }
 
-// bring adds the images to the guest's files, for a guest of NewImage, whose QEMU has no disk from
-// vnic.
+// bring adds the images to the guest's files, for a QEMU that vnic does not start.
 func (t *packages) bring(files *guestimages.Overlay) error {
 	if t == nil {
 		return nil
@@ -126,7 +119,7 @@ func (t *packages) bring(files *guestimages.Overlay) error {
 	return err
 }
 
-// disks opens the images for a guest. The caller closes them, by closeDisks.
+// disks opens the images for a guest; the caller calls closeDisks.
 func (t *packages) disks() (list []qemu.Disk, err error) {
 	for i, path := range t.files() {
 		f, err := os.Open(path)
@@ -145,8 +138,7 @@ func closeDisks(list []qemu.Disk) {
 	}
 }
 
-// config returns the configuration of guesttools: which images the guest's agent mounts, and which
-// programs they have.
+// config returns the images that the guest mounts, and their programs.
 func (t *packages) config() (c guesttools.Config) {
 	for i := range t.files() {
 		c.Images = append(c.Images, guesttools.Image{Serial: serial(i)})

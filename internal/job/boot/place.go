@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// place has the ports of a guest on the switch.
+// place has a guest's ports.
 type place struct {
 	index  int
 	name   string // "guest0", or the name in the lab file
 	hw     *lab.Machine
-	kernel *lab.Port   // first NIC that the kernel drives
-	devmem []*lab.Port // NICs for devmem programs; of these the kernel drives the gVNICs
+	kernel *lab.Port   // the kernel's first NIC
+	devmem []*lab.Port // NICs for devmem programs; the kernel drives the gVNICs among them
 }
 
-// devmemAddrs returns the addresses of guest i's devmem programs on a rail: from the lab file, or
-// else addresses that the kernel does not use.
+// devmemAddrs returns the addresses of guest i's devmem programs on a rail: the lab file's, or else such as
+// the kernel does not use.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
 	if o.Lab != nil {
@@ -36,8 +36,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// interfaceAddrs lists the addresses of a NIC that the kernel drives. The kernel's first NIC also has the addresses
-// to which the gateway and the guests' names lead, in addition to the lab file's.
+// interfaceAddrs lists the addresses of a NIC that the kernel drives. The kernel's first NIC also has the
+// addresses for the guest's names.
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
@@ -50,8 +50,8 @@ func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	return list
 }
 
-// describe returns the description of the lab. If the kernel does not drive a guest's first NIC, it adds a NIC for
-// the kernel.
+// describe returns the description of the lab, with NICs for kernels that do not drive their guest's first
+// one.
 func (o *Options) describe() (d lab.Description) {
 	if o.Lab != nil {
 		d = o.describeLab()
@@ -69,10 +69,10 @@ func (o *Options) describeFlags() (d lab.Description) {
 			NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if o.ownNIC(i) {
-			g.NICs[0].GPUs = []int{} // no GPU
+			g.NICs[0].GPUs = []int{}
 			n := guestnet.DevmemHost + i
 			options := o.NICOptions
-			options.MaxMTU, options.XDP = 0, false // vnic's driver raises no MTU, and runs no XDP program
+			options.MaxMTU, options.XDP = 0, false // vnic's driver has neither
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
 				Addr6: lab.Addr6(n), NICOptions: options})
 		}
@@ -84,8 +84,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 	return d
 }
 
-// kernelNIC returns the first NIC of guest i, which the kernel drives, if no lab file describes that
-// NIC.
+// kernelNIC returns guest i's NIC for its kernel, which no lab file describes.
 func (o *Options) kernelNIC(i int) lab.NIC {
 	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), NICOptions: o.NICOptions}
 	if o.Lab != nil {
@@ -100,8 +99,7 @@ func (o *Options) kernelNIC(i int) lab.NIC {
 	return n
 }
 
-// describeLab returns the description of the lab file's lab. The kernel drives its gVNICs; only
-// devmem programs use its virtio NICs. If the first NIC of a guest is virtio, describeLab adds one
+// describeLab returns the description of the lab file's lab. A guest whose first NIC is virtio gets one more,
 // for its kernel, on the root complex.
 func (o *Options) describeLab() lab.Description {
 	d := o.Lab.Complete()
@@ -109,7 +107,7 @@ func (o *Options) describeLab() lab.Description {
 		g := &d.Guests[i]
 		for j := range g.NICs {
 			if !kernels(g.NICs[j].Model) {
-				g.NICs[j].MaxMTU = g.NICs[j].MTU // vnic's driver uses the NIC's MTU, and cannot raise it
+				g.NICs[j].MaxMTU = g.NICs[j].MTU // vnic's driver cannot raise it
 				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 			}
 		}
@@ -123,14 +121,13 @@ func (o *Options) describeLab() lab.Description {
 	return d
 }
 
-// freeMAC returns a MAC for the kernel's NIC of guest i that no NIC of the file has. It looks from the MAC of the
-// last possible port downwards.
+// freeMAC returns a MAC for the kernel's NIC of guest i that no NIC of the file has.
 func (o *Options) freeMAC(i int) wire.MAC {
 	given := make(map[wire.MAC]bool)
 	for n := range o.Lab.AllNICs() {
 		given[n.MAC] = true
 	}
-	for k := lab.MaxPorts - 1; ; k-- { // ends, because the kernel's NICs are among the MaxPorts ports
+	for k := lab.MaxPorts - 1; ; k-- { // ends: the kernel's NICs are among the MaxPorts ports
 		if m := lab.MAC(k); !given[m] {
 			if i == 0 {
 				return m
@@ -140,7 +137,6 @@ func (o *Options) freeMAC(i int) wire.MAC {
 	}
 }
 
-// places returns the ports of each guest.
 func (o *Options) places(l *lab.Lab) (list []place) {
 	for i, m := range l.Machines() {
 		p := place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports}
@@ -152,8 +148,7 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 	return list
 }
 
-// reserve is a service of the lab: it reserves each guest's addresses for its ports, before the
-// guest uses them.
+// reserve is a service of the lab: it reserves the guests' addresses for their ports.
 func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	for i, p := range o.places(l) {
 		for _, a := range o.interfaceAddrs(p, p.kernel) {
@@ -167,7 +162,6 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	return io.NopCloser(nil), nil
 }
 
-// network returns the guest's network configuration.
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
 	for _, port := range p.hw.Ports {
@@ -200,7 +194,6 @@ func (o *Options) network(p place) guestnet.Config {
 	return c
 }
 
-// names lists the host names of guest i.
 func (o *Options) names(i int) []string {
 	names := []string{guestnet.HostName(i)}
 	if o.Lab != nil && o.Lab.Guests[i].Name != names[0] {
@@ -209,7 +202,6 @@ func (o *Options) names(i int) []string {
 	return names
 }
 
-// devmemNames lists the host names of guest i's devmem programs, for each rail.
 func (o *Options) devmemNames(i int) (rails [][]string) {
 	if o.Lab == nil {
 		return [][]string{{guestnet.DevmemName(i)}}
@@ -224,7 +216,6 @@ func (o *Options) devmemNames(i int) (rails [][]string) {
 	return rails
 }
 
-// machine returns the RAM and CPUs of guest i.
 func (o *Options) machine(i int) labfile.Machine {
 	if o.Lab != nil {
 		return o.Lab.Machines[i]
@@ -232,8 +223,8 @@ func (o *Options) machine(i int) labfile.Machine {
 	return labfile.Machine{RAM: o.Memory, CPUs: o.CPUs}
 }
 
-// local returns the name of a guest's NIC or GPU for the guest's programs: from the lab file, without the guest's
-// name before it; without a lab file, kind and number.
+// local returns a device's name for the guest's programs: the lab file's without the guest's name, or kind
+// and number.
 func (p *place) local(kind string, number int, name string) string {
 	if local, ok := strings.CutPrefix(name, p.name+"."); ok {
 		return local
@@ -241,16 +232,15 @@ func (p *place) local(kind string, number int, name string) string {
 	return fmt.Sprint(kind, number)
 }
 
-// entry describes a device for devmem programs, in $VNIC_DEVICES.
+// entry is a device in $VNIC_DEVICES.
 type entry struct {
 	name         string // "nic0", or the name in the lab file
-	device       string // what programs open: the interface of a gVNIC, the PCI address of a virtio NIC
+	device       string // interface of a gVNIC, PCI address of a virtio NIC
 	addr4, addr6 netip.Prefix
 }
 
 func (e entry) String() string { return fmt.Sprintf("%s=%s,%v,%v", e.name, e.device, e.addr4, e.addr6) }
 
-// devices returns the guest's devices for devmem programs.
 func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
 	for j, port := range g.devmem {
@@ -265,8 +255,8 @@ func (g *guest) devices() (list []entry) {
 	return list
 }
 
-// peers returns, for each of this guest's rails, the IPv4 addresses of all guests' devmem programs, for $VNIC_PEERS:
-// name=ADDRESS,ADDRESS,... in the order of guests, with - for a guest that has no NIC there.
+// peers returns $VNIC_PEERS: for each rail name=ADDRESS,ADDRESS,... in the order of guests, with - for a
+// guest that has no NIC there.
 func (g *guest) peers() (list []string) {
 	o := g.runner.opt
 	for j, e := range g.devices() {
@@ -282,12 +272,10 @@ func (g *guest) peers() (list []string) {
 	return list
 }
 
-// found returns the guest's interface for a port. The guest lists its interfaces in the order of its ports.
 func (g *guest) found(p *lab.Port) guestnet.Found {
 	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }
 
-// gpus returns name=ID for each GPU of the guest.
 func (g *guest) gpus() (list []string) {
 	for j, m := range g.hw.GPUs {
 		list = append(list, fmt.Sprintf("%s=%d", g.local("gpu", j, m.Name), m.ID()))

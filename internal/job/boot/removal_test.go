@@ -18,9 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC that the kernel's own driver drives is removed during a stream over it: its interface vanishes,
-// the receiver of the stream gets nothing more, and the guest continues, as does the stream over its
-// second NIC.
+// A NIC of the kernel's own driver is removed during a stream; the stream over the second NIC goes on.
 func TestStockDriverLosesItsNIC(t *testing.T) {
 	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()

@@ -11,18 +11,17 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// streams are the input and output of a guest's program.
 type streams struct {
-	in       io.Reader // nil: no input
+	in       io.Reader
 	out, err io.Writer
 	tty      bool
 	size     guestexec.Size
 	resize   chan guestexec.Size
-	end      func() // called after the last Write, but not after an error
+	end      func() // called when the program has ended without an error
 }
 
-// streams returns the streams of each guest's program. One guest alone uses this process's streams, and a terminal if
-// all three are the same terminal. Programs of several guests read nothing, and each line of output names its guest.
+// streams returns the streams of each guest's program: one guest alone uses this process's; programs of
+// several read nothing, and their lines get the guest's number.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
@@ -38,12 +37,12 @@ func (l *runner) streams() []streams {
 	return list
 }
 
-// takeTerminal sets this process's terminal up for guests, if there is one. leave ends the command.
+// takeTerminal sets this process's terminal up for guests. leave ends the command.
 func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)
 	if o.Guests > 1 {
-		out = nil // no guest's program uses the terminal
+		out = nil
 	}
 	l.terminal = terminal.Take(o.Stdin, out, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
 		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})
@@ -52,10 +51,8 @@ func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	}
 }
 
-// interactive reports whether the command is a shell.
 func (o *Options) interactive() bool { return len(o.Command) == 0 || shells[path.Base(o.Command[0])] }
 
-// single returns this process's streams.
 func (l *runner) single() streams {
 	t := l.terminal
 	t.Start()

@@ -10,24 +10,23 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 )
 
-// shells are the programs with which vnic boot copies Tools into the guest.
+// shells are the programs that come with Tools.
 var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "zsh": true, "busybox": true}
 
-// Tools are the commands that guests with a shell get, as far as this machine has them.
+// Tools are the commands that guests with a shell get, if this machine has them.
 var Tools = strings.Fields(`
 	cat chmod clear cp cut date dd df dmesg du echo env ethtool false find free grep head hexdump hostname id
 	ip kill less ln ls lsmod lspci mkdir mount mv nproc od ping ps pwd reset rm rmdir sed seq sha256sum sleep
 	sort ss stty tail tee timeout top touch tr true tty umount uname uniq uptime wc`)
 
-// toolDirs are directories with an administrator's tools, which PATH may lack.
+// toolDirs have an administrator's tools; PATH may lack them.
 var toolDirs = []string{"/usr/sbin", "/sbin"}
 
-// notFound is an exported function that makes bash suggest --tools when it does not find a command (bash(1), COMMAND
-// EXECUTION).
+// notFound makes bash suggest --tools for a command that it does not find (bash(1), COMMAND EXECUTION).
 const notFound = `BASH_FUNC_command_not_found_handle%%=() { echo "bash: $1: command not found: if a Debian package ` +
 	`has it, vnic boot --tools PACKAGE brings it along" >&2; return 127; }`
 
-// shell selects a shell of this machine: bash, for its line editing, or sh; if there is none, u-root's.
+// shell selects a shell: bash, for its line editing, sh, or u-root's.
 func (p *program) shell() error {
 	p.dir = "/root"
 	for _, s := range []struct{ path, args string }{{"/bin/bash", "bash --noprofile --norc"}, {"/bin/sh", "sh"}} {
@@ -45,7 +44,6 @@ func (p *program) shell() error {
 		"no shell on this machine, no /bin/bash and no /bin/sh, nor in this vnic: name a command, after --"))
 }
 
-// tools adds the tools that this machine has. A missing tool is no error.
 func (p *program) tools() {
 	notes := p.files.Notes
 	defer func() { p.files.Notes = notes }()

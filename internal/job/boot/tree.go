@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// compareTrees asks the guest which NIC reaches which GPU in the PCIe tree that its kernel sees, and notes pairs for
-// which the lab emulates something else.
+// compareTrees notes pairs of NIC and GPU that the guest's kernel judges otherwise than the lab.
 func (g *guest) compareTrees(ctx context.Context) error {
 	o := g.runner.opt
 	if o.Lab == nil || g.hw.Bare || len(g.hw.GPUs) == 0 {
@@ -41,8 +40,8 @@ func (g *guest) differences(seen *guesttree.Tree) ([]lab.Pairs, error) {
 	return g.runner.opt.Lab.Differences(g.index, linux), nil
 }
 
-// endpoints maps the lab's endpoints to the guest's. Both trees number buses depth first, and each endpoint has its
-// own bus. endpoints checks the NICs' places by their MACs.
+// endpoints maps the lab's endpoints to the guest's: in both trees buses are numbered depth first, and each
+// endpoint has a bus of its own.
 func (g *guest) endpoints(seen *guesttree.Tree) (map[string]string, error) {
 	var ours []string
 	var down func(above string)
@@ -56,7 +55,7 @@ func (g *guest) endpoints(seen *guesttree.Tree) (map[string]string, error) {
 	}
 	down("")
 	theirs := slices.DeleteFunc(slices.Clone(seen.Ends), func(name string) bool {
-		return guesttree.Bus(name) < pcie.OwnBuses // the endpoint is on the root complex
+		return guesttree.Bus(name) < pcie.OwnBuses // on the root complex
 	})
 	if len(ours) != len(theirs) {
 		return nil, fmt.Errorf("it has %d NICs and GPUs of %d", len(theirs), len(ours))

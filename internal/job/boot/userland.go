@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// userland returns a function that finds or builds u-root's commands when it is first called.
+// userland returns a function that finds or builds u-root's commands, once.
 func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, error) {
 	return sync.OnceValues(func() (*guestimages.Userland, error) {
 		dir, err := assets.CacheDir(o.Fetch)
@@ -28,7 +28,7 @@ func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, e
 	})
 }
 
-// takeUserland finds u-root's commands for the guests. If they are not available, guests boot without them.
+// takeUserland finds u-root's commands; guests may boot without them.
 func (l *runner) takeUserland() (err error) {
 	if l.uroot, err = l.program.userland(); errors.Is(err, guestimages.ErrNoUserland) {
 		l.opt.Note("%v: guests have what this machine has", err)
@@ -37,7 +37,7 @@ func (l *runner) takeUserland() (err error) {
 	return err
 }
 
-// ofUserland selects the command name of u-root's if where is its path in the guest; else it returns otherwise.
+// ofUserland selects a command of u-root's if where is its path in the guest; else it returns otherwise.
 func (p *program) ofUserland(name, where string, otherwise error) error {
 	base := path.Base(where)
 	if path.Dir(where) != guestimages.UserlandDir && where != "/bin/sh" {

@@ -1,5 +1,4 @@
-// Package export is `vnic cache export`: it lists the commands whose software can be exported,
-// finds the files that their guests need, and writes them to one file.
+// Package export is `vnic cache export`: it writes the software for some commands to one file.
 package export
 
 import (
@@ -21,8 +20,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// commands has the commands whose software can be exported, each with the kernel modules that its
-// guests load besides the modules for NICs.
+// commands maps the commands to modules of their guests besides the NICs'.
 var commands = map[string][]string{
 	"allreduce": nil,
 	"block":     guestnvme.TargetModules,
@@ -30,35 +28,34 @@ var commands = map[string][]string{
 	"load":      nil,
 	"rdma":      nil,
 	"run":       nil,
-	"serve":     nil, // for guests of vnic qemu and vnic image build
+	"serve":     nil, // for vnic qemu and vnic image build
 }
 
-// Commands lists the names that Options.For may have.
+// Commands lists the valid names of Options.For.
 func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
 
 // Options are the flags of `vnic cache export`.
 type Options struct {
 	File  string
 	For   []string
-	Vnic  string // the version of this program
+	Vnic  string // version of this program
 	Fetch assets.Options
 	Note  func(format string, args ...any)
 	Stage func(what string)
 }
 
-// Result describes the file that Run has written.
+// Result describes the written file.
 type Result struct {
 	File   string   `json:"file"`
 	Bytes  int64    `json:"bytes"`
-	SHA256 string   `json:"sha256"` // of the file
+	SHA256 string   `json:"sha256"`
 	For    []string `json:"for"`
 }
 
-// ErrCommand means that For is empty, or that a name in it is not in Commands.
+// ErrCommand means that For is empty, or has an unknown name.
 var ErrCommand = errors.New("cannot be exported for")
 
-// Check returns an ErrCommand if For is empty or has a name that is not in Commands. Else it sorts For and removes
-// duplicates.
+// Check returns an ErrCommand for an invalid For; else it sorts For and removes duplicates.
 func (o *Options) Check() error {
 	for _, name := range o.For {
 		if _, ok := commands[name]; !ok {
@@ -72,8 +69,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// modules lists the kernel modules that guests of these commands load, for NICs of any model. A
-// kernel may have some of them built in.
+// modules lists the kernel modules that guests of these commands load.
 func modules(im *machine.Images, names []string) (list []string) {
 	for _, m := range []string{lab.Virtio, lab.GVE} {
 		list = append(list, machine.SoftwareFor(m).Modules...)
@@ -86,13 +82,13 @@ func modules(im *machine.Images, names []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// Run fetches the files that the cache lacks, and writes the export. After an error a file of this
-// name is as before. Run holds the whole content in memory before it writes it: some 60 MB.
+// Run fetches the files that the cache lacks, and writes the export. After an error an older file is
+// unchanged. Run holds the content in memory, some 60 MB.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	draft, err := outfile.NewDraft(o.File) // fails before the fetch if the file cannot be written
+	draft, err := outfile.NewDraft(o.File) // fails before the fetch
 	if err != nil {
 		return nil, err
 	}
@@ -133,9 +129,8 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
 }
 
-// userland returns the directory in the cache that has u-root's commands, which guests of boot
-// need. A vnic in a checkout builds them there. A release embeds them; then userland returns
-// nothing.
+// userland returns the directory in the cache with u-root's commands, which guests of boot need. A release
+// embeds them; then userland returns nothing.
 func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, error) {
 	if !slices.Contains(o.For, "boot") {
 		return nil, nil
@@ -152,8 +147,7 @@ func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, erro
 	return []string{u.InCache}, nil
 }
 
-// open finds or fetches QEMU, the kernel, and the files of the kernel modules. An imported kernel
-// may lack some modules; open then fetches the complete kernel.
+// open finds or fetches QEMU, the kernel, and the files of its modules, which an imported kernel may lack.
 func open(ctx context.Context, o *Options) (*assets.Resolved, []string, error) {
 	for {
 		r, err := assets.FetchCached(ctx, o.Fetch)

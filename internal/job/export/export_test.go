@@ -19,7 +19,7 @@ func TestNamesOfCommandsAreChecked(t *testing.T) {
 		o := Options{For: list}
 		err := o.Check()
 		testkit.ErrorIs(t, err, ErrCommand)
-		testkit.ErrorSays(t, err, "allreduce, block, boot") // the list of commands that can be exported for
+		testkit.ErrorSays(t, err, "allreduce, block, boot") // the valid names
 	}
 	o := Options{For: []string{"run", "boot", "run"}}
 	testkit.OK(t, o.Check())
@@ -28,8 +28,7 @@ func TestNamesOfCommandsAreChecked(t *testing.T) {
 	}
 }
 
-// Without a network and with an empty cache an export fails, and leaves an older file of the same
-// name unchanged.
+// A failed export leaves an older file of the same name unchanged.
 func TestFailedExportLeavesTheFile(t *testing.T) {
 	if !guestimages.CarriesProgram() {
 		t.Skip("built without make: no guest program")

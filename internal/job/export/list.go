@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Size formats the size of a cache entry for people.
+// Size formats the size of a cache entry.
 func Size(e assets.CacheEntry) string {
 	if e.Link != "" {
 		return "a link"
@@ -33,12 +33,12 @@ type Cache struct {
 	Entries []assets.CacheEntry `json:"entries"`
 }
 
-// Contents returns the Cache of a directory with these entries.
+// Contents returns the Cache of a directory.
 func Contents(dir string, list []assets.CacheEntry) Cache {
 	return Cache{dir, total(list), append([]assets.CacheEntry{}, list...)}
 }
 
-// List prints the entries of a cache's directory for people.
+// List prints the entries of a cache's directory.
 func List(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)
@@ -60,7 +60,6 @@ func List(w io.Writer, dir string, list []assets.CacheEntry) error {
 	return err
 }
 
-// shortName shortens the name of an image, which is a hash, to a distinct beginning. Other names it returns whole.
 func shortName(e assets.CacheEntry) string {
 	const enough = len("images/") + 12
 	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {

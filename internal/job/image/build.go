@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Files of an image's directory.
+// files of an image's directory
 const (
 	kernelFile = "kernel"
 	initrdFile = "initrd"
@@ -25,8 +25,7 @@ const (
 	readmeFile = "README"
 )
 
-// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`. Images of vnic
-// up to 780d5150 do not state it.
+// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`.
 const protocol = 2
 
 // builtBy is the last line of an image's README.
@@ -39,10 +38,10 @@ type BuildOptions struct {
 	Guest boot.Options
 }
 
-// Build writes the directory of an image, and prints to out how to use it.
+// Build writes the directory of an image, and prints how to use it.
 func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	o.Dir = filepath.Clean(o.Dir)
-	// This check comes before NewImage fetches anything.
+	// Check before anything is fetched.
 	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil {
 		return err
 	}
@@ -84,7 +83,6 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// stopping is a writer that fails after ctx has ended.
 type stopping struct {
 	ctx context.Context
 	w   io.Writer
@@ -97,7 +95,6 @@ func (s stopping) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// usage is the text about how to use an image.
 type usage struct {
 	NIC    string
 	XDP    bool

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// options returns the options for an image of a program and a kernel without modules.
+// options are for an image of a kernel without modules.
 func options(t *testing.T) BuildOptions {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,8 +46,7 @@ func options(t *testing.T) BuildOptions {
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
 }
 
-// files returns the files in an initrd's archives; a later file replaces an earlier one of the same
-// name, as in the kernel.
+// files returns the files in an initrd's archives; later ones replace earlier ones, as in the kernel.
 func files(t *testing.T, initrd []byte) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -19,16 +19,16 @@ import (
 type ExportOptions struct {
 	File     string // "-": Stdout
 	Force    bool
-	CacheDir string // "": the default of assets.CacheDir
+	CacheDir string // "": assets.CacheDir's default
 	Stdout   io.Writer
 }
 
-// Export writes the program with the tools to a file, or to Stdout.
+// Export writes the guests' tools, which are one program.
 func Export(ctx context.Context, o ExportOptions) error {
 	if o.File == "" {
 		return errors.New("no name of a file")
 	}
-	if o.File != "-" { // fails before the tools are built
+	if o.File != "-" {
 		if err := replaceable(o.File, o.Force, fs.FileMode.IsRegular, "not a file"); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func Export(ctx context.Context, o ExportOptions) error {
 	}})
 }
 
-// WriteList lists the tools for people, and what each needs in a guest.
+// WriteList describes the tools, and what each needs in a guest.
 func WriteList(w io.Writer) error {
 	_, err := io.WriteString(w, devmemtool.Name+"    netcat for device memory TCP: devmem recv -h, devmem send -h\n"+
 		"  needs: root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)\n"+

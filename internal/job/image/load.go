@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// DefaultDir is the default of the directory that Build writes.
+// DefaultDir is the default of Build's directory.
 const DefaultDir = "guest"
 
-// Files are the files of an image that Build has written.
+// Files are the files of an image.
 type Files struct {
-	NIC            string // the device model of the image
+	NIC            string // device model
 	Kernel, Initrd string // absolute paths
-	Append         string // the kernel's command line
+	Append         string
 }
 
-// ErrNoImage means that a directory was not written by Build.
+// ErrNoImage means that a directory has no image of Build's.
 var ErrNoImage = errors.New("no guest image: 'vnic image build' makes one")
 
 var (
@@ -34,10 +34,10 @@ var (
 	builtByLine = regexp.MustCompile(`(?m)^Built by vnic (.+), protocol (\d{1,9})\.$`)
 )
 
-// maxText is how many bytes of a text file are read at most.
+// maxText bounds the bytes that are read of a text file.
 const maxText = 64 << 10
 
-// Load finds the files of an image in a directory. It returns them also with a version.Error.
+// Load finds the files of an image in a directory, also with a version.Error.
 func Load(dir string) (f Files, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return f, err
@@ -65,7 +65,7 @@ func Load(dir string) (f Files, err error) {
 	var theirs version.Hello
 	if m := builtByLine.FindStringSubmatch(readme); m != nil {
 		theirs.Vnic = m[1]
-		theirs.Protocol, _ = strconv.Atoi(m[2]) // 9 digits: no error
+		theirs.Protocol, _ = strconv.Atoi(m[2])
 	}
 	return f, version.Ours(protocol).Check(theirs, "the image in "+dir, "build it again: vnic image build --force")
 }
@@ -87,8 +87,8 @@ func readText(name string) (string, error) {
 	return string(b), err
 }
 
-// Args returns the arguments of a QEMU that boots the image and shows its shell or program on the serial line. kvm:
-// QEMU uses KVM. Args assumes several CPUs: for one CPU qemu.ForMachine would change the kernel's command line.
+// Args returns the arguments of a QEMU that boots the image, by KVM or TCG, with the console on the serial
+// line. They are for several CPUs: with one, qemu.ForMachine would change the command line.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {
@@ -102,9 +102,6 @@ func (f *Files) Args(kvm bool) []string {
 	return append(args, byTCG...)
 }
 
-// machineArgs are QEMU's arguments for any image, and byTCG those without KVM. The command that `vnic image build`
-// prints uses byTCG: not every machine with KVM can run a guest by KVM, and QEMU notices that too late to fall back
-// to TCG.
 var (
 	machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot")
 	byTCG       = strings.Fields("-accel tcg,thread=multi -cpu max")

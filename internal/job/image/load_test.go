@@ -21,7 +21,7 @@ func TestImagesAreFoundAgain(t *testing.T) {
 		t.Errorf("by KVM: %s", kvm)
 	}
 	old := f
-	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // the command line in an image that an older vnic has built
+	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // as in an older vnic's image
 	if by := strings.Join(old.Args(false), " "); !strings.Contains(f.Append+" ", clock) || !strings.Contains(by, clock) {
 		t.Errorf("%q, by TCG: %s", old.Append, by)
 	}
@@ -54,9 +54,7 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	}
 }
 
-// Load refuses an image with another protocol version by one line that names this vnic's version, and
-// the image's if it has one. The README in testdata is from vnic 780d5150, whose images did not contain
-// its version.
+// Load refuses an image with another protocol version, also one that does not contain its version.
 func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
 	o := options(t)
 	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))

@@ -16,16 +16,14 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// ErrExists means that a file or directory of this name exists.
+// ErrExists means that a file or directory exists.
 var ErrExists = errors.New("is there already: give another name, or --force to replace it")
 
-// content is the mode of a file, and a function that writes its bytes.
 type content struct {
 	mode  fs.FileMode
 	write func(io.Writer) error
 }
 
-// writeFile writes a file atomically: others see all of it or nothing.
 func writeFile(path string, force bool, c content) error {
 	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
 		return err
@@ -40,8 +38,7 @@ func writeFile(path string, force bool, c content) error {
 	})
 }
 
-// fill writes the content to a file and closes the file. Errors of the file name path; errors of
-// the content stay as they are.
+// fill writes the content to a file and closes it. Errors of the file name path.
 func (c content) fill(f *os.File, path string) error {
 	err := c.write(f)
 	if err == nil {
@@ -57,9 +54,8 @@ func (c content) fill(f *os.File, path string) error {
 	return err
 }
 
-// writeDir makes a directory of files, atomically if the file system can (rename). It replaces an
-// older directory only with force, and only if the older directory contains nothing but files of
-// these names.
+// writeDir makes a directory of files, atomically if the file system can (rename). With force it replaces a
+// directory that has only files of these names.
 func writeDir(path string, force bool, files map[string]content) error {
 	path = filepath.Clean(path)
 	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {
@@ -70,15 +66,14 @@ func writeDir(path string, force bool, files map[string]content) error {
 	}
 	return complete(path, files, func(dir string) error {
 		if _, err := os.Lstat(path); force && err == nil {
-			return rename(dir, path, unix.RENAME_EXCHANGE) // dir is the older directory now, and is removed
+			return rename(dir, path, unix.RENAME_EXCHANGE) // dir is the older directory now
 		}
 		return rename(dir, path, unix.RENAME_NOREPLACE)
 	})
 }
 
-// complete writes files into a temporary directory beside path, calls place to rename the directory
-// or a file in it to path, and removes the rest. It first removes the temporary directories of
-// killed processes.
+// complete writes files into a temporary directory beside path, calls place to rename it or a file in it to
+// path, and removes the rest.
 func complete(path string, files map[string]content, place func(dir string) error) (err error) {
 	sweep(path)
 	dir, err := os.MkdirTemp(filepath.Dir(path), unfinished(path)+"*")
@@ -109,14 +104,12 @@ func complete(path string, files map[string]content, place func(dir string) erro
 	return place(dir)
 }
 
-// unfinished returns the prefix of the temporary names for path.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
-// claim marks a temporary directory as in use by this process, as long as f is open.
+// claim marks a temporary directory as in use while f is open.
 func claim(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// sweep removes the temporary directories for path that killed processes have left, and the
-// temporary files of older vnics. It ignores errors.
+// sweep removes the temporary directories and files for path that killed processes have left.
 func sweep(path string) {
 	dir := filepath.Dir(path)
 	entries, _ := os.ReadDir(dir)
@@ -136,7 +129,6 @@ func sweep(path string) {
 	}
 }
 
-// replaceable returns an error if path exists and must not be replaced.
 func replaceable(path string, force bool, kind func(fs.FileMode) bool, not string) error {
 	st, err := os.Lstat(path)
 	switch {
@@ -152,7 +144,7 @@ func replaceable(path string, force bool, kind func(fs.FileMode) bool, not strin
 	return nil
 }
 
-// onlyThese returns an error if a directory contains anything but files of these names.
+// onlyThese returns an error if a directory has anything but files of these names.
 func onlyThese(dir string, files map[string]content) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,9 +158,8 @@ func onlyThese(dir string, files map[string]content) error {
 	return nil
 }
 
-// rename renames without replacing, or exchanges (rename(2)). On file systems that support neither,
-// it first looks whether the target exists, or removes it, and then renames: another process can
-// make the target in between.
+// rename renames without replacing, or exchanges (rename(2)). On file systems that support neither, another
+// process can make the target in between.
 func rename(from, to string, flags uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -183,7 +174,7 @@ func rename(from, to string, flags uint) error {
 			err = os.Rename(from, to)
 		}
 	}
-	if errors.Is(err, unix.EEXIST) { // another process has made it meanwhile
+	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%s: %w", to, ErrExists)
 	}
 	return outfile.Explain(to, err)

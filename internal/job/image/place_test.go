@@ -54,7 +54,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	if err := writeFile(f, true, text("two")); err != nil || read(t, f) != "two" {
 		t.Error(err)
 	}
-	// Another process creates the file while writeFile writes.
+	// another process creates the file meanwhile
 	g := filepath.Join(dir, "g")
 	late := content{mode: 0o644, write: func(io.Writer) error { return os.WriteFile(g, []byte("theirs"), 0o644) }}
 	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
@@ -83,7 +83,6 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	if err := writeDir(d, true, files); err != nil || read(t, filepath.Join(d, "b")) != "3" {
 		t.Error(err)
 	}
-	// A file that is not part of an image stays, and is an error.
 	testkit.OK(t, os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644))
 	if err := writeDir(d, true, files); err == nil ||
 		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
@@ -92,8 +91,8 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, top), "d")
 }
 
-// writeDir removes the temporary directories of killed processes, and keeps temporary
-// directories of living processes and of other targets.
+// Temporary directories of killed processes are removed; directories of living ones and of other targets
+// stay.
 func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")
@@ -119,8 +118,7 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	}
 }
 
-// An error about the file tells the user what to do; an error about the content is returned
-// unchanged.
+// An error of the file is explained; an error of the content stays as it is.
 func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package load is `vnic load`: a guest loads a file from a web server into its GPU's memory (package loader, by a
-// transfer.Node): the whole file, the tensors of a safetensors file, or records that a consumer takes in batches.
+// Package load is `vnic load`: a guest loads a file from a web server into its GPU's memory (package loader):
+// the whole file, the tensors of a safetensors file, or records that a consumer takes in batches.
 //
-// The user names a server, which guests reach through the gateway, or the command starts one in this
-// process; the seed then defines the content of its file. The host compares the bytes in GPU memory with
-// that content: all bytes or, of records, the bytes of the last batches. If it does not know the content,
-// it computes a digest, except of records. The NIC counts in which memory payload lay.
+// The server is one that the user names, which guests reach through the gateway, or the command's own in this
+// process, whose file the seed defines. The host compares the bytes in GPU memory with the known content: all
+// bytes or, of records, the last batches. The NIC counts in which memory payload lay.
 package load
 
 import (
@@ -28,19 +27,18 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// Options are the flags of `vnic load`. Of Source and LoadArgs the flags set URL (empty: the command starts a server),
-// Header, Connections, RangeSize, Timeout and Retry, and Records, Batch, Depth, Step and Skip.
+// Options are the flags of `vnic load`. Without a URL the command starts a server.
 type Options struct {
 	session.Options
 	transfer.Source
 	transfer.LoadArgs
 	Format string // Raw, Records or Safetensors; "": chosen by the end of the URL
-	Size   uint64 // of the file of the command's own server, in bytes
-	SHA256 string // digest that the loaded data must have, in hex; "": unknown
+	Size   uint64 // of the own server's file, in bytes
+	SHA256 string // digest of the data, in hex; "": unknown
 
 	url  *url.URL
-	room uint64          // bytes of GPU memory for data
-	gen  session.Content // the content of the file of the command's own server; nil: another server has the file
+	room uint64          // GPU memory for data, in bytes
+	gen  session.Content // content of the own server's file; nil: another server
 }
 
 // Formats of files.
@@ -50,7 +48,7 @@ const (
 	Safetensors = "safetensors"
 )
 
-// Defaults returns the options of the command without flags, except that Seed is 0.
+// Defaults returns the options of the command without flags, but with Seed 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), Size: 64 << 20,
 		Source: transfer.Source{Header: http.Header{}, Connections: 4, RangeSize: 1 << 20,
@@ -68,7 +66,7 @@ const (
 	maxHeader      = 16 << 10
 )
 
-// Complete sets the options that follow from others, and returns an error for options that are invalid.
+// Complete sets the options that follow from others, and returns an error for invalid ones.
 func (o *Options) Complete() error {
 	if o.Format == "" {
 		o.Format = Raw
@@ -83,7 +81,7 @@ func (o *Options) Complete() error {
 		return err
 	}
 	var lines strings.Builder
-	_ = o.Header.Write(&lines) // in the form of a request: NAME: VALUE CR LF
+	_ = o.Header.Write(&lines)
 	each, records := o.Records*o.Batch, o.Format == Records
 	switch {
 	case o.Step < 0 || o.Step > time.Hour:
@@ -110,8 +108,7 @@ func (o *Options) Complete() error {
 	return o.fit()
 }
 
-// parse parses the URL. If it names this machine, and the user has neither set --host-ports nor turned the gateway
-// off, parse lets guests reach its port through the gateway.
+// parse parses the URL, and lets guests reach its port on this machine unless the user has set --host-ports.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil
@@ -131,15 +128,14 @@ func (o *Options) parse() (err error) {
 	return nil
 }
 
-// Serve starts the command's own server if the user has given no URL; else it returns nil. The
-// caller closes the server.
+// Serve starts the command's own server, which the caller closes; nil: there is a URL.
 func (o *Options) Serve() (s *webfile.Server, err error) {
 	if o.URL != "" {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
 	switch o.Format {
-	case Records: // a whole number of records
+	case Records: // whole records
 		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Records)*o.Records + o.Skip
 	case Safetensors:
 		f.Name = "model.safetensors"
@@ -152,7 +148,7 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 	return s, o.parse()
 }
 
-// fit computes how much GPU memory the data can use, and returns an error if that is too little.
+// fit sets the GPU memory for data, and returns an error if it is too little.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {
@@ -177,7 +173,7 @@ func (o *Options) fit() error {
 	return o.Check()
 }
 
-// ParseHeader parses a line NAME: VALUE and adds it to h.
+// ParseHeader adds a line NAME: VALUE to h.
 func ParseHeader(h http.Header, s string) error {
 	name, value, ok := strings.Cut(s, ":")
 	if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(s, "\r\n") {
@@ -190,8 +186,7 @@ func ParseHeader(h http.Header, s string) error {
 // ErrProof means that the file was loaded, but the results contradict the proof.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do loads the file in each mode, and returns the report (session.Do). With an ErrProof Do also
-// returns the report.
+// Do loads the file in each mode, and returns the report, also with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
@@ -200,14 +195,12 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is what Do needs to make a guest load a file.
 type use struct {
 	*Options
 	guest *session.Node
 	rep   *Report
 }
 
-// source describes the file and the connection to its server, for the guest.
 func (u *use) source(mode string) transfer.Source {
 	gateway, config := u.GatewayAddr(), &u.guest.Config
 	s := u.Source
@@ -223,7 +216,6 @@ func (u *use) source(mode string) transfer.Source {
 	return s
 }
 
-// mode loads the file in one mode.
 func (u *use) mode(ctx context.Context, mode string) error {
 	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
@@ -246,7 +238,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	case u.Format == Safetensors && info.Size-info.Data > u.room:
 		err = fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL,
 			info.Size-info.Data, u.room)
-	default: // info.Data is 0 unless the file has tensors
+	default: // info.Data is 0 without tensors
 		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
 			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, session.Pool + t.Begin, t.Len})
@@ -261,8 +253,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round with the file's content
-// if that is known.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round's bytes.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
@@ -292,8 +283,8 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	return nil
 }
 
-// records makes the guest's consumer take all batches. The last Prefetch batches are in GPU memory
-// at the end; records verifies those if it knows the file's content.
+// records makes the guest's consumer take all batches. At the end the last Depth batches are in GPU memory
+// and are compared.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
 	if err := u.load(ctx, r, u.room, u.LoadArgs); err != nil {
@@ -320,20 +311,19 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) er
 	return nil
 }
 
-// differs records the position of the first byte that differs from the server's file.
 func (r *Run) differs(wrong bool, pos uint64) {
 	if wrong && r.Error == "" {
 		r.Error = fmt.Sprintf("byte %d of the file is not what the server has", pos)
 	}
 }
 
-// verified sets the result of the comparison: right if there is no Error. by names what the data was compared with.
+// verified sets the result of the comparison; by is what the data was compared with.
 func (r *Run) verified(by string) {
 	right := r.Error == ""
 	r.Verified, r.By = &right, by
 }
 
-// load poisons n bytes of GPU memory, makes the guest load into them, and adds the figures of that to r.
+// load poisons n bytes of GPU memory, and makes the guest load into them.
 func (u *use) load(ctx context.Context, r *Run, n uint64, l transfer.LoadArgs) error {
 	if err := u.guest.Poison(ctx, session.Pool, n, session.Poison); err != nil {
 		return err
@@ -349,13 +339,13 @@ func (u *use) load(ctx context.Context, r *Run, n uint64, l transfer.LoadArgs) e
 	})
 }
 
-// wrong lists the figures of a run that contradict its mode.
+// wrong lists what contradicts the run's mode.
 func (r *Run) wrong(p2p bool) (f report.Findings) {
 	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)
 	return append(f, r.Misplaced(r.Mode, p2p, &r.RX, r.HostCame > 0 || r.RX.Host > 0 && r.Resumed == 0)...)
 }
 
-// check returns an ErrProof for figures that contradict the proof.
+// check returns an ErrProof for results that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "mode " + x.Mode, x.wrong(r.P2P)

@@ -27,7 +27,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options returns Options for a guest in this process.
 func options(t *testing.T, format string, size uint64) Options {
 	o := Defaults()
 	o.InProc, o.Format, o.Size, o.Seed, o.GPUMemory = true, format, size, 3, 64<<20
@@ -35,7 +34,6 @@ func options(t *testing.T, format string, size uint64) Options {
 	return o
 }
 
-// do loads from the command's own server, or from url if it is not empty.
 func do(t *testing.T, o *Options, url string) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -85,7 +83,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A file larger than GPU memory is loaded in rounds.
 func TestRounds(t *testing.T) {
 	o := options(t, Raw, 9<<20)
 	o.GPUMemory = 32 << 20
@@ -98,7 +95,7 @@ func TestRounds(t *testing.T) {
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
 }
 
-// load uses the GPU that the first NIC of a lab's guest may address, and that GPU's memory size.
+// load uses the GPU that the first NIC may address.
 func TestGPUOfALab(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests:
@@ -114,7 +111,7 @@ func TestGPUOfALab(t *testing.T) {
 	testkit.Equal(t, "digests: one of all", len(rep.Runs[0].SHA256), 64)
 }
 
-// A slow consumer waits for data in a part of its time only.
+// A slow consumer waits for data part of its time.
 func TestConsumer(t *testing.T) {
 	o := options(t, Records, 4<<20)
 	o.Records, o.Batch, o.Step = 64<<10, 8, 20*time.Millisecond
@@ -127,7 +124,7 @@ func TestConsumer(t *testing.T) {
 	}
 }
 
-// Negative control: without peer-to-peer all payload is bounced through host memory.
+// Without peer-to-peer all payload is bounced.
 func TestWithoutPeerToPeer(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.P2P.Set("off"))
@@ -138,7 +135,6 @@ func TestWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Negative control: load finds a byte that the server has sent wrongly.
 func TestWrongByteIsFound(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.Complete())
@@ -151,7 +147,7 @@ func TestWrongByteIsFound(t *testing.T) {
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
 }
 
-// liar changes the first byte of each write of more than one byte.
+// liar changes the first byte of a write of several bytes.
 type liar struct{ http.ResponseWriter }
 
 func (l *liar) Write(b []byte) (int, error) {
@@ -162,7 +158,6 @@ func (l *liar) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(b)
 }
 
-// load compares a file from another program's server with the digest of --sha256.
 func TestDigest(t *testing.T) {
 	text := strings.Repeat("records ", 100_000)
 	sum := sha256.Sum256([]byte(text))
@@ -180,7 +175,6 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// The records at the end of a very long file are loaded.
 func TestEndOfALongFile(t *testing.T) {
 	const size = 1 << 20
 	for _, begin := range []int64{1<<40 + 1, 5 << 40, math.MaxInt64 - size} {
@@ -200,7 +194,6 @@ func TestEndOfALongFile(t *testing.T) {
 	}
 }
 
-// zeros is a reader of endless zeros.
 type zeros struct{}
 
 func (zeros) ReadAt(b []byte, _ int64) (int, error) {
@@ -208,7 +201,6 @@ func (zeros) ReadAt(b []byte, _ int64) (int, error) {
 	return len(b), nil
 }
 
-// If a server's answer makes loading impossible, the error names the cause.
 func TestRefusals(t *testing.T) {
 	var asked atomic.Int64
 	mux := http.NewServeMux()
@@ -243,7 +235,6 @@ func TestInterruption(t *testing.T) {
 	testkit.ErrorIs(t, err, enough)
 }
 
-// A report that shows one wrong result or counter fails the check.
 func TestWrongRuns(t *testing.T) {
 	no := false
 	good := Run{Mode: transfer.Devmem,

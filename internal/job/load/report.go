@@ -20,8 +20,8 @@ type Report struct {
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"`      // the first tensors of the file
-	TensorCount int      `json:"tensor_count,omitempty"` // of all tensors
+	Tensors     []Tensor `json:"tensors,omitempty"` // the first tensors of the file
+	TensorCount int      `json:"tensor_count,omitempty"`
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 
@@ -39,7 +39,7 @@ type Tensor struct {
 
 // Run has the results of a mode.
 type Run struct {
-	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
+	Mode string `json:"mode"`
 	session.Moved
 	// Records, Waited and First describe the consumer of records.
 	Records uint64  `json:"records,omitempty"`
@@ -52,7 +52,7 @@ type Run struct {
 	Error       string `json:"error,omitempty"`
 }
 
-// mostTensors is how many tensors the table for people shows.
+// mostTensors bounds the tensors of the table.
 const mostTensors = 12
 
 var tensorColumns = report.Columns[Tensor]{
@@ -76,7 +76,6 @@ var columns = report.Columns[Run]{
 	{Title: "guest CPU s/GB", Text: func(r *Run) string { return session.Cost(r.CPUPerGB) }},
 }
 
-// ofRecords reports whether a consumer of records ran.
 func ofRecords(runs []Run) bool { return len(runs) > 0 && runs[0].Records > 0 }
 
 var placeColumns = report.Columns[Run]{
@@ -87,9 +86,9 @@ var placeColumns = report.Columns[Run]{
 	{Title: "verified", Text: func(r *Run) string { return session.Verified(r.Verified, r.By, "WRONG: "+r.Error) }},
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder // writing to it never fails
+	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
 		lab.ShowBytes(r.Size), r.Connections, lab.ShowBytes(r.Range))
 	if len(r.Tensors) > 0 {

@@ -16,29 +16,28 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Faults of pages on demand, for --fault. The first four are faults of the NIC.
+// Faults of pages on demand, for --fault.
 const (
-	NeverAck    = "never-ack"    // the NIC never acknowledges an invalidation
-	LateAck     = "late-ack"     // =TIME: the NIC acknowledges each invalidation later by TIME
+	NeverAck    = "never-ack"    // the NIC never acknowledges invalidations
+	LateAck     = "late-ack"     // =TIME: the NIC acknowledges invalidations TIME later
 	LoseAnswers = "lose-answers" // =N: the first N answers to page requests are lost
-	Stale       = "stale"        // the NIC acknowledges invalidations, but keeps using the old addresses
+	Stale       = "stale"        // the NIC acknowledges invalidations, but keeps the old addresses
 
-	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed TIME after the first round has begun
-	Kill      = "kill"       // =TIME: the program that owns the memory is killed TIME after the first round has begun
-	BadPage   = "bad-page"   // =N: Linux marks page N as broken memory
+	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed after TIME
+	Kill      = "kill"       // =TIME: the memory's program is killed after TIME
+	BadPage   = "bad-page"   // =N: Linux takes page N for broken memory
 )
 
-// faults has the faults of a run. After the faults remove, kill and bad the transfer cannot go on, and
-// the command ends with an error.
+// faults has the faults of a run. After remove, kill and bad the transfer cannot go on.
 type faults struct {
 	late         time.Duration // delay of acknowledgments; negative: for ever
-	lose         int           // how many answers to page requests are lost
+	lose         int           // answers to page requests that are lost
 	stale        bool
-	remove, kill time.Duration // time after the first round has begun; 0: no such fault
-	bad          int           // number of the page; -1: no such fault
+	remove, kill time.Duration // time after the first round's begin; 0: no such fault
+	bad          int           // number of the broken page; -1: none
 }
 
-// faults parses Options.Fault: one fault, or several with commas between.
+// faults parses Options.Fault: faults with commas between.
 func (o *Options) faults() (f faults, err error) {
 	f.bad = -1
 	if o.Fault == "" {
@@ -82,12 +81,10 @@ func (f *faults) add(text string, pages int) error {
 	return nil
 }
 
-// ends reports whether the faults make the command end with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
-// disturbed causes one of the faults remove, kill and bad, and runs rounds until one fails, as one must
-// after the fault. Then it checks that the fault has disturbed nothing else. It always returns an
-// error, which names what the fault did, or what went wrong besides.
+// disturbed causes one of the faults remove, kill and bad, runs rounds until one fails, and checks that the
+// fault has disturbed nothing else. Its error says what the fault did, or what went wrong.
 func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
@@ -117,7 +114,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 				did = u.remove()
 			}
 			if did != nil {
-				cancel() // the fault could not be caused, so no round would fail
+				cancel() // the fault could not be caused: no round would fail
 			}
 		}()
 	}
@@ -129,7 +126,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	}
 	happened := false
 	if !errors.Is(err, ErrProof) {
-		// Wait for the fault to be complete, but not for long: the round may have failed before it.
+		// The round may have failed before the fault.
 		select {
 		case <-done:
 			happened = did == nil
@@ -155,8 +152,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	return fmt.Errorf("%s: %w", reported, err)
 }
 
-// after describes what a fault did that ended the rounds. bad is an error if something that the
-// fault must not disturb does not work.
+// after describes what a fault did. bad is an error of something that the fault must not disturb.
 func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Killed) (reported string, bad error) {
 	name := "guest " + u.responder.Name
 	switch {
@@ -183,7 +179,7 @@ func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Kille
 	return reported, bad
 }
 
-// waited describes whether Linux had to wait for the NIC when a process ended.
+// waited describes whether Linux waited for the NIC when a process ended.
 func waited(k transfer.Killed) string {
 	switch {
 	case k.Quarantined:
@@ -194,7 +190,6 @@ func waited(k transfer.Killed) string {
 	return "and the NIC has let go of all pages"
 }
 
-// remove removes guest 1's GPU.
 func (u *use) remove() error {
 	c, err := lab.ParseChange("gpu " + u.responder.HW.GPUs[0].Name + " remove")
 	if err == nil {
@@ -203,8 +198,8 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn checks that the spare queue pair still works: it writes n bytes from off on to the offered
-// memory, reads them back, and compares them.
+// goesOn writes n bytes from off on to the offered memory by the spare queue pair, and checks what it reads
+// back.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil
@@ -234,9 +229,9 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	return err
 }
 
-// afterRemoval checks the memory of guest 1's program, whose GPU has been removed: each packet's
-// part of it must have the bytes of the failed round or of the round before. It returns how many
-// bytes are of either round.
+// afterRemoval checks the program's memory after the removal of its GPU: each packet's part has the bytes of
+// the failed round or of the round before. It returns how many bytes are of the failed round, and how many of
+// the round before.
 func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
 	u.set.Lab.AwaitRemovals(ctx)
 	if !u.responder.HW.GPUs[0].Removed() {
@@ -272,7 +267,7 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	return now, before, nil
 }
 
-// quiet returns an error with the complaints in the log of a guest's kernel, if there are any.
+// quiet returns an error if a guest's kernel has complained.
 func (u *use) quiet(ctx context.Context, g *session.Node) error {
 	lines, err := transfer.Complaints(ctx, g.Ops)
 	if err == nil && len(lines) > 0 {

@@ -7,11 +7,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The error for an unknown fault lists the known ones.
 func TestFaultsAreRead(t *testing.T) {
 	for _, c := range []struct {
 		fault string
-		says  string // part of the error; "": the fault is valid
+		says  string // "": the fault is valid
 		ends  bool
 	}{
 		{"", "", false},
@@ -42,7 +41,7 @@ func TestFaultsAreRead(t *testing.T) {
 	}
 }
 
-// Negative control: the check of a report names each counter of pages that is wrong.
+// Each wrong counter of pages is reported.
 func TestWrongPages(t *testing.T) {
 	const n = 4096
 	good := func() Report {

@@ -13,9 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest in QEMU writes the memory of another guest's GPU, or reads it, in three rounds, and every byte
-// and counter is right. Then guest 1 is killed: the error names guest 1 first, then the operation that
-// its end interrupted, and no QEMU is left.
+// A guest in QEMU puts or gets three rounds; then guest 1 is killed, and the error names it.
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
@@ -45,7 +43,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// paging returns options for guests in QEMU between whose RAM and GPU the driver moves pages.
+// paging returns options for guests whose driver moves pages between RAM and GPU.
 func paging(t *testing.T, nic string) Options {
 	o := options(t, Put, 0)
 	o.InProc, o.NIC, o.Fetch = false, []string{nic}, assets.Options{IgnoreSystemQEMU: true}
@@ -53,9 +51,7 @@ func paging(t *testing.T, nic string) Options {
 	return o
 }
 
-// A guest's NIC writes to the memory of a program in another guest, and reads it back, while the
-// GPU's driver moves the program's pages to the GPU and back: all bytes are right, each was
-// counted, and none was written to a page of the GPU after the page's data had moved away.
+// A NIC writes and reads the memory of a program whose pages move to the GPU and back.
 //
 // Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and
 // reads them: no byte is lost, and none is written to a page's former place.
@@ -81,8 +77,7 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// vnic rdma reports each of these faults that it injects into paging. After the faults that end the
-// command, the parts that the fault does not concern continue.
+// Injected faults of paging are reported, and do not disturb the rest.
 func TestPagingFaults(t *testing.T) {
 	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -102,7 +97,7 @@ func TestPagingFaults(t *testing.T) {
 			t.Run(nic+" "+c.fault, func(t *testing.T) {
 				o := paging(t, nic)
 				if o.Fault = c.fault; strings.HasPrefix(c.fault, NeverAck+",") {
-					o.Migrate = 0 // so that the program's exit is the first to wait for the NIC
+					o.Migrate = 0 // the program's exit is to be the first to wait for the NIC
 				}
 				_, err := do(t, &o)
 				testkit.ErrorSays(t, err, c.says...)

@@ -23,8 +23,7 @@ const (
 
 func (o *Options) onDemand() bool { return slices.Contains(o.MRs, OnDemand) }
 
-// completeOnDemand checks the options that concern pages on demand, and sets options that follow
-// from them.
+// completeOnDemand checks the options for pages on demand, and sets options that follow from them.
 func (o *Options) completeOnDemand() error {
 	if !o.onDemand() {
 		switch {
@@ -72,35 +71,35 @@ func (o *Options) completeOnDemand() error {
 // Pages has the counters of a run with pages on demand.
 type Pages struct {
 	Pages    uint64 `json:"pages"`
-	Requests uint64 `json:"page_requests"` // requests of the NIC, each for one page or several
+	Requests uint64 `json:"page_requests"` // requests of the NIC, for one page or several
 	Stale    uint64 `json:"stale_answers"` // answers that an invalidation had overtaken
 	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC entered in its table
 	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it entered
 	Refused  uint64 `json:"refused"`       // requested pages that it did not get
-	BytesP2P uint64 `json:"p2p_bytes"`     // payload written or read in the GPU, retransmissions and verification included
+	BytesP2P uint64 `json:"p2p_bytes"`     // payload in the GPU, with retransmissions and verification
 	BytesRAM uint64 `json:"host_bytes"`
 
-	ToGPU   uint64 `json:"to_gpu"`       // pages that were moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`       // pages that were moved back by request
-	Touched uint64 `json:"touched"`      // pages that were moved back by a touch, or because the NIC cannot reach the GPU
-	Linux   uint64 `json:"moved_in_ram"` // pages of all programs that Linux moved within RAM
+	ToGPU   uint64 `json:"to_gpu"`       // pages moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`       // pages moved back by request
+	Touched uint64 `json:"touched"`      // pages moved back otherwise
+	Linux   uint64 `json:"moved_in_ram"` // pages that Linux moved within RAM
 
-	Invalidations uint64   `json:"invalidations"` // invalidations for which Linux waited for the NIC
+	Invalidations uint64   `json:"invalidations"` // Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`
-	P99           float64  `json:"invalidation_p99_us"` // upper bounds; their steps are half a power of two
-	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program in the idle guest wakes up
-	Untold        uint64   `json:"untold"`              // invalidations of pages that the NIC did not have
+	P99           float64  `json:"invalidation_p99_us"` // upper bound, in steps of half a power of two
+	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program wakes up
+	Untold        uint64   `json:"untold"`              // about pages that the NIC did not have
 	Parked        uint64   `json:"parked_packets"`
-	Retried       uint64   `json:"retried_packets"` // packets that could not be parked, and were sent again
-	AfterAck      uint64   `json:"dma_after_ack"`   // unused pages of the GPU to which the NIC wrote
+	Retried       uint64   `json:"retried_packets"` // packets that could not be parked
+	AfterAck      uint64   `json:"dma_after_ack"`   // unused pages of the GPU that were written to
 	Looked        uint64   `json:"pages_left"`      // unused pages of the GPU that were checked
 	Quarantined   bool     `json:"quarantined"`
-	SHA256        string   `json:"program_sha256"` // digest of the memory as the program reads it at the end
+	SHA256        string   `json:"program_sha256"` // digest as the program reads the memory
 	Waits         []uint32 `json:"waits"`
 }
 
-// quantile returns an upper bound, in microseconds, of a quantile of all waits: part 0.99 is the
-// 99th percentile. waits is a histogram (gpudriver.RegionStats.Waits).
+// quantile returns an upper bound, in microseconds, of a quantile of the waits (gpudriver.RegionStats.Waits):
+// part 0.99 is the 99th percentile.
 func quantile(waits []uint32, part float64) float64 {
 	var all, n float64
 	for _, w := range waits {
@@ -114,9 +113,8 @@ func quantile(waits []uint32, part float64) float64 {
 	return 0
 }
 
-// onDemand runs all rounds with pages on demand. Each round writes to the responder's memory and
-// reads the same bytes back into another part of the requester's GPU, where, with Options.Verify, the
-// host compares them.
+// onDemand runs the rounds with pages on demand: each writes to the responder's memory and reads the bytes
+// back into another part of the requester's GPU.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -164,8 +162,8 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	return u.end(ctx)
 }
 
-// why explains an error of a move, if the responder's NIC did not get pages or its memory region is
-// in quarantine. Else it returns err.
+// why explains an error of a move by pages that the responder's NIC did not get, or by a region in
+// quarantine.
 func (u *use) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -190,8 +188,7 @@ func (u *use) why(ctx context.Context, err error) error {
 	return err
 }
 
-// pages sets r.Pages from the counters of the responder's driver and NIC, and checks the digest of
-// the program's memory.
+// pages sets r.Pages, and checks the digest of the program's memory.
 func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) error {
 	now, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
@@ -211,7 +208,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last, because it moves all pages
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // after the counters, because it moves the pages
 	if err != nil {
 		return err
 	}
@@ -231,8 +228,8 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 	return nil
 }
 
-// roundOnDemand writes the source to the responder's memory and reads it back, and, with
-// Options.Verify, compares the bytes that came back. It measures only the direction of Options.Op.
+// roundOnDemand writes the source to the responder's memory and reads it back. It measures only the direction
+// of Options.Op.
 func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 	put := transfer.RDMAMove{Back: u.opt.Op == Get}
 	get := transfer.RDMAMove{Back: u.opt.Op == Put, At: u.opt.Size}
@@ -252,8 +249,6 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 		}})
 }
 
-// moveOnDemand moves all bytes. measured is true for the direction that the command measures, and
-// false for the one that only serves verification.
 func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfer.RDMAMove) error {
 	m.Len, m.Block = u.opt.Size, uint32(u.opt.Block)
 	f := func() error {

@@ -12,44 +12,43 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Operations of guest 0's NIC.
 const (
-	Put = "put" // the NIC writes guest 1's memory
-	Get = "get" // the NIC reads guest 1's memory
+	Put = "put" // guest 0's NIC writes guest 1's memory
+	Get = "get" // it reads guest 1's memory
 )
 
-// Kinds of memory in which memory regions lie.
+// kinds of memory for regions
 const (
 	GPU      = transfer.MemoryGPU
 	RAM      = transfer.MemoryRAM
-	OnDemand = transfer.MemoryODP // of guest 1's program: ordinary memory, whose pages the GPU's driver moves
+	OnDemand = transfer.MemoryODP // ordinary memory of guest 1's program, whose pages the GPU's driver moves
 )
 
 // Options are the flags of `vnic rdma`.
 type Options struct {
 	session.Options
 
-	Op      string   // Put or Get
-	MRs     []string // kinds of memory; the run uses one after the other
+	Op      string
+	MRs     []string // kinds of memory, in order
 	Size    uint64   // bytes in a round
 	Block   uint64   // bytes in a work request
 	Depth   int      // outstanding work requests of a queue pair
 	QPs     int
 	PathMTU int // bytes; 0: the largest that the links allow
 	Rounds  int
-	Verify  bool // compare every byte
+	Verify  bool // compare the bytes after each round
 
 	// The following options are for OnDemand.
 	Pages   int           // sets Size to this many pages; 0: Size is as given
-	Migrate float64       // pages a second that guest 1 moves during the rounds, to the GPU or back; 0: none
-	Compact bool          // makes Linux move pages within RAM during the rounds
+	Migrate float64       // pages a second that guest 1 moves to the GPU or back
+	Compact bool          // Linux moves pages within RAM
 	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
-	Fault   string        // faults of guest 1 or its NIC, in the syntax of --fault
+	Fault   string        // faults of guest 1 or its NIC, as --fault
 
-	moved func(s *session.Set, r *Run, round int) // tests: called after round 0, 1 and so on, before comparing
+	moved func(s *session.Set, r *Run, round int) // tests: called after each round, before comparing
 }
 
-// Defaults returns the options of the command without flags, except that Seed is 0.
+// Defaults returns the options of the command without flags, but with Seed 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
@@ -59,18 +58,17 @@ func Defaults() Options {
 
 const (
 	maxSize   = 1 << 40
-	maxBlock  = 1 << 30 // the longest message that our NIC supports (IBA Volume 1, 9.7.7 allows 2 GiB)
+	maxBlock  = 1 << 30 // the longest message of our NIC (IBA Volume 1, 9.7.7 allows 2 GiB)
 	maxRounds = 1 << 20
 
-	// overhead is how many bytes of a packet are at most not payload: the headers of IPv6 and UDP, BTH, RETH, immediate
-	// data and ICRC. The NIC uses this number for both IP versions (package internal/nic/rdma).
+	// overhead bounds the headers of a packet, in bytes: IPv6 and UDP, BTH, RETH, immediate data and ICRC.
 	overhead = 40 + 8 + 12 + 16 + 4 + 4
 )
 
-// pathMTUs are the path MTUs of the specification, in bytes.
+// path MTUs of the InfiniBand specification, in bytes
 var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 
-// Complete sets the options that follow from others, and returns an error for options that are invalid.
+// Complete sets the options that follow from others, and returns an error for invalid ones.
 func (o *Options) Complete() error {
 	o.Guests = 2
 	if err := o.completeOnDemand(); err != nil {
@@ -104,7 +102,7 @@ func (o *Options) Complete() error {
 	o.Window = session.Pages(o.Size)
 	if o.onDemand() {
 		o.Window *= 2        // guest 0 reads the bytes back behind the source
-		if len(o.MRs) == 1 { // guest 1's GPU may have less memory: pages move there one by one
+		if len(o.MRs) == 1 { // guest 1's GPU may have less: pages move one by one
 			o.Windows = []uint64{o.Window, session.HugePage}
 		}
 	}
@@ -114,7 +112,6 @@ func (o *Options) Complete() error {
 	return o.checkMTU()
 }
 
-// checkMTU returns an error if the path MTU does not fit the links' MTU.
 func (o *Options) checkMTU() error {
 	d, err := o.Describe()
 	if err != nil {
@@ -127,7 +124,7 @@ func (o *Options) checkMTU() error {
 		}
 	}
 	if link == 0 {
-		return nil // the links have the lab's default MTU, which fits the default path MTU
+		return nil // the links have the default MTU, which fits
 	}
 	room := link - overhead
 	switch {

@@ -1,10 +1,9 @@
-// Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes memory of the
-// other guest, or reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node).
+// Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes or reads memory of another
+// guest over RoCEv2 queue pairs (package rdma).
 //
 // The host fills the source from the seed and poisons the destination before each round, and, with
-// Options.Verify, compares every byte after the round. The NICs of both ends count in which memory payload lay, and
-// how much was sent again. A run is an error if it moved too many or too few bytes, or moved them
-// through other memory than its kind of memory allows.
+// Options.Verify, compares the bytes after the round. The NICs of both ends count in which memory payload
+// lay, and how much was sent again.
 package rdma
 
 import (
@@ -24,13 +23,11 @@ import (
 // ErrProof means that the rounds ended without an error, but the results contradict the proof.
 var ErrProof = errors.New("what was moved does not prove what it should")
 
-// basePort is the first TCP port on which guest 1 listens for the exchange of queue pair numbers.
-// Each kind of memory has its own port, because TCP keeps a connection's port busy for a minute
-// (TIME_WAIT).
+// basePort is the first TCP port for the exchange of queue pair numbers. Each kind of memory has its own,
+// because TCP keeps a connection's port busy for a minute (TIME_WAIT).
 const basePort = 5401
 
-// Do makes the lab, moves the data with each kind of memory, and returns the report (session.Do).
-// With an ErrProof Do also returns the report.
+// Do moves the data with each kind of memory, and returns the report, also with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
@@ -48,16 +45,15 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is what Do needs to move data between the two guests.
 type use struct {
 	opt       *Options
 	set       *session.Set
-	requester *session.Node // its NIC reads or writes the responder's memory
-	responder *session.Node // owns that memory
-	begin     time.Time     // when the rounds began, for Options.Time
+	requester *session.Node // its NIC accesses the responder's memory
+	responder *session.Node
+	begin     time.Time // when the rounds began, for Options.Time
 }
 
-// ends returns the guest that has the source and the guest that has the destination.
+// ends returns the guests of source and destination.
 func (u *use) ends() (src, dst *session.Node) {
 	if u.opt.Op == Get {
 		return u.responder, u.requester
@@ -65,7 +61,6 @@ func (u *use) ends() (src, dst *session.Node) {
 	return u.requester, u.responder
 }
 
-// run does all rounds with one kind of memory.
 func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -100,15 +95,14 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	return u.end(ctx)
 }
 
-// end closes the queue pairs and memory regions of both guests.
 func (u *use) end(ctx context.Context) error {
 	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *session.Node) error {
 		return transfer.CloseRDMA(ctx, g.Ops)
 	})
 }
 
-// connect makes both guests create memory regions and queue pairs, and connects the queue pairs.
-// window is how many bytes of the data the regions hold at one time.
+// connect makes the guests' memory regions and queue pairs, and connects these. window is how many bytes of
+// the data the regions hold at one time.
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
 	conf := func(g *session.Node) transfer.RDMA {
@@ -126,7 +120,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	}
 	addr := func(g *session.Node) netip.Addr { return g.Config.Addr().Addr() }
 	peer := netip.AddrPortFrom(addr(u.responder), port)
-	for _, g := range []*session.Node{u.responder, u.requester} { // the responder listens, so it comes first
+	for _, g := range []*session.Node{u.responder, u.requester} { // the responder listens
 		c := conf(g)
 		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), peer
 		if c.Offer {
@@ -149,15 +143,13 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	})
 }
 
-// exchange describes a round with a kind of memory.
 type exchange struct {
 	src, dst *session.Node
-	off      uint64                             // where in the memory of dst the destination begins
-	move     func() error                       // moves all bytes of the round
+	off      uint64 // offset of the destination in dst's memory
+	move     func() error
 	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
 }
 
-// round fills the source, moves all of it, and, with Options.Verify, compares the destination with it.
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
 	begin := func(stage string) error {
@@ -197,8 +189,8 @@ func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	return err
 }
 
-// digests computes the digest of the memory at both ends after a round. wrong describes an error in
-// it. first is the first wrong byte of the destination, or Size.
+// digests computes the digests of both ends. wrong describes an error; first is the first wrong byte, or
+// Size.
 func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, err error) {
 	src, dst := u.ends()
 	a, err1 := src.SHA256(ctx, 0, u.opt.Size)
@@ -216,8 +208,8 @@ func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, 
 	return wrong, nil
 }
 
-// move moves the n bytes at pos, which the memory regions hold at one time. MoveRDMA does not ask the
-// responder, so move itself watches whether the responder has ended.
+// move moves n bytes at pos, which fit the memory regions. MoveRDMA does not ask the responder, so move
+// watches whether it lives.
 func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
@@ -236,16 +228,15 @@ func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	return nil
 }
 
-// add adds the results of a move to r.
 func (r *Run) add(res *transfer.RDMAResult) {
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
 	r.Seconds += res.Seconds
 }
 
-// snapshot has counters of both ends, the requester first, at one moment.
+// snapshot has counters of both ends, the requester's first.
 type snapshot struct {
-	out, in control.RDMACounts // of the requester's requests, and of the responder's answers to them
+	out, in control.RDMACounts // of the requester's requests, and of the answers to them
 	icrc    [2]uint64
 	cpu     [2]transfer.CPU
 }
@@ -256,7 +247,6 @@ func (u *use) counts() (s snapshot, err error) {
 	return snapshot{out: a.Out, in: b.In, icrc: [2]uint64{a.ICRC, b.ICRC}}, errors.Join(err1, err2)
 }
 
-// snapshot reads the counters and the guests' CPU time.
 func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	s, err := u.counts()
 	for i, g := range []*session.Node{u.requester, u.responder} {
@@ -267,9 +257,8 @@ func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	return s, err
 }
 
-// measure calls f, which moves all data of a round, and adds to both ends what their NICs counted
-// and the guests' CPU time. Meanwhile it shows the progress; done is how many bytes earlier rounds
-// moved.
+// measure calls f, which moves a round's data, and adds the NICs' counts and the guests' CPU time. done is
+// how many bytes earlier rounds moved.
 func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) error {
 	before, err := u.snapshot(ctx)
 	if err != nil {
@@ -298,30 +287,27 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
-	// For READs that it answers again the NIC counts packets, not bytes, so the progress may lag: now it is complete.
+	// The progress of repeated READs may lag.
 	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }
 
-// placed returns all payload, of any kind of memory.
+// placed returns the payload in all kinds of memory.
 func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// progress shows how much is done: bytes, or time if Options.Time sets the end of the rounds.
 func (u *use) progress(mode string, bytes uint64) {
 	o := u.opt
 	if mode == OnDemand && o.Time > 0 {
 		o.Show(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
 		return
 	}
-	all := o.Size * uint64(o.Rounds) // with faults there may be more rounds than Options.Rounds
+	all := o.Size * uint64(o.Rounds) // with faults there may be more rounds
 	o.Show(mode, min(bytes, all), all)
 }
 
-// showEvery is the interval at which watch shows progress. Guests report nothing before they are
-// done, so watch reads the NIC's counters.
+// showEvery is the interval of watch, which reads the NIC's counters.
 const showEvery = 200 * time.Millisecond
 
-// watch shows progress until the function that it returns is called.
 func (u *use) watch(mode string, done uint64, before *snapshot) (stop func()) {
 	if u.opt.Progress == nil {
 		return func() {}

@@ -18,7 +18,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options returns options for guests in this process.
 func options(t *testing.T, op string, size uint64) Options {
 	o := Defaults()
 	o.InProc, o.Op, o.Size, o.Seed, o.GPUMemory, o.Log = true, op, size, 3, 64<<20, labtest.Log(t)
@@ -70,8 +69,7 @@ func TestPutAndGet(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 				for _, e := range []End{r.Requester, r.Responder} {
-					// On a machine so busy that no thread runs for a quarter of a second, an answer may come after
-					// its timeout.
+					// on a very busy machine an answer may come after its timeout
 					if e.RequestPackets == 0 || o.Loss == 0 && r.Requester.Timeouts == 0 &&
 						(e.Again > 0 || e.AgainPackets > 0 || e.Sequence > 0) {
 						t.Errorf("%+v", e)
@@ -93,7 +91,7 @@ func TestPutAndGet(t *testing.T) {
 	}
 }
 
-// Data larger than the RAM buffer is moved through it in steps.
+// Data larger than the RAM buffer is moved in steps.
 func TestSteps(t *testing.T) {
 	o := options(t, Put, 19<<20+5)
 	o.MRs = []string{RAM}
@@ -104,8 +102,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// Negative control: all payload of a NIC without peer-to-peer is in host memory, and none of the
-// other NIC's is.
+// The payload of a NIC without peer-to-peer is in host memory.
 func TestWithoutPeerToPeer(t *testing.T) {
 	for _, op := range []string{Put, Get} {
 		o := options(t, op, 3<<20)
@@ -119,7 +116,7 @@ func TestWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Negative control: the comparison finds a byte that changes at either end, and the report says so.
+// A byte that changes at either end is found.
 func TestChangedByteIsFound(t *testing.T) {
 	for _, c := range []struct {
 		guest int
@@ -147,13 +144,12 @@ func TestChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// The check of an end names each of its counters that is wrong.
 func TestWrongCounters(t *testing.T) {
 	const n = 1000
 	for _, c := range []struct {
 		memory string
 		e      End
-		says   string // part of the error; "": the counters are right
+		says   string // "": the counters are right
 	}{
 		{GPU, End{P2P: true, Device: n}, ""},
 		{GPU, End{P2P: true, Device: n + 7, Again: 7}, ""},
@@ -177,8 +173,7 @@ func TestWrongCounters(t *testing.T) {
 	testkit.ErrorSays(t, rep.check(), "--mr gpu: 999 bytes of 1000")
 }
 
-// In a lab file rdma uses the first two guests, and of each guest the first NIC and the GPU that
-// this NIC may address.
+// In a lab file rdma uses the first two guests, and of each the first NIC and the GPU that it may address.
 func TestLab(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests:
@@ -205,7 +200,6 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// A run that is interrupted leaves nothing, and its error is the cause of the interruption.
 func TestInterrupted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := options(t, Put, 8<<20)
@@ -225,8 +219,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The path MTU follows from the links' MTUs; rdma refuses a path MTU that is too large for them,
-// and names the MTU that it needs.
+// A path MTU that is too large for the links' MTU is refused.
 func TestPathMTU(t *testing.T) {
 	for _, c := range []struct {
 		mtu, path int

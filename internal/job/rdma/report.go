@@ -13,9 +13,9 @@ import (
 
 // Report is the result of `vnic rdma`, as --json prints it.
 type Report struct {
-	Schema int `json:"schema"` // 1
+	Schema int `json:"schema"`
 	session.Info
-	Op     string  `json:"op"` // Put or Get
+	Op     string  `json:"op"`
 	Size   uint64  `json:"size"`
 	Block  uint64  `json:"block_bytes"`
 	Depth  int     `json:"depth"`
@@ -28,7 +28,7 @@ type Report struct {
 	session.Captured
 }
 
-// Run has the results of all rounds with a kind of memory.
+// Run has the results of the rounds with a kind of memory.
 type Run struct {
 	Memory    string  `json:"mr"`
 	PathMTU   int     `json:"path_mtu"`
@@ -38,29 +38,28 @@ type Run struct {
 	Requests  uint64  `json:"work_requests"`
 	Requester End     `json:"requester"`
 	Responder End     `json:"responder"`
-	// Verified is true if every byte was compared and was right.
+	// every byte was compared and was right
 	Verified     bool   `json:"verified"`
-	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand only
+	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand
 	Error        string `json:"error,omitempty"`         // what Options.Verify found wrong first
-	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round's source
+	SourceSHA256 string `json:"source_sha256,omitempty"` // digest of the last round's source
 	SHA256       string `json:"sha256,omitempty"`
 }
 
-// End has the counters of a guest's NIC over all rounds. The requester's NIC counts its requests
-// and the answers to them, the responder's NIC the requests that it answers and its answers.
+// End has the counters of a guest's NIC over all rounds: of the requester's requests and of the answers to
+// them.
 type End struct {
-	Guest   string `json:"guest"`
-	NIC     string `json:"nic"` // model
-	P2P     bool   `json:"p2p"`
-	Device  uint64 `json:"device"`   // payload in registered buffers of a GPU
-	GPUFile uint64 `json:"gpu_file"` // payload elsewhere in a GPU's memory
-	Host    uint64 `json:"host"`     // payload in host memory
-	Bounced uint64 `json:"bounced"`  // part of Host: payload to or from a GPU that the NIC does not reach
-	Again   uint64 `json:"again"`    // part of all payload: moved more than once
-	// Packets of requests and of their answers.
+	Guest           string `json:"guest"`
+	NIC             string `json:"nic"`
+	P2P             bool   `json:"p2p"`
+	Device          uint64 `json:"device"`   // payload in registered buffers of a GPU
+	GPUFile         uint64 `json:"gpu_file"` // payload elsewhere in a GPU's memory
+	Host            uint64 `json:"host"`     // payload in host memory
+	Bounced         uint64 `json:"bounced"`  // part of Host: to or from a GPU that the NIC does not reach
+	Again           uint64 `json:"again"`    // part of the payload: moved more than once
 	RequestPackets  uint64 `json:"request_packets"`
 	ResponsePackets uint64 `json:"response_packets"`
-	AgainPackets    uint64 `json:"again_packets"` // sent again, or received again
+	AgainPackets    uint64 `json:"again_packets"` // sent or received again
 	Sequence        uint64 `json:"sequence_naks"`
 	NotReady        uint64 `json:"not_ready_naks"`
 	Errors          uint64 `json:"error_naks"`
@@ -74,8 +73,8 @@ func newEnd(g *session.Node) End {
 	return End{Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P, CPUPerGB: new(float64)}
 }
 
-// add adds what the NIC counted between two readings, now and before. gb is the data of all rounds,
-// in 10^9 bytes; cpu is the guest's CPU time in seconds.
+// add adds what the NIC counted between two readings. gb is the data of all rounds, in 10^9 bytes; cpu is in
+// seconds.
 func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 	e.Device += now.DeviceBytes - before.DeviceBytes
 	e.GPUFile += now.GPUFileBytes - before.GPUFileBytes
@@ -94,11 +93,10 @@ func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 
 func (e *End) payload() uint64 { return e.Device + e.GPUFile + e.Host }
 
-// wrong lists counters of an end that contradict the proof.
 func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	f.If(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
-	if memory == OnDemand { // the pages may be in RAM or in the GPU
+	if memory == OnDemand { // pages may be in RAM or in the GPU
 		f.If(e.GPUFile > 0, "%d bytes in GPU memory that is nobody's", e.GPUFile)
 		f.If(!e.P2P && e.Device > 0, "without peer-to-peer %d bytes lay in the GPU", e.Device)
 		f.If(e.Bounced > 0, "%d bytes were bounced, and pages should have come to RAM", e.Bounced)
@@ -115,7 +113,7 @@ func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	return f
 }
 
-// wrong lists figures of a run that contradict the proof; size is the bytes of a round.
+// wrong lists what contradicts the proof; size is the bytes of a round.
 func (r *Run) wrong(size uint64) (f report.Findings) {
 	f.If(r.Error != "", "%s", r.Error)
 	if p := r.Pages; p != nil {
@@ -135,7 +133,7 @@ func (r *Run) wrong(size uint64) (f report.Findings) {
 	return f
 }
 
-// check returns an ErrProof for figures that contradict the proof.
+// check returns an ErrProof for results that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "--mr " + x.Memory, x.wrong(r.Size)
@@ -170,7 +168,6 @@ var columns = report.Columns[Run]{
 	}},
 }
 
-// side is an End with further cells of its line in the table.
 type side struct {
 	*End
 	memory, role string
@@ -190,7 +187,7 @@ var endColumns = report.Columns[side]{
 	{Title: "guest CPU s/GB", Text: func(s *side) string { return session.Cost(s.CPUPerGB) }},
 }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	what := map[string]string{Put: "guest0's NIC writes guest1's memory", Get: "guest0's NIC reads guest1's memory"}[r.Op]
@@ -207,7 +204,7 @@ func (r *Report) Table(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.ShowBytes(r.Block),
 		r.Depth, pairs)
-	_ = columns.Table(&b, r.Runs) // writing to a strings.Builder never fails
+	_ = columns.Table(&b, r.Runs)
 	var sides []side
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -258,7 +255,6 @@ var invalidationColumns = report.Columns[Pages]{
 	}},
 }
 
-// table prints how often pages moved and were invalidated.
 func (p *Pages) table(b *strings.Builder) {
 	_ = pageColumns.Table(b, []Pages{*p})
 	b.WriteByte('\n')

@@ -5,29 +5,25 @@ import (
 	"sync"
 )
 
-// barrier makes n goroutines wait for each other, any number of times. A call of wait also returns
-// when ctx ends.
+// barrier makes n goroutines wait for each other, any number of times. wait also returns when ctx ends.
 //
-// Both directions of a rail go from stage to stage together, because of a fault of Linux's driver
-// gve. While gve binds or unbinds a receive queue it stops the transmit queues, and afterwards
-// starts them without running their queueing disciplines. The kernel sends packets that wait there
-// only with the next packet. TCP sends no next packet, because it does not retransmit one that still
-// waits in its own host. So neither direction of a rail connects or transfers while the opposite
-// direction prepares or finishes.
+// Both directions of a rail go from stage to stage together, because of a fault of Linux's driver gve: while
+// gve binds or unbinds a receive queue it stops the transmit queues, and starts them without running their
+// queueing disciplines. A packet that waits there is sent only with the next one, and TCP does not retransmit
+// a packet that still waits in its own host.
 type barrier struct {
 	ctx     context.Context
 	n       int
 	mu      sync.Mutex
 	waiting int
-	all     chan struct{} // closed when all n wait
+	all     chan struct{} // closed when n wait
 }
 
 func newBarrier(ctx context.Context, n int) *barrier {
 	return &barrier{ctx: ctx, n: n, all: make(chan struct{})}
 }
 
-// leave is called by a goroutine that will not wait any more: the other goroutines then wait for one
-// goroutine less.
+// leave makes the barrier wait for one goroutine less.
 func (b *barrier) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,14 +14,11 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// MaxRails is the largest number of rails. A rail is NIC i of one guest and NIC i of the other; each
-// NIC transfers from or to a GPU of its guest.
+// MaxRails is the largest number of rails: NIC i of one guest and NIC i of the other, each with a GPU.
 const MaxRails = 32
 
-// rails returns how many NICs of each guest transfer: without rails one.
 func (o *Options) rails() int { return max(1, o.Rails) }
 
-// describe returns the description of a run's lab: the lab file's, or two guests with a NIC and a GPU for each rail.
 func (o *Options) describe() (d lab.Description, err error) {
 	if o.Lab == nil {
 		d, err = o.bare()
@@ -35,8 +32,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 	return d, o.sabotage(&d)
 }
 
-// fromFile returns the description in the lab file. It returns an error unless the file has two guests, each with at
-// least Rails NICs.
+// fromFile returns the lab file's description, which must have two guests with at least Rails NICs.
 func (o *Options) fromFile() (lab.Description, error) {
 	d := o.Lab.Complete()
 	if len(d.Guests) != 2 {
@@ -51,7 +47,6 @@ func (o *Options) fromFile() (lab.Description, error) {
 	return d, nil
 }
 
-// bare returns the description of the lab of a run without a lab file.
 func (o *Options) bare() (d lab.Description, err error) {
 	models, err := o.models()
 	if err != nil {
@@ -66,7 +61,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 			g.NICs = append(g.NICs, n)
 			g.GPUs = append(g.GPUs, lab.GPU{Name: fmt.Sprintf("%s.gpu%d", name, rail), Memory: o.GPUMemory})
 		}
-		if o.Rails == 0 { // guests A and B, whose only NICs need no other name
+		if o.Rails == 0 { // guests A and B: their only NICs need no other name
 			g.Name = [2]string{"A", "B"}[i]
 			g.NICs[0].Name, g.GPUs[0].Name = g.Name, ""
 			g.NICs[0].Addr4, g.NICs[0].Addr6 = netip.Prefix{}, netip.Prefix{}
@@ -77,7 +72,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 	return d, nil
 }
 
-// guestModels lists the models of the NICs that transfer in the guests on this host.
+// guestModels lists the models of the transferring NICs on this host.
 func (o *Options) guestModels(d *lab.Description) (list []string) {
 	for i := range d.Guests {
 		if !o.away(i) {
@@ -87,7 +82,7 @@ func (o *Options) guestModels(d *lab.Description) (list []string) {
 	return list
 }
 
-// checkLab returns an error if the described lab is invalid or the transfers do not fit it.
+// checkLab returns an error if the lab is invalid or the transfers do not fit it.
 func (o *Options) checkLab() error {
 	switch {
 	case o.Rails < 0 || o.Rails > MaxRails:
@@ -132,8 +127,7 @@ func (o *Options) checkLab() error {
 	return err
 }
 
-// checkSubnets returns an error unless both ends of each rail have addresses in the same subnet. A lab file may set
-// addresses in different subnets.
+// checkSubnets returns an error unless the ends of each rail are in one subnet.
 func (o *Options) checkSubnets(d *lab.Description) error {
 	for rail := range o.rails() {
 		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
@@ -145,7 +139,7 @@ func (o *Options) checkSubnets(d *lab.Description) error {
 	return nil
 }
 
-// addr returns the NIC's address of the family Options.Family, which its transfers use.
+// addr returns the NIC's address of family Options.Family.
 func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	if o.Family == 6 {
 		return n.Addr6
@@ -153,7 +147,6 @@ func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	return n.Addr4
 }
 
-// modelsOf lists the models of the NICs of a guest that transfer, each model once.
 func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	for _, n := range g.NICs[:o.rails()] {
 		list = append(list, n.Model)
@@ -162,16 +155,15 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	return slices.Compact(list)
 }
 
-// checkRAM returns an error if guest i is a guest in QEMU on this host and has too little RAM for all
-// its NICs: the guest reserves huge pages for each NIC of some models. If a GPU is a NUMA node, the
-// guest's programs use the RAM of the first socket only. The sockets have equal parts of the RAM, so
-// the guest needs the least amount once for each socket.
+// checkRAM returns an error if guest i, in QEMU on this host, has too little RAM for its NICs' huge pages. If
+// a GPU is a NUMA node, the guest's programs use the RAM of the first socket, and the sockets have equal
+// parts.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc || o.away(i) {
 		return nil
 	}
 	ram, _ := o.machine(i)
-	pages, most, node := 0, 0, false // lab.MinRAM includes the huge pages of one NIC
+	pages, most, node := 0, 0, false // lab.MinRAM includes one NIC's
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
 		one := machine.SoftwareFor(model.Name).HugePages
@@ -190,11 +182,9 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		len(g.NICs), which, lab.FormatBytes(least))
 }
 
-// maxBare is how many NICs, with as many GPUs, fit into a QEMU machine without a described PCIe
-// tree: it has 24 slots.
+// maxBare is how many NICs, with as many GPUs, fit into a QEMU machine without a described PCIe tree.
 const maxBare = 12
 
-// machine returns guest i's RAM, in bytes, and its number of CPUs.
 func (o *Options) machine(i int) (ram uint64, cpus int) {
 	if o.Lab != nil {
 		return o.Lab.Machines[i].RAM, o.Lab.Machines[i].CPUs
@@ -202,14 +192,13 @@ func (o *Options) machine(i int) (ram uint64, cpus int) {
 	return o.Memory, 1
 }
 
-// Take makes the run use the guests of a lab file. n is how many NICs of each guest transfer; 0: as
-// many as the guest with the fewest has, MaxRails at most.
+// Take makes the run use a lab file's guests, with n NICs of each; 0: as many as both have, MaxRails at most.
 func (o *Options) Take(l *labfile.Lab, n int) {
 	o.Lab, o.Rails = l, n
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // the worst link from a NIC to the switch sets Loss and Reorder
+		for _, n := range g.NICs { // the worst link sets Loss and Reorder
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}
@@ -218,12 +207,12 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	}
 }
 
-// nodeMemory is the memory to which Remodel enlarges a GPU that is a NUMA node, in bytes.
+// nodeMemory is the least memory of a GPU that Remodel makes a NUMA node, in bytes.
 const nodeMemory = 128 << 20
 
-// Remodel changes the NICs of a lab file to the models in NIC: the first guest's NICs to the first
-// model, the other guest's to the second. A GPU that is then a NUMA node gets at least nodeMemory
-// and loses Hotplug; a NIC loses Hotplug if its new model does not support it.
+// Remodel changes the models of a lab file's NICs to those in NIC: the first guest's to the first model, the
+// other's to the second. A GPU that is then a NUMA node gets at least nodeMemory; it and NICs that do not
+// support Hotplug lose it.
 func (o *Options) Remodel(l *labfile.Lab) error {
 	models, err := o.models()
 	for i := range l.Guests {
@@ -242,10 +231,8 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 	return err
 }
 
-// noteLinux tells the user for which pairs of a NIC and a GPU a guest's kernel refuses peer-to-peer, if
-// the kernel drives the NIC, and which pairs the kernel judges otherwise than the lab's PCIe tree does.
-// It skips guests on another host, and guests that do not use the driver vnicgpu. The run computes
-// loads of links from the lab's tree.
+// noteLinux notes pairs of NIC and GPU for which a guest's kernel refuses peer-to-peer, or which it judges
+// otherwise than the lab's tree, for guests on this host with the driver vnicgpu.
 func (o *Options) noteLinux(d *lab.Description) {
 	for i, g := range d.Guests {
 		if g.Driver != lab.DriverVNICGPU || o.away(i) {

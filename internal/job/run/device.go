@@ -8,14 +8,14 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Device models of the NIC.
+// models of the NIC
 const (
 	NICVirtio = lab.Virtio
 	NICGVE    = lab.GVE
 )
 
-// models returns the models of the sender's and the receiver's NICs. Options.NIC is one name for
-// both, or two with a comma between.
+// models returns the models of the sender's and the receiver's NICs: Options.NIC is one name, or two with a
+// comma between.
 func (o *Options) models() (m [2]lab.Model, err error) {
 	names := strings.Split(o.NIC, ",")
 	if len(names) > len(m) {
@@ -34,6 +34,6 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	return m, nil
 }
 
-// queuePairs returns how many queue pairs a NIC gets in a lab without a lab file. The guest binds the
-// last BindQueues receive queues to GPU memory; the first ones, at least one, carry ordinary traffic.
+// queuePairs returns how many queue pairs a NIC gets without a lab file: the last BindQueues receive queues
+// are for GPU memory, the others for ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }

@@ -16,20 +16,18 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// faultRow is a fault of the links of both guests, or a fault that a script injects. The stream
-// arrives unchanged, or ends with an error in ends; a device model that cannot inject the fault
-// refuses it with the text in refused.
+// faultRow is a fault of the links of both guests, or of a script. The stream arrives unchanged, or ends with
+// an error in ends; a device model refuses the fault with the text in refused.
 type faultRow struct {
 	fault   string
-	link    string              // the link's settings in a lab file
-	set     []string            // lines of a script, each with its time: "300ms link a.nic0 state=down"
-	ends    map[string][]string // by model: parts of possible errors; the first end to fail decides
+	link    string              // settings in a lab file
+	set     []string            // lines of a script, each with its time
+	ends    map[string][]string // by model: parts of possible errors
 	refused map[string]string
-	seen    func(a, b *nic.Port) bool // whether the counters show the fault; nil: no counter surely does
+	seen    func(a, b *nic.Port) bool // whether the counters show the fault; nil: not surely
 }
 
-// everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one.
-// exampleRows adds a row for each impairment without one, with its example in lab.Impairments.
+// everyFault has a row for each of lab.Faults; exampleRows adds the impairments without one.
 var everyFault = exampleRows([]faultRow{
 	{fault: "link loss", link: "loss: 0.3%", set: []string{"600ms link b.nic0 loss=1%"},
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Drops[wire.DropLinkLoss] > 0 }},
@@ -42,18 +40,18 @@ var everyFault = exampleRows([]faultRow{
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Duplicated > 0 }},
 	{fault: "link corrupt", link: "corrupt: 0.3%",
 		seen: func(a, b *nic.Port) bool { return a.Link().Counters().Corrupted+b.Link().Counters().Corrupted > 0 }},
-	{fault: "link ecn", link: "ecn: true"}, // without ECN frames are dropped instead
+	{fault: "link ecn", link: "ecn: true"}, // without ECN frames are dropped
 	{fault: "link delay", link: "delay: 1ms"},
 	{fault: "link jitter", link: "jitter: 500us"},
 	{fault: "link rate", link: "rate: 75Mbit"},
 	{fault: "link limit", link: "rate: 75Mbit, limit: 512K"},
 	{fault: "link state", set: []string{"300ms link a.nic0 state=down", "500ms link a.nic0 state=up"}},
-	{fault: "nic p2p", set: []string{"20ms nic a.nic0 p2p=off"}}, // off and on again: TestP2PIsRefusedWhileItIsUsed
+	{fault: "nic p2p", set: []string{"20ms nic a.nic0 p2p=off"}},
 	{fault: "nic interrupt", set: []string{"50ms nic b.nic0 interrupt=lost", "100ms nic a.nic0 interrupt=lost"},
 		seen: func(a, b *nic.Port) bool { return a.Faults().LostInterrupts == 1 && b.Faults().LostInterrupts == 1 }},
 	{fault: "nic completions", set: []string{"100ms nic a.nic0 completions=5ms"},
 		seen: func(a, b *nic.Port) bool { return a.Faults().LateCompletions > 0 && b.Faults().LateCompletions == 0 }},
-	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}}, // the NIC refuses no frame if a sends none then
+	{fault: "nic exhaust", set: []string{"700ms nic b.nic0 exhaust=2s"}},
 	{fault: "nic tokens", set: []string{"20ms nic b.nic0 tokens=30ms"}},
 	{fault: "nic reset", set: []string{"300ms nic b.nic0 reset=ask"},
 		ends: map[string][]string{NICGVE: {"bad address", "connection reset by peer"}}, refused: map[string]string{NICVirtio: "the device status is QEMU's"}},
@@ -86,8 +84,8 @@ func TestEveryFaultHasARow(t *testing.T) {
 	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(faults, ", "))
 }
 
-// faultyLab writes a lab file of two equal guests with a NIC and a GPU each. links are settings of
-// both NICs' links; each entry of script is a time and a change.
+// faultyLab writes a lab file of two equal guests. links are settings of both NICs' links; an entry of script
+// is a time and a change.
 func faultyLab(t *testing.T, model string, links, script []string) string {
 	machine := `
     memory: 256M,
@@ -113,7 +111,6 @@ func faultyLab(t *testing.T, model string, links, script []string) string {
 	return file(t, machine, more.String())
 }
 
-// faulty runs a transfer over a lab. It returns the report, the NICs and the notes of the run.
 func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, notes []string,
 	err error) {
 	o := Defaults()
@@ -134,8 +131,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	return rep, nics, notes, err
 }
 
-// whole returns an error if a transfer's stream was wrong, or if payload was in host memory that no
-// NIC has bounced.
+// whole returns an error if the stream was wrong, or payload that no NIC has bounced was in host memory.
 func whole(rep *Report, err error) error {
 	if rep == nil || len(rep.Rails) != 1 {
 		return fmt.Errorf("no rail, or several: %w", err)
@@ -148,9 +144,7 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// With each fault alone, and guests in the process, the stream arrives unchanged or ends with the
-// documented error. The faults that leave the stream unchanged run together in
-// TestFaultsLeaveTheStreamRight, and here one by one only with VNIC_LONG.
+// With each fault alone the stream arrives unchanged or ends with the documented error.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {
@@ -183,9 +177,8 @@ func TestEachFaultInProcess(t *testing.T) {
 	}
 }
 
-// With all faults at once that leave the stream unchanged, in process and in guests of each model,
-// the stream arrives unchanged, and counters or notes show the faults. The links have rates so
-// that the transfer takes longer than the script, and lasts until the NIC takes buffers again.
+// With all faults at once that leave the stream unchanged, it arrives unchanged. Rates of the links make the
+// transfer take longer than the script.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {
@@ -200,7 +193,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 				if f.ends[model] != nil {
 					continue
 				}
-				if f.link != "" && f.fault != "link rate" { // "link limit" sets a rate, too
+				if f.link != "" && f.fault != "link rate" { // "link limit" sets a rate
 					links = append(links, f.link)
 				}
 				script = append(script, f.set...)
@@ -234,8 +227,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	}
 }
 
-// A script forbids peer-to-peer during a transfer, and allows it again: meanwhile payload goes
-// through host memory, so that the proof fails, but all payload arrives unchanged.
+// While a script forbids peer-to-peer, payload goes through host memory, and all arrives unchanged.
 func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], switches: [{name: w, below: s0}], "+
@@ -250,8 +242,6 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// A link drops the segments whose numbers the lab file lists, each once, in each of two runs, and the
-// sender sends them again.
 func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for range 2 {
@@ -268,8 +258,7 @@ func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	}
 }
 
-// A fault that ends a transfer ends it with the documented error, in QEMU guests of each model; the
-// run does not hang, and returns no report.
+// A fault that ends a transfer ends it with the documented error.
 func TestFaultsThatEndTransfers(t *testing.T) {
 	for _, model := range []string{NICVirtio, NICGVE} {
 		for _, f := range everyFault {
@@ -291,7 +280,6 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 	}
 }
 
-// slow sets the rate of the NICs in a lab file to a tenth.
 func slow(t *testing.T, name string) string {
 	b := testkit.Must(os.ReadFile(name))(t)
 	testkit.OK(t, os.WriteFile(name, []byte(strings.Replace(string(b), "80Mbit", "8Mbit", 1)), 0o644))

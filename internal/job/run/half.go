@@ -23,10 +23,10 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// With Options.Half this vnic runs only one of the lab's two guests. A vnic on another host runs the other guest from
-// the same lab file, and uplinks join the switches of both vnics. Each transfer has one end here, and this vnic
-// counts, verifies and judges that end. Besides the guests, each vnic has a port on the joined network. Over these
-// ports the vnics wait for each other at each step and exchange their verdicts (peer).
+// With Options.Half this vnic runs one of the lab's two guests; a vnic on another host runs the other one
+// from the same lab file, and uplinks join their switches. Each vnic counts, verifies and judges its end of a
+// transfer. Each vnic also has a port of its own on the joined network, over which they wait for each other
+// and exchange their verdicts (peer).
 
 // Half says which guest of the lab ran on this host.
 type Half struct {
@@ -37,12 +37,11 @@ type Half struct {
 	PeerSays   string `json:"peer_says,omitempty"` // what its side did not prove
 }
 
-// away reports whether guest i is on another host.
 func (o *Options) away(i int) bool {
 	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
 }
 
-// LabMemory returns how many bytes of memory the guests of a lab that run on this host need.
+// LabMemory returns how many bytes of memory a lab's guests on this host need.
 func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	part := *l
 	part.Guests, part.Machines = nil, nil
@@ -54,7 +53,7 @@ func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	return part.Memory(!o.InProc)
 }
 
-// here returns the number of the guest on this host, and of the guest on the other host; without Half 0 and 1.
+// here returns the numbers of the guests on this host and on the other; without Half 0 and 1.
 func (o *Options) here() (self, other int) {
 	if o.away(0) {
 		return 1, 0
@@ -62,7 +61,6 @@ func (o *Options) here() (self, other int) {
 	return 0, 1
 }
 
-// checkHalf returns an error that names what is wrong with the options of a half.
 func (o *Options) checkHalf() error {
 	if o.Half == "" {
 		return nil
@@ -92,7 +90,7 @@ func (o *Options) checkHalf() error {
 	return o.checkOwn()
 }
 
-// checkOwn returns an error if a NIC of the lab file has a MAC of the vnics' own ports, or an IPv4 address in their
+// checkOwn returns an error if a NIC of the lab file has a MAC of the vnics' ports, or an address in their
 // subnet.
 func (o *Options) checkOwn() error {
 	for n := range o.Lab.AllNICs() {
@@ -110,10 +108,10 @@ func (o *Options) checkOwn() error {
 	return nil
 }
 
-// hello returns this host's hello: the settings and the effective lab description on which the hosts must agree.
+// hello returns the settings and the lab on which the hosts must agree.
 func (o *Options) hello() (hello, error) {
 	l := *o.Lab
-	l.Uplinks = nil // each host has its own uplinks
+	l.Uplinks = nil // each host has its own
 	text, err := l.YAML()
 	h := hello{Guest: o.Half, Lab: string(text)}
 	for _, s := range []struct {
@@ -127,21 +125,19 @@ func (o *Options) hello() (hello, error) {
 	return h, err
 }
 
-// Addresses of the ports by which the two vnics reach each other. checkOwn refuses a lab file in which a NIC has an
-// address in their subnet or one of their MACs.
+// MAC and TCP port of the vnics' own ports.
 const (
-	hostMAC  = lab.MaxPorts // the number of the MAC of guest 0's vnic; guest 1's has the next one
+	hostMAC  = lab.MaxPorts // number of the MAC of guest 0's vnic; guest 1's has the next one
 	hostPort = 5200
 )
 
-// hostAddr returns the address of the vnic that runs guest i.
 func hostAddr(i int) netip.Prefix {
 	b := lab.Addr4(i).Addr().As4()
 	b[2]--
 	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
 }
 
-// halve reduces a complete description to this host's guest, and adds a port for this vnic itself.
+// halve reduces a complete description to this host's guest, and adds this vnic's port.
 func (o *Options) halve(d lab.Description) lab.Description {
 	self, _ := o.here()
 	g := d.Guests[self]
@@ -152,7 +148,6 @@ func (o *Options) halve(d lab.Description) lab.Description {
 	return d
 }
 
-// local returns the events of a script that change NICs and GPUs of guests on this host.
 func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
 		for _, m := range r.Guests {
@@ -165,8 +160,8 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks returns the services that join this host's switch to the other host's. An uplink that fails
-// before the verdicts have been exchanged calls fail, which ends the run.
+// uplinks returns the services that join this host's switch to the other host's. A failure before the
+// exchange of verdicts ends the run.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
@@ -183,14 +178,14 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	return list
 }
 
-// twice explains an error for a frame that came from an uplink, but whose source MAC is of a port on this host.
+// twice explains an error for a frame from an uplink with a MAC of this host.
 func (r *runner) twice(err error) error {
 	self, _ := r.opt.here()
 	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name,
 		err)
 }
 
-// looped reports whether an uplink has delivered a frame whose source MAC is that of a port on this host.
+// looped reports whether an uplink has delivered such a frame.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -200,13 +195,12 @@ func (r *runner) looped() bool {
 	return false
 }
 
-// host is the network stack of this vnic's port on the guests' network. addr is its address, peer the other vnic's.
+// host is the network stack of this vnic's port. peer is the other vnic's address.
 type host struct {
 	*stack.Stack
 	addr, peer netip.AddrPort
 }
 
-// newHost starts this vnic's network stack on a port.
 func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, HostQueues: p.QueuePairs, Log: o.Log})
 	if err != nil {
@@ -219,10 +213,8 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	return &host{s, netip.AddrPortFrom(p.Addr4.Addr(), hostPort), netip.AddrPortFrom(peer, hostPort)}, nil
 }
 
-// dialAgain is the time between two attempts to connect: the other vnic may join the network later than this one.
 const dialAgain = 200 * time.Millisecond
 
-// dial tries to connect to the peer until it succeeds or ctx ends.
 func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, limits.DialHost.Here())
@@ -239,9 +231,8 @@ func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	}
 }
 
-// accept waits for the peer's connection. Meanwhile it also dials the peer, which does not listen, so
-// that frames of this vnic reach the other host. If that host runs the same guest by mistake, it
-// receives frames with the source MAC of its own port, and reports them as an error.
+// accept waits for the peer's connection. It also dials the peer, in vain, so that a host that runs the same
+// guest sees frames with its own MAC, and reports them.
 func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	l, err := h.Listen(h.addr)
 	if err != nil {
@@ -267,11 +258,10 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	return c, nil
 }
 
-// silence returns how long a connected peer may send nothing before it counts as gone.
+// silence returns how long a connected peer may send nothing.
 func (o *Options) silence() time.Duration { return o.patience() / 3 }
 
-// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer. If the
-// connection ends before the verdicts have been exchanged, a goroutine calls fail.
+// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer.
 func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
 	self, other := o.here()
@@ -307,12 +297,12 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 		differs := error(nil)
 		if err == nil {
 			if differs = ours.differs(&theirs); differs == nil {
-				_, err = p.meet(wait, "met", "") // without an error, the peer has received our hello, too
+				_, err = p.meet(wait, "met", "") // the peer has received our hello, too
 			}
 		} else if errors.As(err, new(version.Error)) {
 			differs, err = err, nil
 		}
-		if err != nil && wait.Err() == nil { // it was no vnic, or it did not receive our hello: wait for the next connection
+		if err != nil && wait.Err() == nil { // it was no vnic, or did not receive our hello
 			p.close(nil)
 			continue
 		}
@@ -327,8 +317,7 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits until the other host is at the same step of this round. It sends that host the text ours,
-// and returns the text theirs that it receives. If both ends are on this host, it does nothing.
+// step waits for the other host at the same step of this round, and exchanges texts with it.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -338,8 +327,7 @@ func (t *round) step(ctx context.Context, what, ours string) (theirs string, err
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
-// moved waits until the transfer has ended on both hosts. The sending host sends the digest of the
-// source to the receiving host.
+// moved waits until the transfer has ended on both hosts. The receiving host gets the source's digest.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
 	if !t.s.ends[0].away() {
@@ -357,8 +345,7 @@ func (t *round) moved(ctx context.Context) error {
 	return nil
 }
 
-// conclude exchanges verdicts with the other host. The error that it returns names what was not
-// proved on either host. If there is no other host, or err is not an ErrProof, it only returns err.
+// conclude exchanges verdicts with the other host. Its error names what was not proved on either host.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err
@@ -378,12 +365,12 @@ func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	return err
 }
 
-// leave closes the connection to the other host, and our own stack. err is why the run ends early,
-// or nil; leave sends it to the other host, unless it is an ErrProof.
+// leave closes the connection to the other host, to which it sends err unless that is an ErrProof, and our
+// stack.
 func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
-			err = nil // our verdict has reported it to the peer
+			err = nil // our verdict has reported it
 		}
 		r.peer.close(err)
 	}

@@ -19,14 +19,14 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// hosts are two hosts: one runs guest a of a lab, the other guest b. An uplink joins them.
+// hosts are two hosts, for guests a and b of a lab, joined by an uplink.
 type hosts struct {
 	t    *testing.T
 	file string
 	o    [2]Options
 }
 
-// aFile writes a lab file of two equal guests; an uplink joins b to a, by sockets with these names.
+// aFile writes a lab file of two equal guests with an uplink by these sockets.
 func aFile(t *testing.T, guest, more, listen, connect string) string {
 	return file(t, guest, fmt.Sprintf("%s\nuplinks: [{name: up0, of: a, stream: {listen: %s}}, "+
 		"{name: up0, of: b, stream: {connect: %s}}]\n", more, listen, connect))
@@ -42,7 +42,6 @@ func newHosts(t *testing.T, file string, rails int) *hosts {
 	return h
 }
 
-// host returns the options of host i.
 func (h *hosts) host(i int, file string, rails int) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Seed, o.StallSecs, o.PeerSecs = true, 1<<20, 7, 30, 60
@@ -54,7 +53,7 @@ func (h *hosts) host(i int, file string, rails int) Options {
 	return o
 }
 
-// run runs both halves: it starts b's when a listens, or has ended.
+// run runs both halves. b's half starts when a listens, or has ended.
 func (h *hosts) run() (rep [2]*Report, err [2]error) {
 	h.t.Helper()
 	return h.runUntil([2]context.Context{h.t.Context(), h.t.Context()})
@@ -79,9 +78,7 @@ func (h *hosts) runUntil(ctx [2]context.Context) (rep [2]*Report, err [2]error) 
 	return rep, err
 }
 
-// Two hosts with a guest each prove their own sides, and each reports that the other has proved its
-// side: the payload that a sent and b received has one digest, and each host has counted where its
-// own payload lay.
+// Two hosts prove their own sides, and report that the other has proved its side.
 //
 // Invariant: run: Each of two hosts proves its own side of a transfer.
 func TestHalves(t *testing.T) {
@@ -144,8 +141,7 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// If one side is not proved, because b's payload goes through host memory, the run fails on
-// both hosts: b names the reason, and a reports that b's side is not proved.
+// If b's payload goes through host memory, the run fails on both hosts.
 //
 // Invariant: run: A run of a half succeeds only if both hosts have proved their halves.
 func TestHalfIsNotProved(t *testing.T) {
@@ -176,8 +172,7 @@ func TestHalfIsNotProved(t *testing.T) {
 	}
 }
 
-// If two hosts differ in a setting on which they must agree (hello), or in their lab files apart from
-// uplinks, both name the first difference before anything is transferred.
+// If two hosts differ in a setting of their hello, or in their lab files, both name a difference.
 func TestHalvesThatDoNotFit(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -214,8 +209,7 @@ func TestHalvesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// If both hosts run guest a, at least one of them ends with an error that says so. The error of the
-// second may also be that no host with guest b came, or that the first host has hung up.
+// If both hosts run guest a, at least one ends with an error that says so.
 func TestHalvesOfOneGuest(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -237,8 +231,7 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other host only as long as --peer-wait allows, and ends at once if its uplink
-// cannot connect.
+// A host waits for the other at most as long as --peer-wait, and ends if its uplink cannot connect.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -248,7 +241,7 @@ func TestHalfAlone(t *testing.T) {
 	for i := range 2 {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
 		h.o[i].PeerSecs = 1
-		h.o[i].Uplinks = h.o[0].Uplinks // the uplink that listens: one that connects would need a listener
+		h.o[i].Uplinks = h.o[0].Uplinks
 		testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[i])),
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}
@@ -256,8 +249,7 @@ func TestHalfAlone(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[1])), "uplink up0: ", "start the listener there first")
 }
 
-// If one host is stopped in the middle, the other ends with an error that names the first one's
-// reason.
+// If one host is stopped, the other's error names the reason.
 func TestHalfEndsInTheMiddle(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for i := range 2 {
@@ -281,7 +273,7 @@ func TestHalfEndsInTheMiddle(t *testing.T) {
 	}
 }
 
-// If the network between the hosts loses everything, or breaks, both hosts end with an error.
+// If the network between the hosts loses everything, or breaks, both end with an error.
 func TestHalvesAreCutApart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -303,7 +295,7 @@ func TestHalvesAreCutApart(t *testing.T) {
 		}
 		_, err := h.run()
 		testkit.ErrorSays(t, err[0], "nothing has come from the host of guest b for 2s")
-		if breaks { // the host that has connected gets an error at once
+		if breaks { // the host that has connected gets an error
 			testkit.ErrorSays(t, err[1], "what leads to the host of guest a ended: uplink up0: ")
 		} else {
 			testkit.ErrorSays(t, err[1], "nothing has come from the host of guest a for 2s")
@@ -314,18 +306,16 @@ func TestHalvesAreCutApart(t *testing.T) {
 	}
 }
 
-// cable joins two sockets until the test cuts it.
 type cable struct {
 	t    *testing.T
 	to   string
 	work sync.WaitGroup
 
 	mu    sync.Mutex
-	ends  []net.Conn // guarded by mu
-	stuck bool       // guarded by mu; the cable loses all data
+	ends  []net.Conn // under mu
+	stuck bool       // under mu; data is lost
 }
 
-// join accepts one connection.
 func (n *cable) join(l net.Listener) {
 	c, err := l.Accept()
 	if err != nil {
@@ -356,7 +346,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// cut makes the cable lose all data; with breaks it closes both connections, too.
+// cut makes the cable lose data; with breaks it closes the connections, too.
 func (n *cable) cut(breaks bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -368,7 +358,6 @@ func (n *cable) cut(breaks bool) {
 	}
 }
 
-// Check refuses each mistake in a half's options.
 func TestHalfChecks(t *testing.T) {
 	up, mac := t.TempDir()+"/up", lab.MAC(hostMAC+1)
 	for want, change := range map[string]func(o *Options){
@@ -392,11 +381,11 @@ func TestHalfChecks(t *testing.T) {
 		testkit.ErrorSays(t, h.o[0].Check(), want)
 	}
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
-	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // NIC of a guest that the other host runs
+	h.o[0].Lab.Guests[1].NICs[0].Model = NICGVE // NIC of a guest on the other host
 	testkit.OK(t, h.o[0].Check())
 }
 
-// A host refuses an MTU that is too large for the uplink's network.
+// An MTU that is too large for the uplink's network is refused.
 func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()
@@ -405,8 +394,7 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[0])), "uplink up0: it carries packets of ", "an MTU of 65521")
 }
 
-// A connection that hangs up, or sends no valid greeting, does not count as the other host: the
-// host keeps waiting for the other host.
+// A connection without a valid greeting is not the other host.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -32,7 +32,7 @@ func TestProofBehindAnIOMMU(t *testing.T) {
 	for _, p := range ports {
 		n := p.Space().Generation()
 		t.Logf("%s: %d changes of what is mapped", p.Name, n)
-		if n < 1000 { // the kernel fills each receive ring with buffers, one mapping each
+		if n < 1000 { // each buffer of a receive ring is one mapping
 			t.Errorf("%s: %d changes of what is mapped", p.Name, n)
 		}
 	}

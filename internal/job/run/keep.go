@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in KeepDir or, if that is "", in vnic-run-SEED. Without
-// Keep it returns nil.
+// keep makes a file that outlives the run, in KeepDir or vnic-run-SEED; nil without Keep.
 func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {
 		return nil, nil
@@ -30,8 +29,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes the current counters of the NICs that transfer to the kept file, if there is one, and closes
-// the file.
+// keepCounters writes the counters of the NICs that transfer to the kept file, if there is one.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil
@@ -39,7 +37,7 @@ func (r *runner) keepCounters() error {
 	type nic struct {
 		Port  control.PortCounters
 		Link  wire.Counters
-		Drops map[string]uint64 // Link.Drops by name
+		Drops map[string]uint64
 	}
 	all := map[string]nic{}
 	for _, p := range r.ports() {

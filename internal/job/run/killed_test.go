@@ -8,11 +8,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// A receiver that returns no token is killed when its pool is empty, so that its NIC drops packets.
-// Then neither the kernel nor the NIC still uses pages or queues of that receiver: the GPU has room for
-// one window only, and the next receiver gets that window.
-//
-// This test is the package's first that uses a pair; the later ones use the same guests.
+// A receiver that returns no token is killed when its NIC drops packets. The GPU has room for one window, and
+// the next receiver gets it.
 //
 // Invariant: guest-images: A receiver that is killed leaves no pages or queues in use by kernel or
 // NIC.

@@ -46,21 +46,19 @@ type Share struct {
 
 // measure reports a share only within the first three bounds.
 const (
-	busyLeast  = 0.95                              // the least part of the time that the busiest link was busy
+	busyLeast  = 0.95                              // least part of the time that the busiest link was busy
 	probeLeast = 1.5                               // without links' rates the transfer was at least so many times as fast
-	shareLeast = 100 * float64(shape.Credit) / 1e9 // the least time that the transfer took, in seconds
-	autoLeast  = 8 * shareLeast                    // the least time, in seconds, of a transfer at a scale of auto
-	probePart  = 4                                 // the probe transfers a fourth of the bytes
+	shareLeast = 100 * float64(shape.Credit) / 1e9 // least time of the transfer, in seconds
+	autoLeast  = 8 * shareLeast                    // least time of a transfer at a scale of auto, in seconds
+	probePart  = 4                                 // the probe has a fourth of the bytes
 	scaleAuto  = "auto"
 )
 
-// shares reports whether the run measures shares: both guests are on this host, and the user or the lab file has set a
-// scale.
+// shares reports whether the run measures shares: both guests are here, and there is a scale.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
 
-// checkScale returns an error that names what is wrong with Scale or MustShare.
 func (o *Options) checkScale() error {
 	switch {
 	case o.MustShare && !o.shares():
@@ -77,9 +75,8 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// perByte returns how many bytes the transfers in a mode moved over each edge (a PCIe link, a memory
-// or a wire of the lab) for a byte of payload. It computes them from the connections' flow counters
-// on this host and, for the copy engines in mode copy, from the bytes of payload.
+// perByte returns how many bytes went over each edge (a PCIe link, a memory or a wire) for a byte of payload,
+// by the flow counters on this host and, for the copy engines in mode copy, by the payload.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -110,8 +107,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	return bytes
 }
 
-// lineRate returns the rate of the slower of the stream's two NICs, in bytes a second at scale 1;
-// 0: neither has a rate.
+// lineRate returns the rate of the slower NIC, in bytes a second at scale 1; 0: none.
 func (s *stream) lineRate() float64 {
 	a, b := s.ends[0].Port.Rate(), s.ends[1].Port.Rate()
 	if a == 0 || b != 0 && b < a {
@@ -120,8 +116,8 @@ func (s *stream) lineRate() float64 {
 	return a
 }
 
-// possible returns the highest rate of payload that the rates of the stream's wires allow, with the
-// headers that its last transfers had, in bytes a second at scale 1; 0: neither wire has a rate.
+// possible returns the highest rate of payload that the wires allow, with the headers of the last transfers,
+// in bytes a second at scale 1; 0: no wire has a rate.
 func (s *stream) possible() (least float64) {
 	for e, perByte := range s.loads {
 		if e.Wire && e.Rate > 0 && perByte >= 1 && (least == 0 || e.Rate/perByte < least) {
@@ -131,8 +127,7 @@ func (s *stream) possible() (least float64) {
 	return least
 }
 
-// model predicts the rate of each stream's transfer, if all transfer at the same time, and the edge
-// that limits the stream, from the bytes that the streams' last transfers moved over each edge.
+// model predicts the rate of each stream if all transfer at the same time, and the edge that limits it.
 func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
@@ -141,11 +136,9 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers. model has the
-// transfers' predicted rates at scale 1, probe their measured rates without links' rates. A scale
-// fits if each transfer was at least 2*probeLeast times as fast in the probe as the model allows at
-// this scale, and takes at least autoLeast for size bytes. The factor 2 is there because a transfer
-// that waits for links uses more processor time than the probe.
+// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers: each was at least
+// 2*probeLeast times as fast in the probe as the model allows at this scale, and takes at least autoLeast for
+// size bytes. The factor 2 is there because a transfer that waits for links uses more processor time.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	fits := func(scale float64) bool {
 		for i, rate := range model {
@@ -167,13 +160,13 @@ func autoScale(model, probe []float64, size uint64) (float64, error) {
 		lab.MaxScale)
 }
 
-// tally has what the transfers of a stream in one mode have counted.
+// tally has what a stream's transfers in one mode have counted.
 type tally struct {
-	edges []*lab.Edge // the tally measures their busy time
+	edges []*lab.Edge // edges whose busy time is measured
 	moved uint64      // bytes of payload, without retransmissions
 	flows [2]control.FlowCounts
-	taken map[*lab.Edge]int64 // how long each edge was busy during transfers, in nanoseconds
-	since map[*lab.Edge]int64 // Edge.Busy when the current transfer began
+	taken map[*lab.Edge]int64 // how long each edge was busy, in nanoseconds
+	since map[*lab.Edge]int64 // Edge.Busy at the begin
 }
 
 func (t *tally) reset() { *t = tally{edges: t.edges, taken: make(map[*lab.Edge]int64)} }
@@ -191,7 +184,6 @@ func (t *tally) end() {
 	}
 }
 
-// add adds a transfer of n bytes, and what the flow counters of its sender and receiver counted.
 func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	t.moved += n
 	for i := range more {
@@ -200,9 +192,9 @@ func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	}
 }
 
-// measure returns the share of the links' rates that a stream's transfers had at a scale, or why
-// there is none. probe is the stream's rate without links' rates, 0 if there was no probe; model is
-// the rate that the model predicts, limit the edge that limits it.
+// measure returns the share that a stream's transfers had at a scale, or why there is none. probe is the
+// stream's rate without links' rates, 0 without a probe; model is the predicted rate, limit the edge that
+// limits it.
 func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge) *Share {
 	x := &Share{LineRate: s.lineRate(), Possible: s.possible(), Probe: probe, Model: model, ModelLimit: limit.Name}
 	for e, perByte := range s.loads {
@@ -232,9 +224,8 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince returns the traffic since carried returned before of each edge that had some, the most
-// loaded edge first. Load is the part of an edge's rate that all transfers would use if each NIC sent
-// at its rate.
+// linksSince returns the traffic of each edge since before, the most loaded first. Load is the part of an
+// edge's rate that the transfers would use at the highest rates that the wires allow (possible).
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
@@ -259,7 +250,6 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	return list
 }
 
-// carried returns the traffic of each edge on this host since the lab was made.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
 	for _, g := range r.Guests {
@@ -270,7 +260,6 @@ func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	return m
 }
 
-// why returns the reason why there is no share.
 func (x *Share) why() string {
 	if x == nil {
 		return "nothing on its way has a rate"
@@ -278,14 +267,13 @@ func (x *Share) why() string {
 	return x.Why
 }
 
-// probe sets the scale of the lab. If the run measures shares, it first transfers a fourth of the
-// bytes without links' rates in each mode; with --scale auto it computes the scale from these
-// transfers' rates.
+// probe sets the scale of the lab. If the run measures shares, it transfers a fourth of the bytes without
+// links' rates in each mode, and --scale auto follows from these rates.
 func (r *runner) probe(ctx context.Context) error {
 	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
 	if o.Scale != "" && o.Scale != scaleAuto {
-		scale, _ = lab.ParseScale(o.Scale) // Check has returned an error for what does not parse
+		scale, _ = lab.ParseScale(o.Scale)
 		if err := r.Lab.SetScale(scale); err != nil {
 			return err
 		}
@@ -337,7 +325,7 @@ func (r *runner) probe(ctx context.Context) error {
 	return r.Lab.SetScale(scale)
 }
 
-// playScript plays the lab file's script from the moment at which the first transfers begin, until end is called.
+// playScript plays the lab file's script from the begin of the first transfers until end is called.
 func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once
@@ -361,7 +349,7 @@ func (r *runner) playScript(ctx context.Context) (end func()) {
 	}
 }
 
-// part returns the plan for the first n bytes, rounded down to whole pages, but at least for one page.
+// part returns the plan for the first n bytes, in whole pages, at least one.
 func (p plan) part(n uint64) (few plan) {
 	few.pool = p.pool
 	for n = max(n, page) / page * page; n > 0 && len(few.rounds) < len(p.rounds); {

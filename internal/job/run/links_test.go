@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// payload returns for each link except Ethernet's how many bytes of payload it carried in a run's
-// last mode.
+// payload returns the bytes of payload of each link, except Ethernet's, in a run's last mode.
 func (rep *Report) payload() map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
@@ -26,19 +25,17 @@ func (rep *Report) payload() map[string]uint64 {
 }
 
 // Each byte of payload is counted once for each time that it crosses a link, and on no other link.
-// Bytes sent again are counted again.
 func TestLinksCarryPayload(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
 	for _, c := range []struct {
 		name, file, mode string
-		want             func(n, tx, rx uint64) map[string]uint64 // bytes by link; n: payload, tx, rx: by NICs
+		want             func(n, tx, rx uint64) map[string]uint64 // by link; n: payload, tx, rx: by NICs
 	}{
 		{"below a switch", "a3-high", devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": tx, "a.nic0 down": tx, "b.nic0 up": rx, "b.gpu0 down": rx}
 		}},
-		// On the sender the engine writes to memory and the NIC reads it; on the receiver the NIC writes
-		// and the engine reads.
+		// the sender's engine writes to memory and its NIC reads; the receiver's NIC writes and its engine reads
 		{"through memory", "a3-high", copy, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": n, "a.sw0 up": n, "a.s0 memory": n + tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.s0 memory": n + rx, "b.sw0 down": n, "b.gpu0 down": n}
@@ -51,8 +48,7 @@ func TestLinksCarryPayload(t *testing.T) {
 			return map[string]uint64{"a.gpu0 up": tx, "a.sw0 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw0 down": rx, "b.gpu0 down": rx}
 		}},
-		// The negative control of the first row: the GPU is below another switch than the NIC, and
-		// payload still does not cross memory.
+		// The GPU is below another switch than the NIC.
 		{"crossed", file(t, crossed, ""), devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu1 up": tx, "a.sw1 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw1 down": rx, "b.gpu1 down": rx}
@@ -60,7 +56,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := railsOptions(t, 1, c.file)
-			// The first transfer also resolves addresses, and these frames count as payload in host memory.
+			// The first transfer's address resolution counts as payload in host memory.
 			o.Modes = []string{devmem, copy}
 			if c.mode == devmem {
 				slices.Reverse(o.Modes)
@@ -80,8 +76,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	}
 }
 
-// The report states the bytes that processors copy apart from the links, for each guest's stack,
-// and in mode copy only: these bytes count for no link and no memory (TestLinksCarryPayload).
+// Bytes that processors copy are reported apart from links, in mode copy.
 func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "a3-high")
@@ -90,8 +85,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	for i, want := range [][]StackCopies{nil, {{"a", StackVNIC, 4, 4 * 4 << 20}, {"b", StackVNIC, 4, 4 * 4 << 20}}} {
 		testkit.Equal(t, "mode "+rep.Runs[i].Mode, fmt.Sprint(rep.Runs[i].StackCopies), fmt.Sprint(want))
 	}
-	// In each guest NICs and engines move exactly 2 bytes through memory for each byte of payload, apart
-	// from bytes sent again.
+	// At each end the engine and the NIC move a byte through memory; NICs also move bytes that are sent again.
 	sent, received := rep.Runs[1].TX.Host, rep.Runs[1].RX.Host
 	got := rep.payload()
 	testkit.Equal(t, "payload in memory", got["a.s0 memory"]+got["b.s0 memory"]+got["a.s1 memory"]+got["b.s1 memory"],
@@ -111,7 +105,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	validReport(t, rep)
 }
 
-// Each guest's copies have the factor of its own stack, for sent and for received bytes.
+// Each guest's copies have the factor of its own stack.
 func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	o := Defaults()
 	o.NIC, o.Rails = "gve,virtio", 2
@@ -124,8 +118,7 @@ func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	}
 }
 
-// In a lab much faster than this machine the report has no share of a link's rate, and --check says
-// so.
+// A lab much faster than this machine gives no share of a link's rate.
 func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, "a3-high")
@@ -145,7 +138,7 @@ func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 	}
 }
 
-// Slow links are the limit: no transfer is faster than its link, however busy the machine is.
+// No transfer is faster than its slow link, however busy the machine is.
 func TestShareOfSlowLinks(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -165,9 +158,7 @@ func TestShareOfSlowLinks(t *testing.T) {
 	validReport(t, rep)
 }
 
-// A rail at half rate has half the throughput, and no other rail has less because of it: by the
-// model of the counted bytes, and by the measured bytes if the links were the limit. A test of the
-// same name in labfile shows how links divide time.
+// A rail at half rate has half the throughput, and the others do not suffer.
 func TestOneRailAtHalfRate(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -204,10 +195,10 @@ func TestAutoScale(t *testing.T) {
 		size         uint64
 		want         float64
 	}{
-		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // the first scale with 25e9 / scale * 3 below 1e9
+		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // 25e9 / 100 * 3 is below 1e9
 		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 200},
 		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
-		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // in four seconds 4e9 / 5000 bytes pass
+		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // 4e9 / 5000 bytes pass in four seconds
 		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
 		{[]float64{1e15}, []float64{1}, 1, 0},
 	} {

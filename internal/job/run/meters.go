@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// flowCounters count the payload of the measured connection, and of no other, on the NICs of the ends on this host.
+// flowCounters count the payload of the measured connection on the NICs of the ends on this host.
 type flowCounters struct {
-	ends [2]*end // nil: the end is on another host, or its counter does not exist yet
+	ends [2]*end // nil: on another host, or no counter yet
 	id   [2]uint32
 }
 
@@ -36,7 +36,6 @@ func (s *stream) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 	return m, nil
 }
 
-// read returns the counts of both ends; zeros for an end on another host.
 func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	for i, e := range m.ends {
 		if e != nil {
@@ -46,8 +45,7 @@ func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	return c
 }
 
-// moved returns the receiver's counters of received packets or, if the receiver is on another host, the sender's of
-// sent ones.
+// moved returns the receiver's counters or, if it is on another host, the sender's.
 func (m *flowCounters) moved() control.DirCounters {
 	c := m.read()
 	if m.ends[1] == nil {
@@ -64,8 +62,8 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// settle waits, for a limited time, until the NICs have counted n bytes of payload: the sending NIC's
-// worker may count them after the receiver has them.
+// settle waits, for a limited time, until the NICs have counted n bytes of payload: the sender's NIC may be
+// later than the receiver.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	session.Settle(ctx, func() bool {
 		c := m.read()
@@ -73,10 +71,10 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	})
 }
 
-// totals are current counters of whole ports: bytes that the copy engines moved, and dropped packets.
+// totals are counters of whole ports: bytes of the copy engines, and dropped packets.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 if the NIC is on another host.
+// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 on another host.
 func (s *stream) noBuffer() uint64 {
 	if s.ends[1].away() {
 		return 0
@@ -96,9 +94,8 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	for _, p := range ports {
 		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
-		// The wire and the sending port both count a packet that the wire drops for another reason than loss, with two
-		// exceptions. Only the wire counts a packet that it had accepted and delayed; only the port counts a packet that
-		// it gave up because the receiver stayed busy. So the larger count is close to the number of packets.
+		// The wire and the sending port both count most packets that the wire drops for another reason than loss:
+		// the larger count is close to their number.
 		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64
@@ -110,7 +107,6 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	return t
 }
 
-// account adds the round's counters, times and CPU time to r.
 func (t *round) account(r *Run) {
 	c := t.flows.read()
 	tx, rx := c[0].Tx, c[1].Rx

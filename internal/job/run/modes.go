@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// transfer runs the transfers of each mode, and returns the report. An error that comes with a report
-// says what the transfers did not prove, or which removed device ended one of them.
+// transfer runs the transfers of each mode. With a report, an error says what they did not prove, or which
+// removed device ended one.
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
@@ -33,7 +33,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 		if err := r.lost(); err != nil {
-			// The user sees that the devices are gone if the guests release them in time.
+			// Guests may release the devices in time.
 			removals, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 			r.Lab.AwaitRemovals(removals)
 			cancel()
@@ -50,7 +50,6 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	return rep, r.check(rep)
 }
 
-// describe returns a report that describes the run before it begins.
 func (r *runner) describe() *Report {
 	o, i := r.opt, &r.Info
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
@@ -63,7 +62,6 @@ func (r *runner) describe() *Report {
 	return rep
 }
 
-// runMode runs the transfers of all streams in one mode, and adds their results to the report.
 func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number uint64) error {
 	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -96,7 +94,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() || r.peer != nil {
 				return err
 			}
-			runs[i], s.lost = nil, err // the other rails continue
+			runs[i], s.lost = nil, err // the other rails go on
 			all.leave()
 			rail[s.rail.Rail].leave()
 			s.abandon(ctx)
@@ -137,7 +135,6 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 	return nil
 }
 
-// lost returns the errors of transfers that ended early because a device was removed; nil: there are none.
 func (r *runner) lost() error {
 	var errs []error
 	for _, s := range r.streams {

@@ -21,61 +21,59 @@ import (
 // Options are the flags of `vnic run`.
 type Options struct {
 	session.Common
-	lab.Impairment // of the link, in each direction; its Seed is also the payload's seed
+	lab.Impairment // of the link, in each direction; Seed also defines the payload
 	lab.NICOptions // for all NICs
 
-	NIC        string // a model for both guests (lab.LookupModel); or the sender's model, a comma and the receiver's
-	BindQueues int    // receive queues that the receiver binds to GPU memory in mode devmem
-	HoldTokens uint64 // in mode devmem: most tokens that the receiver holds back until no more data comes; 0: none
-	Size       uint64 // bytes to transfer, in each mode
+	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's
+	BindQueues int    // receive queues that the receiver binds to GPU memory
+	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
+	Size       uint64 // bytes to transfer in each mode
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with a Lab the lab's guests have their own
-	IOMMU      bool   // the IOMMU of each guest translates the addresses that NICs use; with a Lab, Lab.Guests decide
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
+	IOMMU      bool   // IOMMUs translate the NICs' addresses; unused with Lab
 	P2P        bool
 	Audit      bool
-	// Lab, if it is not nil, describes the guests. Rails is how many NICs of each guest transfer: NIC
-	// i of the first guest to NIC i of the second, with Bidir also back. Rails is 0 for one transfer
-	// without a lab file.
+	// Lab describes the guests; nil: two guests without a lab file. Rails is how many NICs of each guest
+	// transfer: NIC i of the first guest to NIC i of the second, with Bidir also back; 0: one transfer, without
+	// a lab file.
 	Lab   *labfile.Lab
 	Rails int
 	Bidir bool
-	// Half names the guest of the lab that runs on this host. The other guest runs on another host,
-	// which the Uplinks reach. If Half is "", both guests run here, and Services has the lab's
-	// uplinks. Keeper is uplink.Options.Keep. PeerSecs is how many seconds the run waits for the other
-	// host.
+	// Half is the guest of the lab on this host; the Uplinks lead to the other one's host, for which the run
+	// waits PeerSecs seconds. "": both guests run here. Keeper is uplink.Options.Keep.
 	Half     string
 	Uplinks  []uplink.Config
 	Keeper   func(path string, dir bool) (remove func() error, err error)
 	PeerSecs int
-	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's
-	// factor. If Scale or the lab file's factor is set, the run measures shares of links' rates; with
-	// MustShare a rail without a share is an error.
+	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's. With
+	// Scale, or a lab file's scale above 1, the run measures shares of links' rates; with MustShare a rail
+	// without a share is an error.
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
-	Sabotage  string // a fault of the NICs, in the syntax of sabotage.Parse; "": none
-	Keep      bool   // keep the guests' console output and the NICs' counters in files
-	KeepDir   string // the directory of these files; "": vnic-run- and the seed, in the working directory
-	StallSecs int    // seconds without progress after which a transfer fails
+	Sabotage  string // a fault of the NICs, for sabotage.Parse; "": none
+	Keep      bool   // keep the guests' consoles and the NICs' counters in files
+	KeepDir   string // directory of these files; "": vnic-run- and the seed
+	StallSecs int    // a transfer without progress for so many seconds fails
 
-	Progress func(mode string, done, total uint64) // called during a transfer, by one goroutine at a time; may be nil
+	Progress func(mode string, done, total uint64) // called by one goroutine at a time; may be nil
 
 	Recorder *Recorder // takes samples for a picture; nil: no picture
 
-	hook   func(*runner) // tests: called before the guests boot
-	opened func(*runner) // tests: called after the stage setup
+	hook   func(*runner) // tests: before the guests boot
+	opened func(*runner) // tests: after the stage setup
 }
 
-// BrokerConfig returns the configuration of this command's broker, the process outside of the
-// sandbox: it passes commands to the QEMUs' monitors. There is no gateway.
+// BrokerConfig returns the configuration of the broker, the process outside of the sandbox, which passes
+// commands to the QEMUs' monitors.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
 }
 
-// Defaults returns the options of `vnic run` without flags, except that Seed is 0.
+// Defaults returns the options of `vnic run` without flags, but with Seed 0.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
@@ -83,10 +81,10 @@ func Defaults() Options {
 		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }
 
-// Step describes a stage that begins. The last four of Stages come once for each round of each mode.
+// Step describes a stage that begins.
 type Step = session.Step
 
-// Stages lists the stages in order, as users see them. Tests interrupt the command in each.
+// Stages lists the stages in order. The last four come in each round of each mode.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}
 
 const (
@@ -94,14 +92,14 @@ const (
 	poolShare = 8 // the receiver's page pool is an eighth of its part of GPU memory, maxPool at most
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
-	leastRoom = minPool * poolShare // the least GPU memory of an end of a transfer
+	leastRoom = minPool * poolShare // least GPU memory of an end of a transfer
 	basePort  = 5201
-	maxBind   = 15 // a NIC has 16 queue pairs at most
+	maxBind   = 15 // a NIC has at most 16 queue pairs
 	maxHold   = 1 << 32
-	holdTime  = 3 // seconds without data after which the receiver returns the tokens that it holds
+	holdTime  = 3 // seconds without data after which held tokens are returned
 )
 
-// Check returns an error that names what is wrong with the options.
+// Check returns an error for wrong options.
 func (o *Options) Check() error {
 	if err := session.Modes(o.Modes); err != nil {
 		return err
@@ -127,7 +125,7 @@ func (o *Options) Check() error {
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
-// loss reports where segments may be lost. With Half it assumes that the network between the hosts may lose some.
+// loss reports where segments may be lost; the network between two hosts may lose some.
 func (o *Options) loss() transfer.Loss {
 	loss := session.LinkLoss(&o.Impairment, o.Lab)
 	switch {
@@ -139,7 +137,7 @@ func (o *Options) loss() transfer.Loss {
 	return loss
 }
 
-// patience returns how long an operation may show no progress before the run fails.
+// patience returns how long an operation may show no progress.
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
 }

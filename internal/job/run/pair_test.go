@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "vnic.dev/vnic/internal/guestbin" // guests of the tests run the guest program that make has built
+	_ "vnic.dev/vnic/internal/guestbin"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
@@ -18,7 +18,6 @@ func TestMain(m *testing.M) { testkit.Main(withPairs{m}) }
 
 type withPairs struct{ *testing.M }
 
-// Run runs the tests, then closes the guests that they share.
 func (m withPairs) Run() int {
 	code := m.M.Run()
 	for _, x := range pairs {
@@ -30,20 +29,17 @@ func (m withPairs) Run() int {
 	return code
 }
 
-// pair is two guests under QEMU in which nothing runs. The tests of this package use it one after
-// the other, and each test leaves it as it was. A test that fails closes it, and the next test
-// boots another.
+// pair is two guests under QEMU, which tests use one after the other and leave as they were.
 type pair struct {
 	*runner
 	s *stream
 }
 
-var pairs = map[string]*pair{} // by Options.NIC, with noP2P appended if peer-to-peer is off
+var pairs = map[string]*pair{} // by Options.NIC, followed by noP2P if peer-to-peer is off
 
 const noP2P = " without P2P"
 
-// booted returns the pair with the name, which is a key of pairs, and boots it if there is none. QEMU
-// and the kernel are downloaded if they are not in the cache.
+// booted returns the pair with this key of pairs. A failed test closes it, and the next one boots another.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
 	testkit.Boots(t)
@@ -61,8 +57,7 @@ func booted(t *testing.T, name string) *pair {
 	return x
 }
 
-// unused is like booted, but nothing has run in the pair that it returns: after lossless transfers
-// TCP's timers are long, and a sender may need minutes to notice that its receiver is gone.
+// unused boots a pair that no test has used.
 func unused(t *testing.T, name string) *pair {
 	t.Helper()
 	if x := pairs[name]; x != nil {
@@ -72,7 +67,6 @@ func unused(t *testing.T, name string) *pair {
 	return booted(t, name)
 }
 
-// pairOptions returns options for guests under QEMU.
 func pairOptions(nic string, size uint64) Options {
 	o := options(size)
 	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 512<<20, 512<<20
@@ -92,12 +86,11 @@ func boot(t *testing.T, name string) *pair {
 	return x
 }
 
-// run transfers as Do does, with the options o, but does not boot guests: they keep their NICs and
-// GPUs. For the run it attaches the NICs to links with the faults of o.
+// run transfers as Do does, but with the booted guests, over links with the faults of o.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
-	port := x.s.port + 2000 // each of the two modes uses at most 1,000 ports
+	port := x.s.port + 2000 // a mode uses at most 1,000 ports
 	x.opt, x.streams, x.ways = &o, nil, [][2]int{{0, 1}}
 	if models, _ := o.models(); models[0].Name != x.desc.Guests[0].NICs[0].Model {
 		x.ways = [][2]int{{1, 0}}
@@ -134,7 +127,6 @@ func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 	testkit.OK(t, errors.Join(x.Lab.Switch().Detach(e.nic().Link()), e.nic().Attach(x.Lab.Switch(), o)))
 }
 
-// link returns the options of end i's link.
 func (o *Options) link(i int) wire.LinkOptions {
 	d := lab.Uniform(i+1, lab.NIC{}, 0)
 	d.Impair(o.Impairment)

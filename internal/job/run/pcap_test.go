@@ -20,16 +20,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// captured is a frame of a capture file.
 type captured struct {
 	iface   string
 	comment string
 	splitter.Headers
 	payload []byte
-	lost    [][2]uint32 // sequence numbers [from, to) that the link lost, by the frame's comment
+	lost    [][2]uint32 // sequence numbers [from, to) that the link lost, by the comment
 }
 
-// capturedRun runs mode devmem with a capture, and returns the report and the captured frames.
+// capturedRun runs mode devmem with a capture.
 func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "run.pcapng")
@@ -62,7 +61,6 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	return rep, frames
 }
 
-// doCaptured runs with o, and captures as the command does with --pcap.
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -78,7 +76,6 @@ func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	return rep
 }
 
-// findLost parses from a comment which bytes of the frame the link lost.
 func (c *captured) findLost(t *testing.T) {
 	n := c.FrameLen - uint32(c.HdrLen)
 	_, text, some := strings.Cut(c.comment, "lost on the link")
@@ -107,8 +104,7 @@ func (c *captured) findLost(t *testing.T) {
 	}
 }
 
-// TestCaptureOfALossyRun: the sender sends again nearly all segments that a comment marks as lost. The
-// comments say that the sent payload came from GPU memory, and that the received payload goes there.
+// Nearly all segments that comments mark as lost are sent again.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -153,21 +149,20 @@ func TestCaptureOfALossyRun(t *testing.T) {
 	if i := slices.Index(came, false); i >= 0 {
 		t.Errorf("byte %d never came", i)
 	}
-	// A needlessly retransmitted segment may be lost, and is then not sent again.
+	// A needless retransmission may be lost, and is not repeated.
 	if lost == 0 || again < lost*9/10 || rep.Runs[0].RetransmittedBytes == 0 {
 		t.Errorf("%d runs of segments lost, of which %d were sent again; %d bytes again", lost, again,
 			rep.Runs[0].RetransmittedBytes)
 	}
 }
 
-// TestCaptureHasThePayload: joined by sequence numbers, the captured payload equals the payload of
-// the run, at the sender and at the receiver.
+// Joined by sequence numbers, the captured payload is the run's.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
-		o := options(1 << 20) // small enough for the queue of a slow capture writer
+		o := options(1 << 20) // fits the queue of a slow capture writer
 		o.Loss, o.Digest = loss, DigestSHA256
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
@@ -192,7 +187,7 @@ func TestCaptureHasThePayload(t *testing.T) {
 	}
 }
 
-// If the capture file cannot be written, the run reports that, and its proof succeeds.
+// A capture that cannot be written does not fail the run.
 func TestRunGoesOnWithoutItsCapture(t *testing.T) {
 	o := options(1 << 20)
 	notes := make(chan string, 10)

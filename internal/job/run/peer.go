@@ -18,27 +18,25 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// peer is this host's connection to the vnic on the other host, which runs the other guest. Both
-// vnics send events (package jsonlines). Each first sends a hello. At each step of the transfer
-// each sends an event and waits for the peer's, so that both go on together; meanwhile both send
-// signs of life. At the end each sends a verdict, and acknowledges the other's. A host that ends
-// earlier sends the reason. A vnic refuses longer messages than maxMessage, and replaces unprintable
-// characters in texts of the peer.
+// peer is the connection to the vnic on the other host. Both send events (package jsonlines): first a hello,
+// at each step of the transfer an event, for which the other waits, and at the end a verdict, which the other
+// acknowledges; meanwhile signs of life. A host that ends earlier sends the reason. Messages longer than
+// maxMessage are refused, and unprintable characters in texts of the peer replaced.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
 	guest   string        // the guest on the other host
-	silence time.Duration // how long the peer may send nothing before it counts as gone
+	silence time.Duration // how long the peer may send nothing
 	work    sync.WaitGroup
-	stop    chan struct{} // closed by close: live then sends no more signs of life
-	over    *atomic.Bool  // true after the verdicts or close: an end of the connection is no error then
+	stop    chan struct{} // closed by close; ends live
+	over    *atomic.Bool  // an end of the connection is no error any more
 
 	mu       sync.Mutex
 	received map[string]json.RawMessage // under mu: by event and step, messages that exchange has not read yet
-	news     chan struct{}              // under mu: closed, and replaced, when a message is added to received
+	news     chan struct{}              // under mu: closed, and replaced, with each new message
 }
 
-// halfCloser is a TCP connection of vnic's network stack or of the host's kernel.
+// halfCloser is a TCP connection of vnic's network stack or of the kernel's.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
@@ -57,25 +55,25 @@ type verdict struct {
 	Text string `json:"text,omitempty"` // why OK is false
 }
 
-// Events. The comments name their arguments.
+// Events, with their arguments.
 const (
-	sayHello   = "hello"   // a hello
-	sayAlive   = "alive"   // nothing
-	sayStep    = "step"    // a string that the step defines; op is the step's name
-	sayVerdict = "verdict" // a verdict
-	sayHeard   = "heard"   // true: the sender has received the peer's verdict
-	sayEnd     = "end"     // a string: why the host ends
+	sayHello   = "hello" // a hello
+	sayAlive   = "alive" // nothing
+	sayStep    = "step"  // a string of the step; op is the step's name
+	sayVerdict = "verdict"
+	sayHeard   = "heard" // true: the peer's verdict has arrived
+	sayEnd     = "end"   // a string: the reason
 )
 
 const (
 	protocol   = 2       // commit 780d5150 has version 1
-	maxMessage = 4 << 20 // bytes: a completed lab file is some 100 KiB at most
+	maxMessage = 4 << 20 // bytes
 	maxSteps   = 4 * MaxRails
-	maxText    = 500 // the longest text of the peer that we print, in bytes
+	maxText    = 500 // longest printed text of the peer, in bytes
 	timeWait   = 250 * time.Millisecond
 )
 
-// patient is a connection on which a read fails if no data comes for the time silence.
+// patient is a connection on which a read fails after the time silence without data.
 type patient struct {
 	halfCloser
 	silence time.Duration
@@ -86,8 +84,7 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.halfCloser.Read(b)
 }
 
-// newPeer makes a peer that receives and sends over conn; close closes conn. guest is the guest that the other host
-// should run.
+// newPeer makes a peer for the host that should run guest. close closes conn.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
 	p.Client = jsonlines.NewClient(patient{conn, silence},
@@ -97,7 +94,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 	return p
 }
 
-// makePeer makes a peer that neither sends nor receives yet.
+// makePeer makes a peer without a connection.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
 		received: make(map[string]json.RawMessage), news: make(chan struct{})}
@@ -108,10 +105,9 @@ func (p *peer) protocol() jsonlines.Protocol {
 		Fix: "run the same vnic on both hosts"}
 }
 
-// host names the other host in messages.
 func (p *peer) host() string { return "the host of guest " + p.guest }
 
-// watch calls f with the error if the connection ends before the verdicts have been exchanged.
+// watch calls f if the connection ends before the verdicts.
 func (p *peer) watch(f func(error)) {
 	p.work.Go(func() {
 		if <-p.Done(); !p.over.Load() {
@@ -120,11 +116,10 @@ func (p *peer) watch(f func(error)) {
 	})
 }
 
-// beat returns the interval of our signs of life. It is at most a thirtieth of the default stall
-// limit, as the other host may use shorter limits than this one.
+// beat returns the interval of our signs of life. The other host may use shorter limits, so it is at most a
+// thirtieth of the default stall limit.
 func (p *peer) beat() time.Duration { return min(p.silence, time.Duration(limits.Stall)/3) / 10 }
 
-// live sends signs of life until close is called or the connection ends.
 func (p *peer) live() {
 	tick := time.NewTicker(p.beat())
 	defer tick.Stop()
@@ -140,7 +135,6 @@ func (p *peer) live() {
 	}
 }
 
-// say sends an event. If that fails, it ends the Client (Fail), and returns the cause.
 func (p *peer) say(event, step string, what any) error {
 	b, err := json.Marshal(what)
 	if err != nil {
@@ -159,7 +153,6 @@ func (p *peer) say(event, step string, what any) error {
 	return nil
 }
 
-// broken returns the error for the user that stands for an error of the connection.
 func (p *peer) broken(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
@@ -178,7 +171,7 @@ func (p *peer) nonsense(err error) error {
 	return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
 }
 
-// hear handles a message from the peer. An error ends the connection.
+// hear handles a message; an error ends the connection.
 func (p *peer) hear(m *jsonlines.Message) error {
 	switch m.Event {
 	case sayAlive:
@@ -211,8 +204,8 @@ func (p *peer) hear(m *jsonlines.Message) error {
 	return nil
 }
 
-// exchange sends an event and waits for the peer's event of the same name and step. If the connection ends
-// while it waits, it still returns that event if the peer had sent it.
+// exchange sends an event and waits for the peer's of the same name and step, which may have come before the
+// connection's end.
 func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
 	if err := p.say(event, step, ours); err != nil {
 		return err
@@ -242,19 +235,17 @@ func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs an
 	}
 }
 
-// greet exchanges hellos.
 func (p *peer) greet(ctx context.Context, ours hello) (theirs hello, err error) {
 	err = p.exchange(ctx, sayHello, "", ours, &theirs)
 	return theirs, err
 }
 
-// meet sends our text for a step, waits until the peer is at the same step, and returns the peer's text.
 func (p *peer) meet(ctx context.Context, step, ours string) (theirs string, err error) {
 	err = p.exchange(ctx, sayStep, step, ours, &theirs)
 	return theirs, err
 }
 
-// conclude exchanges verdicts. If it returns no error, each host has received the other's verdict.
+// conclude exchanges verdicts. Without an error each host has the other's.
 func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err error) {
 	if err = p.exchange(ctx, sayVerdict, "", ours, &theirs); err == nil {
 		err = p.exchange(ctx, sayHeard, "", true, new(bool))
@@ -263,10 +254,8 @@ func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err 
 	return theirs, err
 }
 
-// close sends the reason why, unless why is nil, and closes our direction of the connection. It
-// waits a while for the peer to close its direction, too, which shows that the peer has received
-// everything. Then it waits for timeWait, so that our stack can still acknowledge the peer's FIN
-// (TCP's TIME-WAIT).
+// close sends why, unless nil, closes our direction of the connection, and waits a while for the peer's. It
+// waits for timeWait more, so that our stack can acknowledge the peer's FIN (TCP's TIME-WAIT).
 func (p *peer) close(why error) {
 	close(p.stop)
 	p.over.Store(true)
@@ -283,12 +272,11 @@ func (p *peer) close(why error) {
 	time.Sleep(timeWait)
 }
 
-// reason formats an error as one printable line, without the text of ErrProof in front.
+// reason formats an error as one printable line, without ErrProof's text.
 func reason(err error) string {
 	return printable(strings.TrimPrefix(strings.ReplaceAll(err.Error(), ":\n", ": "), ErrProof.Error()+": "))
 }
 
-// printable returns the text as one line of printable characters, cut after maxText bytes.
 func printable(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "..."
@@ -302,7 +290,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// differs returns an error that names the first thing on which the hellos of two hosts do not agree.
+// differs returns an error for the first difference of two hosts' hellos.
 func (h *hello) differs(theirs *hello) error {
 	if theirs.Guest == h.Guest {
 		return fmt.Errorf("--guest %s: the other host runs guest %s, too", h.Guest, h.Guest)
@@ -325,7 +313,6 @@ func (h *hello) differs(theirs *hello) error {
 	return nil
 }
 
-// firstDifference returns the first line in which two texts differ, from each of them.
 func firstDifference(a, b string) (x, y string) {
 	for x == y && (a != "" || b != "") {
 		x, a, _ = strings.Cut(a, "\n")

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// call returns the two ends of a connection.
 func call(t *testing.T) (ours, theirs halfCloser) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -27,8 +26,7 @@ func call(t *testing.T) (ours, theirs halfCloser) {
 	return a.(halfCloser), b.(halfCloser)
 }
 
-// Two peers at the same step get each other's message, whichever comes first; likewise each gets
-// the other's verdict.
+// Peers at the same step get each other's message, and at the end the verdict.
 func TestPeersGoTogether(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := call(t)
@@ -55,11 +53,10 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
-// greeting is a first message with a version, but without a hello.
+// a first message with a version, but without a hello
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
-// Each wrong or missing message of a peer ends that peer's connection with a line that names the
-// mistake.
+// A wrong or missing message ends the connection with an error that names the mistake.
 //
 // Invariant: run: Memory and error messages that another host's messages cause are bounded.
 func TestHostilePeers(t *testing.T) {
@@ -110,8 +107,7 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A host sends a sign of life ten times within its own timeout, and at least every two seconds. So
-// a slow host, whose timeout is long, does not seem dead to a fast host with a short timeout.
+// A slow host, with a long timeout of its own, must not seem dead to a fast one.
 func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	for silence, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second / 10, time.Hour: 2 * time.Second,
@@ -120,8 +116,7 @@ func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	}
 }
 
-// Whatever lines come from a peer, the memory kept for them is bounded, and the displayed text is
-// printable.
+// The memory for a peer's lines is bounded, and shown text is printable.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte(`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2}}` + "\n" +
 		`{"event":"step","op":"x","args":"y"}` + "\n" + `{"event":"verdict","args":{"text":"\u001b"}}` + "\n" +
@@ -154,14 +149,14 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
-// A peer that hangs up ends the connection; a slow peer that sends signs of life does not.
+// A slow peer that sends signs of life stays connected.
 func TestPeerHangsUp(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	x, y := call(t)
 	p := newPeer(x, "b", 400*time.Millisecond, new(atomic.Bool))
 	lines := bufio.NewScanner(y)
-	for i := range 3 * 10 { // the signs of life that p sends during three of its timeouts, ten in each
+	for i := range 3 * 10 { // ten in each of three timeouts
 		if !lines.Scan() {
 			t.Fatal(lines.Err())
 		}
@@ -179,10 +174,8 @@ func TestPeerHangsUp(t *testing.T) {
 	p.close(nil)
 }
 
-// A host refuses another host of another protocol version with one line that names both versions,
-// and sends its own version. hello-780d5150.jsonl is the first message of vnic 780d5150, which
-// recognizes a hello by its fields and their types. A host of the same protocol is accepted,
-// whatever its vnic version.
+// Another protocol version is refused; hello-780d5150.jsonl is a first message of version 1. A host of the
+// same protocol is accepted, whatever its vnic version.
 //
 // Invariant: run: A host of another protocol is refused by one line that names both versions.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
@@ -222,7 +215,6 @@ func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// Two hosts must run different guests.
 func TestHellosOfOneGuest(t *testing.T) {
 	h := hello{Guest: "a"}
 	testkit.ErrorSays(t, h.differs(&hello{Guest: "a"}), "the other host runs guest a, too")

@@ -15,14 +15,14 @@ import (
 	"vnic.dev/vnic/internal/report/plot"
 )
 
-// Bounds of what a picture shows.
+// bounds of a picture
 const (
-	mostIntervals = 40 // intervals in a line of the longest mode: with more, a panel with eight lines is unreadable
+	mostIntervals = 40 // intervals in a line of the longest mode, about
 	mostBars      = 16
 	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, are merged
 )
 
-// Picture draws the recorded samples of a run that has ended.
+// Picture draws the samples of a run that has ended.
 func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	p := &plot.Picture{Title: r.title(rep), Subtitle: rep.subtitle(), Bars: rep.bars(),
 		Footnote: "Rates are those of an emulator on one machine, and of nothing else."}
@@ -42,11 +42,9 @@ func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	return p
 }
 
-// scaled reports whether links were slower than the lab file says. The picture then shows rates
-// multiplied by the scale, as on the lab's own links.
+// scaled reports whether links were slower by a scale: rates are then shown as on the lab's own links.
 func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
 
-// rate converts a measured rate into the picture's unit.
 func (rep *Report) rate(bytesPerSecond float64) float64 {
 	if rep.scaled() {
 		return bytesPerSecond * rep.Scale * 8 / 1e9
@@ -83,10 +81,8 @@ func (r *Recorder) title(rep *Report) string {
 	return b.String()
 }
 
-// bidir reports whether the rails transferred in both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
 
-// subtitle lists the run's main settings.
 func (rep *Report) subtitle() string {
 	size, each := uint64(0), ""
 	if len(rep.Rails) > 0 {
@@ -122,7 +118,6 @@ func (rep *Report) subtitle() string {
 	return strings.Join(append(parts, fmt.Sprint("seed ", rep.Seed)), "  ·  ")
 }
 
-// panel returns the panel of one mode.
 func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	p := plot.Panel{Unit: rep.unit()}
 	all := ""
@@ -173,8 +168,7 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	return p
 }
 
-// interval returns the least length of the picture's intervals. It is the same for all modes, and
-// long enough that the longest mode has about mostIntervals at most.
+// interval returns the least length of intervals in all modes, so that the longest has about mostIntervals.
 func (r *Recorder) interval() time.Duration {
 	least := sampleOften
 	for _, m := range r.modes {
@@ -187,8 +181,8 @@ func (r *Recorder) interval() time.Duration {
 	return least
 }
 
-// intervals returns the rate of a flow between its readings, times factor, in intervals of at least
-// the length least; the last interval of a round may be shorter.
+// intervals returns a flow's rate between its readings, times factor, in intervals of at least least; a
+// round's last one may be shorter.
 func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
 	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
 	between := func(a, b reading) plot.Interval {
@@ -198,8 +192,8 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		return v
 	}
-	var before, begin reading // the first readings of the previous interval and of this one
-	whole := false            // true: the previous interval is of the same round
+	var before, begin reading // at the begin of the previous interval and of this one
+	whole := false            // the previous interval is of the same round
 	for i, now := range f.list {
 		if now.first {
 			begin, whole = now, false
@@ -217,7 +211,6 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 	return list
 }
 
-// bars returns the bars of the most loaded links, or nil if the report has no links.
 func (rep *Report) bars() *plot.Bars {
 	rows := rep.barRows()
 	if len(rows) == 0 {
@@ -258,16 +251,15 @@ func percentOf(v float64) string {
 	return fmt.Sprintf("%.0f %%", v*100)
 }
 
-// barRow is a link, or several links of a kind whose bars would look the same.
+// barRow is a link, or several links of a kind with nearly the same bars.
 type barRow struct {
 	link          string
-	alike         int // how many links the row stands for besides link
+	alike         int // further links that the row stands for
 	rate          float64
 	load, carried []float64 // by mode; -1: unknown
 }
 
-// barRows returns a row for each link of any mode, the most loaded first. It merges rows that would
-// look the same, and returns at most mostBars.
+// barRows returns at most mostBars rows, the most loaded first; rows that would look the same are merged.
 func (rep *Report) barRows() (rows []*barRow) {
 	all, most := make(map[string]*barRow), 0.
 	for i := range rep.Runs {
@@ -310,7 +302,7 @@ func (rep *Report) barRows() (rows []*barRow) {
 	return kept[:min(len(kept), mostBars)]
 }
 
-// kind returns the name of the row's link without the guest's name and without digits.
+// kind returns the link's name without the guest's and without digits.
 func (row *barRow) kind() string {
 	_, name, _ := strings.Cut(row.link, ".")
 	return strings.Map(func(r rune) rune {
@@ -321,7 +313,6 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike reports whether the bars of two rows would look the same. most is the largest value of carried in any row.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

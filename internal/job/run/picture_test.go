@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// area returns how many bytes the intervals of a line say were moved, and how many packets were
-// lost; it also checks that the intervals are in order.
+// area returns how many bytes a line's intervals have, and how many lost packets.
 func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	for i, v := range s.Intervals {
 		if v.From < 0 || v.To < v.From || v.Value < 0 || i > 0 && v.From < s.Intervals[i-1].To {
@@ -25,8 +24,7 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	return moved, lost
 }
 
-// The area below the lines of a picture equals the bytes that the NICs counted; the bytes of the
-// probe before the transfer are not in it.
+// The area below the lines is what the NICs counted, without the probe.
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
 func TestPictureIsWhatWasCounted(t *testing.T) {
@@ -38,7 +36,7 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 		unit   string
 		series []string
 		lossy  bool
-		bars   int // columns of bars
+		bars   int
 	}{
 		{"one transfer in rounds", func(*testing.T) Options {
 			o := Defaults()
@@ -114,7 +112,7 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 	}
 }
 
-// If a flow has many readings some are dropped; the sums and the bounds of rounds stay.
+// Of many readings some are dropped; the sums and the bounds of rounds stay.
 func TestManyReadingsBecomeFewer(t *testing.T) {
 	var f flow
 	begin := time.Now()
@@ -128,7 +126,7 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	m := &recorded{begin: begin, flows: []*flow{&f}}
 	list := f.intervals(m, time.Second, 1)
 	moved, lost := area(t, &plot.Series{Intervals: list})
-	// Bytes between the last reading of a round and the first of the next are in no interval.
+	// Bytes between two rounds' readings are in no interval.
 	testkit.Equal(t, "moved", math.Round(moved), rounds*(each-1))
 	gaps := 0
 	for i := range list {
@@ -142,8 +140,7 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	}
 }
 
-// A short rest at the end of a round joins the interval before it; a round shorter than an interval
-// has an interval of its own.
+// A short rest of a round joins the interval before it.
 func TestLastIntervalIsNoSpike(t *testing.T) {
 	begin := time.Now()
 	point := func(ms, bytes int, first bool) reading {
@@ -158,8 +155,7 @@ func TestLastIntervalIsNoSpike(t *testing.T) {
 	testkit.Equal(t, "intervals", b.String(), "0.000-0.101 1.98\n0.500-0.502 1.00\n0.600-0.700 1.00\n0.700-0.770 1.00\n")
 }
 
-// Links whose bars are nearly equal share a row, named for the first of them; each other link has a row,
-// up to 16 rows.
+// Links with nearly equal bars share a row.
 func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	run := func(mode string, links ...Link) Run { return Run{Mode: mode, Seconds: 2, Links: links} }
 	rep := &Report{Runs: []Run{

@@ -11,14 +11,12 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// plan describes how a transfer is divided into rounds.
 type plan struct {
-	pool   uint64 // size of the receiver's page pool, in bytes, at the beginning of its part of GPU memory
+	pool   uint64 // bytes of the receiver's page pool, at the begin of its part of GPU memory
 	rounds []uint64
 }
 
-// cut makes a plan for the size to transfer. send and recv are the bytes of GPU memory that sender
-// and receiver have.
+// cut makes a plan. send and recv are the ends' bytes of GPU memory.
 func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	p.pool = min(recv/poolShare, maxPool) / page * page
 	room := min(send, recv-p.pool) / page * page
@@ -34,36 +32,33 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window returns how many bytes a guest allocates from a GPU that is a NUMA node: as many as the largest round needs.
+// window returns how many bytes a guest allocates from a GPU that is a NUMA node.
 func (p *plan) window() uint64 {
 	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
-// maxRounds is the largest number of rounds, which keeps the plan small. With leastRoom at both ends it allows about
-// 900 GiB.
 const maxRounds = 1 << 15
 
-// place identifies an end in the description by the numbers of its guest, NIC and GPU.
+// place identifies an end by the numbers of its guest, NIC and GPU.
 type place struct{ guest, nic, gpu int }
 
-// ofGPU returns the place without the NIC, as a key for the GPU.
 func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
 
-// plan makes the streams from the complete description: which GPU and NIC each sends from, and which it sends to.
+// plan makes the streams: their NICs, GPUs and rounds.
 func (r *runner) plan() error {
 	var trees [2]*tree
 	for i := range trees {
 		t, nics, gpus := r.desc.Tree(i)
 		trees[i] = &tree{t, nics, gpus}
 	}
-	used := make(map[place]int) // how many ends use each GPU
+	used := make(map[place]int) // by how many ends each GPU is used
 	for rail := range r.opt.rails() {
 		for _, way := range r.ways {
 			r.add(rail, way, trees, used)
 		}
 	}
 	for rail := range slices.Chunk(r.streams, len(r.ways)) {
-		room := [2]uint64{math.MaxUint64, math.MaxUint64} // of sender and receiver
+		room := [2]uint64{math.MaxUint64, math.MaxUint64}
 		for _, s := range rail {
 			if err := s.share(&r.desc, used, &room); err != nil {
 				return r.ofRail(s, err)
@@ -80,7 +75,6 @@ func (r *runner) plan() error {
 	return nil
 }
 
-// ofRail puts the number of the rail before an error in the plan of a stream, if a lab file describes the rails.
 func (r *runner) ofRail(s *stream, err error) error {
 	if r.opt.Lab == nil {
 		return err
@@ -88,14 +82,14 @@ func (r *runner) ofRail(s *stream, err error) error {
 	return fmt.Errorf("rail %d: %w", s.rail.Rail, err)
 }
 
-// tree is a guest's PCIe tree with the names that its NICs and GPUs have in it.
+// tree is a guest's PCIe tree with its NICs' and GPUs' names.
 type tree struct {
 	*pcie.Tree
 	nics, gpus []string
 }
 
-// add makes the stream of one direction of a rail. Each end uses the GPU nearest to its NIC in the
-// PCIe tree; of several GPUs at the same distance it uses the one that the fewest ends use so far.
+// add makes the stream of one direction of a rail. Each end uses the GPU nearest to its NIC; of several, one
+// that the fewest ends use.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true
@@ -119,7 +113,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 				here, path = other, to
 			}
 		}
-		if worst = max(worst, path.Distance); !r.opt.away(guest) { // each host checks its own end only
+		if worst = max(worst, path.Distance); !r.opt.away(guest) { // each host checks its own end
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
 		s.ends[i] = &end{Node: session.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
@@ -133,10 +127,9 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	r.streams = append(r.streams, s)
 }
 
-// share gives each end of a stream a part of the memory of its GPU: all ends that use the same GPU get
-// equal parts. Before the call, an end's base is the end's number among these; share replaces base by
-// the offset of the part, and lowers room to the parts' sizes. If the GPU is a NUMA node, base becomes
-// 0: the guest's kernel chooses the pages of each end.
+// share gives each end of a stream a part of its GPU's memory: ends of the same GPU get equal parts. It
+// changes base from the end's number among these to its part's offset (0 if the GPU is a NUMA node, whose
+// pages the guest's kernel chooses), and lowers room to the parts' sizes.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]
@@ -155,7 +148,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 	return nil
 }
 
-// tooSmall returns the error for a GPU of end i that lacks memory for n streams.
+// tooSmall returns the error for end i's GPU, which lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
 	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // power: the memory must be a power of two
 	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {

@@ -9,14 +9,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestProof checks the main claim under QEMU: for each device model and for guests of different
-// models, over IPv4 and IPv6, over lossy links, with several bound queues and with a receiver that keeps
-// its memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted
-// once. TestTransferIsProved and the tests below it check the same of guests in this process.
+// TestProof checks the main claim under QEMU, with the guests of each pair booted once.
 //
 // Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
 // controls fail as they must.
-//
 // Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it
 // returns them.
 func TestProof(t *testing.T) {
@@ -52,8 +48,7 @@ func TestProof(t *testing.T) {
 				row{either, nic, []func(*Options){size(8), setFamily, lossy}})
 		}
 	}
-	// The negative control: the same bytes arrive, and the counters show that they went through host
-	// memory.
+	// The same bytes arrive, through host memory.
 	for _, r := range []row{{name: either, nic: either}, {name: either, nic: NICGVE + "," + NICVirtio},
 		{name: NICVirtio, nic: NICVirtio}, {name: NICGVE, nic: NICGVE}} {
 		rows = append(rows, row{r.name + noP2P, r.nic, []func(*Options){size(8), bounced}})
@@ -71,7 +66,7 @@ func TestProof(t *testing.T) {
 			if !o.P2P {
 				direct := options(o.Size)
 				direct.Modes, direct.Seed = o.Modes, o.Seed
-				direct.GPUMemory = o.GPUMemory // the same rounds, as each round has a digest
+				direct.GPUMemory = o.GPUMemory // the same rounds, as each has a digest
 				if want := do(t, direct).Runs[0].SHA256; rep.Runs[0].SHA256 != want {
 					t.Errorf("digest %s, with P2P %s", rep.Runs[0].SHA256, want)
 				}
@@ -80,7 +75,6 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// flags returns a row's options as flags of the command.
 func flags(o *Options) string {
 	s := fmt.Sprintf("--nic %s --size %dM --family %d", o.NIC, o.Size>>20, o.Family)
 	if len(o.Modes) == 1 {
@@ -103,14 +97,11 @@ func flags(o *Options) string {
 	return s
 }
 
-// again is how many bytes in-process guests may send again without loss: they share the processors
-// with everything else that runs, so a receiver that gets no processor may lack pages, or its
-// sender's timer may fire. For guests in QEMU there is no such bound.
+// again bounds the bytes that in-process guests send again without loss: a guest without a processor may lack
+// pages, or its timer may fire.
 const again = 64 << 10
 
-// unproved lists the conditions of a run's proof that do not hold: the conditions of the report's
-// own check, and further ones that follow from the options. Without loss, the bytes sent beyond the
-// payload in mode devmem must equal the bytes that the sender's NIC counted as retransmitted.
+// unproved lists the conditions of a proof that do not hold: the report's own, and further ones of the options.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -127,7 +118,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		"not the modes %v: %+v", o.Modes, rep.Runs)
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
-		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // of the payload, including retransmissions
+		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // with retransmissions
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		} else if o.InProc {
@@ -149,9 +140,8 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	return wrong
 }
 
-// wronglyHeld describes what is wrong with a run whose receiver kept pages: once its page pool is
-// empty, packets must be dropped and the transfer must stall, until the receiver returns the pages. A
-// receiver that keeps a single page must cause neither.
+// wronglyHeld describes what is wrong with a receiver that kept pages: with an empty pool packets are dropped
+// and the transfer stalls; a single page causes neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	x, err := planned(o)
 	if err != nil || r.Hold == nil {
@@ -168,9 +158,7 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	return wrong
 }
 
-// The negative controls of unproved: in each case a good report does not fit its options in one
-// respect. TestCheckRefusesWhatIsNoProof has the controls of the report's own check, which also refuses
-// the case "not bounced".
+// In each case a good report does not fit its options in one respect.
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

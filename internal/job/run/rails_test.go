@@ -20,8 +20,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// railsOptions returns the options of a small run over rails of a lab file; "" means rails without
-// a lab file.
+// railsOptions returns options over rails of a lab file; "": rails without one.
 func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
@@ -32,14 +31,12 @@ func railsOptions(t *testing.T, rails int, file string) Options {
 	return o
 }
 
-// load sets the guests of a lab file in o.
 func (o *Options) load(t *testing.T, file string, rails int) {
 	l := testkit.Must(labfile.Load(file, nil))(t)
 	l.Sow(o.Seed)
 	o.Take(l, rails)
 }
 
-// where describes how much of a rail's payload lay in which memory.
 func (r *Rail) where() string {
 	group := func(n uint64) string {
 		switch {
@@ -54,8 +51,7 @@ func (r *Rail) where() string {
 		group(r.TX.Host), group(r.RX.Host))
 }
 
-// Rails transfer at the same time, each in both directions and each its own payload: in mode devmem
-// none of it is in host memory, in mode copy all of it.
+// Each direction of each rail has its own payload: in mode devmem none is in host memory, in mode copy all.
 func TestRailsAreProvedEach(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, rails := range map[string]int{"": 2, "a3-high": 4} {
@@ -82,8 +78,8 @@ func TestRailsAreProvedEach(t *testing.T) {
 			all := uint64(2*rails) * o.Size
 			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, all)
 			testkit.Equal(t, "dropped", rep.Runs[i].DroppedPackets, 0)
-			// Devmem: engines gather the received payload. Copy: engines copy the payload to the sender's
-			// RAM, and from the receiver's.
+			// Engines gather the received payload, and in mode copy move it to the sender's RAM and from the
+			// receiver's.
 			testkit.Equal(t, "by copy engines", rep.Runs[i].CopyEngineBytes, uint64(i+1)*all)
 		}
 		var b strings.Builder
@@ -98,15 +94,13 @@ func TestRailsAreProvedEach(t *testing.T) {
 	}
 }
 
-// file writes a lab file of two equal guests.
 func file(t *testing.T, guest, more string) string {
 	name := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(name, []byte("guests: {a: &a {"+guest+"}, b: *a}\n"+more), 0o644))
 	return name
 }
 
-// Transfers work with the number of queues that the lab file sets. Check refuses to bind all queues
-// that the guests use to GPU memory.
+// The number of queues is the lab file's; not all may be bound to GPU memory.
 func TestRailsOfManyQueues(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
@@ -123,7 +117,7 @@ func TestRailsOfManyQueues(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: guests use 8 pairs of queues of NIC a.n")
 }
 
-// The report says that a link of the file loses segments, and the lost ones were sent again.
+// A link that loses affects its own rail.
 func TestRailsThatLose(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -137,7 +131,7 @@ func TestRailsThatLose(t *testing.T) {
 	}
 }
 
-// An interruption in the middle ends all transfers, and leaves no files or processes.
+// An interruption ends all transfers.
 func TestRailsAreInterrupted(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -153,15 +147,14 @@ func TestRailsAreInterrupted(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Do(ctx, o)), stop)
 }
 
-// crossed is a guest each of whose two NICs uses the GPU below the other NIC's switch.
+// crossed is a guest each of whose NICs uses the GPU below the other NIC's switch.
 const crossed = `
     sockets: [{name: s0, p2p: same-bridge}],
     switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
     nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`
 
-// The negative controls: if the tree does not let a NIC reach a GPU, the NIC's payload is bounced
-// and counted as in host memory, and the payload of other rails is not.
+// If the tree does not let a NIC reach a GPU, the payload of this NIC is bounced.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
 	oneOff := file(t, `
@@ -174,7 +167,7 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 		file  string
 		rails int
 		off   bool
-		want  []string // of each rail, in both directions
+		want  []string
 	}{
 		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
 			"PHB false " + bounced}},
@@ -199,7 +192,6 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 	}
 }
 
-// Transfers use the addresses in the lab file.
 func TestRailsHaveTheFilesAddresses(t *testing.T) {
 	testkit.LeavesNothing(t)
 	text := "guests: {a: {nics: [{name: n, ipv4: 192.0.2.1/30, ipv6: fd00::1/64}], gpus: [{name: g}]}, " +
@@ -226,10 +218,8 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 	}
 }
 
-// Rails between QEMU guests: each guest is booted once, and transfers on all its NICs at the same
-// time, in both directions and in several rounds; the two directions share GPUs. The second rail's
-// GPUs are behind ports that redirect, and in mode devmem only that rail's payload is in host memory.
-// A rail's report has no processor time, which is measured for whole guests.
+// QEMU guests transfer over two rails at the same time, in both directions and in several rounds. The second
+// rail's GPUs are behind ports that redirect.
 func TestRailsOfMachines(t *testing.T) {
 	testkit.Boots(t)
 	const guest = `
@@ -239,7 +229,7 @@ func TestRailsOfMachines(t *testing.T) {
     nics: [{name: nic0, below: sw0, model: %[1]s, gpus: [gpu0]},
       {name: nic1, below: sw1, model: %[2]s, mtu: 4000, gpus: [gpu1]}],
     gpus: [{name: gpu1, below: sw1, memory: %[4]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[3]s}]`
-	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // in which 28 or 31 MiB are transferred in a round
+	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // for 28 or 31 MiB in a round
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -270,12 +260,12 @@ func TestRailsOfMachines(t *testing.T) {
 	}
 }
 
-// stepper is a guest that fails the test if one direction of its rail prepares or finishes while
-// the opposite direction connects or transfers.
+// stepper fails the test if one direction of a rail prepares or finishes while the other connects or
+// transfers.
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
-	moves, changes *atomic.Int32 // running on the rail
+	moves, changes *atomic.Int32
 }
 
 func (s *stepper) during(running, excluded *atomic.Int32, f func() error) error {
@@ -298,9 +288,7 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 	return do()
 }
 
-// The directions of a rail change steps together, however many rounds there are: else gve's driver
-// would hold back packets that one direction sends while the opposite direction binds a queue of the
-// same NIC (barrier).
+// gve's driver would hold back packets of one direction while the other binds a queue (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -320,7 +308,7 @@ func TestDirectionsAreInStep(t *testing.T) {
 	}
 }
 
-// spoiler is a guest that changes a byte in its GPU when all bytes have arrived.
+// spoiler changes a byte in its GPU after the transfer.
 type spoiler struct {
 	transfer.Guest
 	spoil func() error
@@ -334,7 +322,6 @@ func (s *spoiler) Do(ctx context.Context, c transfer.Call) error {
 	return err
 }
 
-// A wrong byte on one rail fails the run, and the message names the rail.
 func TestWrongByteOfARailIsFound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")
@@ -423,9 +410,8 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Remodel gives all NICs of a file another model: a GPU whose memory then becomes a NUMA node gets
-// at least the size that such a node needs. A NIC or GPU that can be removed with the new model is
-// hotplug if the script removes it or the file says so.
+// Remodel gives a file's NICs another model; GPUs get the size that it needs, and Hotplug stays where the
+// model has it.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",

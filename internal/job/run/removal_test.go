@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab is a lab file of three rails: two rails last until one of their devices is removed,
-// the third is short.
+// Two rails last until a device is removed, the third is short.
 const removalLab = `
     memory: 384M,
     sockets: [{name: s0}],
@@ -19,9 +18,8 @@ const removalLab = `
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: s0, memory: 64M},
            {name: gpu2, below: sw0, memory: 64M}]`
 
-// A sender's NIC and a receiver's GPU, one below a switch and one below a root port, are removed
-// during transfers of guests with vnic's driver: both transfers end with ENODEV and an error that
-// names the removed device, and the third rail continues and is proved.
+// A sender's NIC and a receiver's GPU are removed: both transfers end with an error that names the device,
+// and the third rail is proved.
 //
 // Invariant: lab: A device that is removed while it is used ends its own transfers with ENODEV, and no others.
 func TestRemovalEndsItsOwnRails(t *testing.T) {
@@ -49,7 +47,6 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 	}
 }
 
-// If no rail is left, there is no report.
 func TestRemovalOfTheOnlyRail(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, what := range []string{"nic b.nic0 remove", "gpu a.gpu0 remove"} {
@@ -60,8 +57,7 @@ func TestRemovalOfTheOnlyRail(t *testing.T) {
 	}
 }
 
-// If a participant leaves a barrier the others do not wait for it, whether they already wait or
-// come later.
+// The others do not wait for a participant that has left.
 func TestBarrierWithoutThoseWhoLeave(t *testing.T) {
 	b := newBarrier(t.Context(), 3)
 	waits := make(chan struct{})

@@ -154,8 +154,7 @@ type AuditCount struct {
 // Rate is bytes per second.
 func (r *Run) Rate() float64 { return report.PerSecond(r.Bytes, r.Seconds) }
 
-// add adds x, the run of one direction of a rail, to the sum of all. Since they ran at the same time, the sum's Seconds
-// is the largest of theirs. add leaves out the counts that belong to whole NICs.
+// add adds the run of one direction of a rail to the sum of all, whose Seconds is the longest time.
 func (rep *Report) add(sum, x *Run) {
 	rep.columns().Add(sum, x)
 	sum.Seconds, sum.Rounds = max(sum.Seconds, x.Seconds), max(sum.Rounds, x.Rounds)
@@ -173,7 +172,7 @@ func (rep *Report) add(sum, x *Run) {
 	}
 }
 
-// Fairness is Jain's index of the rates of a mode's rails: 1 where all are the same, down to 1/n.
+// Fairness is Jain's index of the rates of a mode's rails: 1 if all are equal, down to 1/n; 0 without a rate.
 func (rep *Report) Fairness(mode string) float64 {
 	var sum, squares, n float64
 	for i := range rep.Rails {

@@ -37,13 +37,13 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// The negative controls: a report with one wrong field does not pass the check.
+// One wrong field of a report is enough.
 //
 // Invariant: vnic run: A report that does not prove the transfer is refused.
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true
-	testkit.OK(t, sample().check(&o, nil, nil)) // a good report
+	testkit.OK(t, sample().check(&o, nil, nil))
 	const size = 268435456
 	tests := map[string]struct {
 		change func(devmem, copied *Run)
@@ -120,7 +120,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A guest cannot use all memory of a GPU that is a NUMA node.
 func TestPlanOfANode(t *testing.T) {
 	for _, tt := range []struct{ size, gpu, window uint64 }{
 		{1, 64 << 20, 6 << 20},
@@ -141,7 +140,6 @@ func TestPlanOfANode(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "64 MiB at least")
 }
 
-// planOf returns the plan of a run's first stream.
 func planOf(t *testing.T, o Options) plan {
 	t.Helper()
 	return testkit.Must(planned(&o))(t).streams[0].plan

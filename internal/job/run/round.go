@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// round is one transfer of n bytes, counted and verified.
+// round is one transfer of n bytes.
 type round struct {
 	s              *stream
 	mode           string
@@ -24,13 +24,13 @@ type round struct {
 	n, seed        uint64
 	send, recv     transfer.PrepareArgs
 	from, to       netip.AddrPort
-	source         sum // the source's digest, of the kind pieces
+	source         sum // digest of the source, of the kind pieces
 	flows          *flowCounters
 	sent, got      transfer.Result
 	start          time.Time
 	took           time.Duration
 	before         totals
-	noBuffer       uint64 // stream.noBuffer before the transfer
+	noBuffer       uint64
 	samples        *sampler
 }
 
@@ -55,8 +55,8 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 	return t
 }
 
-// run makes the transfer, verifies it, and adds its results to r. After an error it leaves the
-// transfer unfinished in the guests: the caller then closes the lab, or calls stream.abandon.
+// run makes the transfer, verifies it, and adds its results to r. After an error the guests' transfer is
+// unfinished.
 func (t *round) run(ctx context.Context, r *Run) error {
 	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "prepare"); err != nil {
@@ -68,7 +68,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		cancel()
 		_ = digested()
 	}()
-	// An engine fills and poisons far faster than 64 MiB/s.
+	// An engine is far faster than 64 MiB/s.
 	fill := s.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := s.onBoth(ctx, fill, func(ctx context.Context) error {
 		if err := transfer.Prepare(ctx, a.Ops, t.send); err != nil {
@@ -122,7 +122,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := s.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
 		return err
 	}
-	// After Finish the guests have no transfer, as before this round.
+	// After Finish the guests have no transfer.
 	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
 		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -130,7 +130,6 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// connect makes the connection for the payload, from the sending guest to the receiving one.
 func (t *round) connect(ctx context.Context) error {
 	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "connect"); err != nil {
@@ -150,7 +149,6 @@ func (t *round) connect(ctx context.Context) error {
 	return nil
 }
 
-// empty returns an error if the guest still has buffers registered with the end's NIC.
 func (e *end) empty() error {
 	list, err := e.nic().Buffers()
 	if err == nil && len(list) > 0 {
@@ -163,9 +161,8 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// digestIdle starts to compute the digest of the source in a goroutine; it is for guests in this
-// process. The engine uses the processors that the guests leave idle during the transfer. finish
-// makes the engine use all processors, and waits for the digest.
+// digestIdle computes the digest of the source, for guests in this process, while the transfer leaves
+// processors idle.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group
@@ -178,7 +175,7 @@ func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	})
 }
 
-// move transfers the data while watch looks for stalls. base is how many bytes earlier rounds have moved.
+// move transfers the data. base is how many bytes earlier rounds have moved.
 func (t *round) move(ctx context.Context, base uint64) error {
 	a, b := t.s.ends[0], t.s.ends[1]
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -198,7 +195,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	}
 	err := both(ctx, func(ctx context.Context) (err error) {
 		if a.away() {
-			t.sent.Bytes = t.n // the sender's host checks the real number
+			t.sent.Bytes = t.n // the sender's host checks the number
 			return nil
 		}
 		if t.sent, err = transfer.Send(ctx, a.Ops); b.away() {
@@ -226,13 +223,13 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	switch {
 	case errors.As(context.Cause(ctx), &stalled):
 		return stalled
-	case t.s.gone(): // Session.Blame names the guest that ended, so the TCP states are not needed
+	case t.s.gone(): // Session.Blame names the guest
 		return err
 	}
 	return fmt.Errorf("%w%s", err, t.s.states(ctx))
 }
 
-// stallError is the error of a transfer that made no progress for a time.
+// stallError means that a transfer made no progress for a time.
 type stallError struct {
 	limit       time.Duration
 	done, total uint64
@@ -244,10 +241,8 @@ func (e *stallError) Error() string {
 		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress: the bytes that the receiving NIC has written, or the sending one has read
-// if the receiver is on another host. It ends the transfer with a stallError if for the time that
-// Options.patience returns, that NIC counts no new payload and no engine on this host copies, even if
-// a guest does not answer any more.
+// watch reports progress, and ends the transfer with a stallError if no new payload is counted and no engine
+// copies for the time that Options.patience returns, even if a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -273,8 +268,7 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	}
 }
 
-// states returns lines with the TCP state of both ends, to append to an error. For a guest that does
-// not answer in time the line has the reason why the state is unknown.
+// states returns lines with the TCP states of both ends.
 func (s *stream) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()

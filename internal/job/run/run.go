@@ -11,9 +11,8 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Do makes the lab, transfers in each mode, and returns a report. When Do returns, it has closed the
-// lab. With an ErrProof it also returns the report, so that a user sees what was wrong. If ctx ends
-// before there is a report, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
+// Do makes the lab, transfers in each mode, closes the lab, and returns a report, also with an ErrProof. If
+// ctx ends before there is a report, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)
 	o.Fetch.Progress = o.Alive.Fetching(o.Fetch.Progress)
@@ -51,7 +50,7 @@ func doWithin(ctx context.Context, o *Options) (*Report, error) {
 	return rep, cmp.Or(err, kerr)
 }
 
-// run connects to the other host if Options.Half is set, boots the guests, and transfers.
+// run meets the other host, if there is one, boots the guests, and transfers.
 func (r *runner) run(ctx context.Context, fail func(error)) (*Report, error) {
 	o := r.opt
 	if o.Half != "" {

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// options returns the options of a short run of guests in this process.
 func options(size uint64) Options {
 	o := Defaults()
 	o.Size, o.GPUMemory, o.Seed, o.InProc = size, 32<<20, 1, true
@@ -25,7 +24,7 @@ func options(size uint64) Options {
 	return o
 }
 
-// do runs with o, and validates the report against its schema.
+// do runs with o, and validates the report.
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -113,7 +112,7 @@ func TestLossIsMadeGood(t *testing.T) {
 }
 
 func TestRoundsExceedGPUMemory(t *testing.T) {
-	o := options(60 << 20) // a GPU has 32M
+	o := options(60 << 20)
 	var steps []string
 	o.Stage = func(s Step) { steps = append(steps, fmt.Sprintf("%s %s %d/%d", s.Stage, s.Mode, s.Round, s.Rounds)) }
 	var last, back uint64
@@ -122,7 +121,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 			t.Errorf("%d of %d", done, total)
 		}
 		if done < last {
-			back++ // the second mode starts at 0 again
+			back++ // the second mode starts at 0
 		}
 		last = done
 	}
@@ -162,8 +161,7 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	}
 }
 
-// The negative control: the same bytes arrive, and the counters show that they went through host
-// memory.
+// The same bytes arrive, through host memory.
 //
 // Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
@@ -185,8 +183,7 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	}
 }
 
-// A connection whose link is cut when the transfer begins ends with an error that shows both ends' TCP
-// states.
+// A transfer whose link is cut ends with an error that shows both TCP states.
 func TestStallShowsBothTCPStates(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -197,7 +194,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
-				l.streams[0].opt.StallSecs = 1 // only from this moment: everything before must have time to end
+				l.streams[0].opt.StallSecs = 1 // the stages before may take longer
 				testkit.NoError(t, l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link()))
 			}
 		}
@@ -209,7 +206,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		testkit.ErrorSays(t, err, "mode "+mode, "no progress for 1s", "\nsender A:   ESTABLISHED",
 			"\nreceiver B: ESTABLISHED")
 	}
-	do(t, options(1<<20)) // the next run works
+	do(t, options(1<<20))
 }
 
 func TestConnectionThatCannotBeMade(t *testing.T) {
@@ -219,7 +216,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
-			l.streams[0].opt.StallSecs = 1 // only from this moment
+			l.streams[0].opt.StallSecs = 1
 			_ = l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link())
 		}
 	}
@@ -227,8 +224,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	testkit.ErrorSays(t, err, "connect: guest ", "not done after 1s")
 }
 
-// interrupted runs with o and interrupts the run; it requires the interruption's error, and that
-// nothing is left.
+// interrupted requires the interruption's error, and that nothing is left.
 func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func())) {
 	testkit.LeavesNothing(t)
 	gone := errors.New("gone away")
@@ -296,7 +292,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	}
 }
 
-// With --keep counters.json has the counters of the NICs of all rails.
+// counters.json has the NICs of all rails.
 func TestKeepKeepsCountersOfRails(t *testing.T) {
 	o := railsOptions(t, 2, "")
 	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}

@@ -19,23 +19,23 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// runner is a run: a Session, and the transfers between its two guests. A rail is NIC i of one
-// guest and NIC i of the other. Each direction of a rail that transfers is a stream, with its own
-// seed, GPU memory, connection and proof. In each mode all streams begin to transfer together.
+// runner is a run: a Session, and the transfers between its two guests. A rail is NIC i of one guest and NIC
+// i of the other. Each direction of a rail is a stream, with its own seed, GPU memory, connection and proof.
+// The streams of a mode begin to transfer together.
 type runner struct {
 	*session.Session
 	opt     *Options
 	desc    lab.Description
-	ways    [][2]int // the directions of each rail, as numbers of the sending and the receiving guest
+	ways    [][2]int // directions of each rail: numbers of the sending and the receiving guest
 	streams []*stream
-	begun   func()      // each stream calls it when its first transfer of a mode begins
-	kept    *os.File    // file for the NICs' counters (Options.Keep); nil: none
-	host    *host       // with Options.Half: our own network stack; else nil
-	peer    *peer       // with Options.Half: the other host, once connected; else nil
-	over    atomic.Bool // the verdicts have been exchanged, or the connection to the other host is closed
+	begun   func()      // called when a stream's first transfer of a mode begins
+	kept    *os.File    // file for the NICs' counters; nil: none
+	host    *host       // our network stack; nil without Options.Half
+	peer    *peer       // the other host; nil: not connected
+	over    atomic.Bool // the verdicts have been exchanged, or the connection is closed
 }
 
-// planned returns a runner with its streams, but without a Session: there is no lab yet.
+// planned returns a runner with its streams, without a Session.
 func planned(o *Options) (*runner, error) {
 	r := &runner{opt: o, ways: [][2]int{{0, 1}}, begun: func() {}}
 	if o.Bidir {
@@ -49,7 +49,7 @@ func planned(o *Options) (*runner, error) {
 	return r, r.plan()
 }
 
-// newRunner makes the lab: the stages fetch and gpu-memory. An uplink that fails later calls fail to end the run.
+// newRunner makes the lab. An uplink that fails later calls fail.
 func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, error) {
 	r, err := planned(o)
 	if err != nil {
@@ -78,9 +78,8 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 	return r, nil
 }
 
-// attach sets the fields of the streams' ends on this host: their guests, NICs and GPU memory in the lab.
 func (r *runner) attach() {
-	nodes := [2]int{} // how many Nodes each guest has so far
+	nodes := [2]int{} // how many Nodes each guest has
 	for _, s := range r.streams {
 		s.r = r
 		s.links.edges = r.Lab.Edges()
@@ -99,7 +98,7 @@ func (r *runner) attach() {
 	}
 }
 
-// guest returns guest i of the description, or nil if it is on another host.
+// guest returns guest i of the description; nil: it is on another host.
 func (r *runner) guest(i int) *session.Guest {
 	switch {
 	case r.opt.Half == "":
@@ -110,8 +109,8 @@ func (r *runner) guest(i int) *session.Guest {
 	return r.Guests[0]
 }
 
-// take makes a guest open each of its NICs that transfers, with one Node for each end. If a guest
-// in QEMU has rails, take first finds the name of each NIC in the guest by the NIC's MAC.
+// take makes a guest open each of its NICs that transfers, with a Node for each end. In QEMU with rails it
+// finds the NICs by their MACs.
 func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {
@@ -140,7 +139,6 @@ func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	return nil
 }
 
-// ends lists the ends on this host, of all streams.
 func (r *runner) ends() (list []*end) {
 	for _, s := range r.streams {
 		list = append(list, s.here()...)
@@ -148,12 +146,10 @@ func (r *runner) ends() (list []*end) {
 	return list
 }
 
-// endsOf lists the ends in a guest.
 func (r *runner) endsOf(g *session.Guest) []*end {
 	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.Guest != g })
 }
 
-// ports lists the ports on this host, of all rails.
 func (r *runner) ports() (list []*nic.Port) {
 	for _, g := range r.Guests {
 		for _, p := range g.HW.Ports[:r.opt.rails()] {
@@ -163,8 +159,7 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame returns the cause of an error. If one guest is on another host, that host may have ended the
-// transfer; blame then first waits a moment for the other host's reason, which ends ctx.
+// blame returns the cause of an error. It waits a moment for the other host's reason, if there is one.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {
@@ -175,8 +170,8 @@ func (r *runner) blame(ctx context.Context, err error) error {
 	return r.Blame(ctx, r.streams[0].blameRemoval(err))
 }
 
-// close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes,
-// close first ends the transfers of both, because the Close of the first Node closes the NIC.
+// close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes, close first
+// ends their transfers, because the Close of one Node closes the NIC.
 func (r *runner) close() error {
 	if r.opt.InProc && r.opt.Bidir {
 		var eg errgroup.Group
@@ -187,23 +182,21 @@ func (r *runner) close() error {
 				eg.Go(func() error { return transfer.Finish(ctx, e.Ops) })
 			}
 		}
-		_ = eg.Wait() // closing the device frees what a Node could not
+		_ = eg.Wait() // closing the device frees the rest
 	}
 	return r.Close()
 }
 
-// end is one side of a stream: a Node. For an end on another host only Name, base and addr are set.
+// end is one side of a stream. On another host only Name, base and addr are set.
 type end struct {
 	session.Node
-	base uint64       // offset in the GPU's memory of the part that the stream uses
-	addr netip.Prefix // of the address family Options.Family
+	base uint64       // offset of the stream's part of the GPU's memory
+	addr netip.Prefix // address of the family Options.Family
 
-	// digest computes the digest of a range of the guest's GPU memory. It is engineDigest, except in tests.
+	// digest computes the digest of a range of GPU memory: engineDigest, or a test's.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
 }
 
-// away reports whether the end is on another host.
 func (e *end) away() bool { return e.Guest == nil }
 
-// nic returns the device of the end's NIC.
 func (e *end) nic() *nic.Port { return e.Port.NIC() }

@@ -8,14 +8,13 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// noteSabotage tells the user which fault the run's NICs have, if --sabotage sets one.
 func (o *Options) noteSabotage() {
 	if f, err := sabotage.Parse(o.Sabotage); err == nil {
 		o.Tell("sabotage: %s, once in %d: %s", f.Name, f.Every, f.What)
 	}
 }
 
-// sabotage sets the fault of --sabotage in the NICs of the description.
+// sabotage sets the fault of --sabotage in the lab's NICs.
 func (o *Options) sabotage(d *lab.Description) error {
 	if o.Sabotage == "" {
 		return nil

@@ -8,9 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A run fails with a fault that concerns the proof, and passes with the others, as docs/sabotage.md
-// says. Faults that only stall a transfer take long to notice; the test runs them only with
-// VNIC_LONG.
+// A run with a fault that concerns the proof fails, the others pass, as docs/sabotage.md says.
 //
 // Invariant: vnic run: The proof fails if the NIC is made to break what is being proved.
 func TestProofSeesSabotage(t *testing.T) {

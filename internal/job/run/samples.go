@@ -8,52 +8,50 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Recorder records, for a Picture of a run, samples of the bytes that transfers moved, and marks of
-// events. A nil Recorder records nothing. For each transfer a goroutine reads counters without
-// taking any lock that the packets' path uses.
+// Recorder records samples of the bytes that transfers moved, and marks, for a Picture of a run. A nil
+// Recorder records nothing.
 type Recorder struct {
-	Name string // of the lab, for the title
+	Name string
 
 	mu    sync.Mutex
 	modes []*recorded
 }
 
-// recorded has the samples and marks of one mode.
+// recorded has the samples of one mode.
 type recorded struct {
 	mode  string
-	begin time.Time // when its first transfer began; zero: none has begun
+	begin time.Time // begin of the first transfer; zero: none has begun
 	flows []*flow
 	marks []mark
 }
 
-// flow has the readings of one direction of a rail, in one mode.
+// flow is one direction of a rail in one mode.
 type flow struct {
 	from, to    string
 	list        []reading
 	bytes, lost uint64 // totals of the rounds that have ended
 }
 
-// reading is a sample: the bytes that a flow has moved and the packets that it has lost so far, all rounds together.
+// reading is a sample: a flow's bytes and lost packets so far, over all rounds.
 type reading struct {
 	when        time.Time
 	bytes, lost uint64
-	first       bool // the first reading of its round: since the reading before it the flow has moved nothing
+	first       bool // the first reading of its round
 }
 
-// mark is an event during a mode, and when it happened.
 type mark struct {
 	when time.Time
 	text string
 }
 
 const (
-	sampleOften  = 10 * time.Millisecond // the interval at first: a small transfer takes a tenth of a second
+	sampleOften  = 10 * time.Millisecond // at first: a small transfer takes a tenth of a second
 	sampleOftenS = time.Second
 	sampleLater  = 50 * time.Millisecond
-	maxSamples   = 1 << 13 // of a flow; when it has so many, add drops every other one
+	maxSamples   = 1 << 13 // bound of a flow's samples; then add drops every other one
 )
 
-// mode begins a mode. Before the first call of mode the Recorder records no transfer: it does not record a probe.
+// mode begins a mode. Before the first one, as in a probe, nothing is recorded.
 func (r *Recorder) mode(mode string) {
 	if r == nil {
 		return
@@ -63,8 +61,8 @@ func (r *Recorder) mode(mode string) {
 	r.modes = append(r.modes, &recorded{mode: mode})
 }
 
-// Mark records that something happens now, in a few words: a user sets a fault, a link goes down. Before the first
-// transfer of a mode it does nothing.
+// Mark records that something happens now, in a few words. Before the first transfer of a mode it does
+// nothing.
 func (r *Recorder) Mark(text string) {
 	if r == nil {
 		return
@@ -76,15 +74,14 @@ func (r *Recorder) Mark(text string) {
 	}
 }
 
-// sampler takes the samples of a round.
 type sampler struct {
 	t     *round
 	flow  *flow
-	since time.Time // when the mode began
-	lost  uint64    // t.lost() before the round
+	since time.Time
+	lost  uint64 // t.lost() before the round
 }
 
-// sample begins to sample a round, and returns its sampler, or nil if the round is not recorded.
+// sample begins to sample a round; nil: it is not recorded.
 func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	if r == nil {
 		return nil
@@ -109,9 +106,8 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	return s
 }
 
-// lost returns how many packets the stream's NICs on this host and their wires have dropped so far. If
-// the rail transfers in both directions and the sending NIC is on this host, lost counts the drops of
-// that NIC only: the stream of the opposite direction counts the drops of the receiving NIC.
+// lost returns how many packets the stream's NICs and their wires have dropped. With Bidir only the sending
+// NIC counts, if it is on this host: the receiving NIC counts for the other direction.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops
@@ -119,7 +115,6 @@ func (t *round) lost() uint64 {
 	return t.s.counters().drops
 }
 
-// follow takes samples until done is closed.
 func (s *sampler) follow(done <-chan struct{}) {
 	every := sampleOften
 	tick := time.NewTicker(every)
@@ -143,8 +138,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 	}
 }
 
-// end adds the last sample of the round, after the counters have settled. when is when the round
-// ended, bytes how many bytes it received.
+// end adds the last sample of the round: when it ended, and how many bytes it received.
 func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return
@@ -160,8 +154,8 @@ func (s *sampler) end(when time.Time, bytes uint64) {
 	f.list = append(f.list[:n], reading{when: when, bytes: f.bytes, lost: f.lost})
 }
 
-// add adds a sample. If there are too many, it drops about every other one. No bytes are lost with a sample, because
-// samples are running totals.
+// add adds a sample, and drops about every other one if there are too many. Samples are running totals, so no
+// bytes are lost.
 func (f *flow) add(s reading) {
 	f.list = append(f.list, s)
 	if len(f.list) < maxSamples {

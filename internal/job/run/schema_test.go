@@ -14,13 +14,12 @@ func validReport(t *testing.T, rep *Report) {
 	testkit.OK(t, schematest.Compile(t, Schema)(asJSON(t, rep)))
 }
 
-// asJSON returns v as JSON.
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	return string(testkit.Must(json.Marshal(v))(t))
 }
 
-// sample returns a report of a run without rails, like that of `vnic run --audit`.
+// sample returns a report as of `vnic run --audit`.
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
@@ -46,13 +45,12 @@ func TestReportIsAsItsSchema(t *testing.T) {
 	validReport(t, empty)
 }
 
-// The committed schema equals that generated from Report and its comments.
 func TestSchemaIsThatOfReport(t *testing.T) {
 	schematest.Holds(t, "schema.json", "vnic run --json", &Report{}, "../../..", "internal/job/run",
 		"internal/report/pcap")
 }
 
-// The schema refuses wrong documents: otherwise the tests above would prove nothing.
+// A schema that refuses nothing would prove nothing.
 func TestSchemaSeesWhatIsWrong(t *testing.T) {
 	valid := schematest.Compile(t, Schema)
 	for name, change := range map[string]func(doc, run map[string]any){

@@ -23,29 +23,26 @@ type StackCopies struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// The stacks of guests.
 const (
-	StackLinux = "linux" // the guest's kernel, by gVNIC
-	StackVNIC  = "vnic"  // our driver and stack, by virtio-net
+	StackLinux = "linux" // the kernel's, with gVNIC
+	StackVNIC  = "vnic"  // our driver and stack, with virtio-net
 )
 
-// stacks has, for each stack, its name in tables and how many bytes of memory the processors read
-// and write for a byte of payload. Each copy reads the byte and writes it. Linux copies the byte
-// once, between the program's memory and the socket's. vnic's stack copies it twice: between the
-// program's memory and the stack's, and between the stack's and the NIC's buffers.
+// stacks has the stacks' names in tables, and how many bytes of memory the processors read and write for a
+// byte of payload. Linux copies a byte once, between the program's memory and the socket's; vnic's stack
+// twice, also to or from the NIC's buffers.
 var stacks = map[string]struct {
 	owner   string
 	perByte int
 }{StackLinux: {"Linux's", 2 * 1}, StackVNIC: {"ours", 2 * 2}}
 
-// stackCopies returns how many bytes each guest's stacks copied in a mode. A guest with NICs of both models has two
-// stacks.
+// stackCopies returns how many bytes each guest's stacks copied; with NICs of both models there are two.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
 	}
 	for i, s := range r.streams {
-		if runs[i] == nil { // the transfer has ended early
+		if runs[i] == nil {
 			continue
 		}
 		for _, here := range s.places {
@@ -70,7 +67,6 @@ func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	return list
 }
 
-// stackLines prints a line for each element of StackCopies.
 func (r *Run) stackLines(w io.Writer) {
 	for _, c := range r.StackCopies {
 		fmt.Fprintf(w, "copies of %s's processors, not counted and in no link, by its stack (%s): %d bytes of memory a byte of "+

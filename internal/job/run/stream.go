@@ -16,31 +16,30 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// stream is one direction of a rail: its transfers in all modes.
+// stream is one direction of a rail.
 type stream struct {
-	r      *runner // nil: the stream is planned, and has no Session
+	r      *runner // nil: only planned
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
-	ends   [2]*end  // sender, receiver
+	ends   [2]*end
 	rail   Rail
 
-	wrong []error // one for each of the first maxWrong rounds with wrong bytes: it names the first wrong byte
-	// port is the first port of the stream's rounds. The next 999 rounds have other ports, because Linux keeps a used
-	// one busy for a minute (TIME_WAIT).
+	wrong []error // one for each of the first maxWrong rounds with wrong bytes
+	// port is the first port of the rounds. Each has another one, because Linux keeps a used port busy for a
+	// minute (TIME_WAIT).
 	port  uint16
 	links tally                 // what the transfers of the current mode have counted
-	lost  error                 // names the removed device that ended the transfer early; nil: none did
-	loads map[*lab.Edge]float64 // result of perByte for the last transfer
-	probe map[string]float64    // by mode, bytes a second in the probe, without links' rates; nil: there was no probe
+	lost  error                 // names the removed device; nil: none
+	loads map[*lab.Edge]float64 // perByte of the last transfer
+	probe map[string]float64    // by mode, bytes a second in the probe; nil: no probe
 }
 
-// here returns the ends on this host.
 func (s *stream) here() []*end {
 	return slices.DeleteFunc(slices.Clone(s.ends[:]), (*end).away)
 }
 
-// named puts the names of the stream's NICs before an error, if the run may have several streams.
+// named adds the NICs' names to an error, if the run has rails.
 func (s *stream) named(err error) error {
 	if err == nil || s.opt.Rails == 0 {
 		return err
@@ -48,20 +47,19 @@ func (s *stream) named(err error) error {
 	return fmt.Errorf("%s to %s: %w", s.rail.From, s.rail.To, err)
 }
 
-// gone reports whether the QEMU of a guest of the stream on this host has ended.
 func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }
 
-// runMode transfers Options.Size bytes in one mode, in the rounds of the plan. number seeds the rounds' data.
+// runMode transfers Options.Size bytes in the rounds of the plan. number, with the seed, determines the data.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
-	seeds := rand.New(rand.NewPCG(s.opt.Seed, number)) // a seed for each round of each mode
+	seeds := rand.New(rand.NewPCG(s.opt.Seed, number))
 	r := &Run{Mode: mode, SHA256Match: true, Seed: s.opt.Seed, Rounds: len(s.plan.rounds)}
 	if s.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if !s.opt.InProc && s.opt.Rails == 0 { // with rails the CPU time of a guest is the sum over all streams
+	if !s.opt.InProc && s.opt.Rails == 0 { // with rails the CPU time of one stream is not known
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range s.plan.rounds {
@@ -76,8 +74,8 @@ func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run,
 	return r, nil
 }
 
-// onBoth calls sender for the sender's end and receiver for the receiver's at the same time, each
-// within a limit. It calls no nil function, and none for an end on another host.
+// onBoth calls sender and receiver for their ends at the same time, each within a limit, unless nil or on
+// another host.
 func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	type side struct {
 		*end
@@ -89,7 +87,7 @@ func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 		func(ctx context.Context, x side) error { return x.do(ctx) })
 }
 
-// both calls two functions at the same time; the first error cancels the other's context.
+// both calls two functions at the same time. An error cancels the other's context.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })
@@ -97,13 +95,13 @@ func both(ctx context.Context, f, g func(context.Context) error) error {
 	return eg.Wait()
 }
 
-// abandon ends a transfer that cannot go on because a user has removed a device, in the guests on this host.
+// abandon ends a transfer in the guests after the removal of a device.
 func (s *stream) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range s.here() {
-		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // an error is ignored: removing the device has freed the rest
+		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // the removal has freed the rest
 	}
 	wg.Wait()
 }

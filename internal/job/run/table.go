@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// columns returns the lines of the table. Report.add uses the same columns to sum counts over rails.
+// columns are the table's lines, by which Report.add sums up counts, too.
 func (rep *Report) columns() report.Columns[Run] {
 	sends, receives := rep.sides()
 	only := func(there bool, c report.Column[Run]) report.Column[Run] {
@@ -71,7 +71,7 @@ func match(ok bool) string {
 	return "MISMATCH"
 }
 
-// railColumns are the columns of the table of rails. Some show shares of the links' rates, if shares were measured.
+// railColumns are the columns of the rails' table.
 var railColumns = report.Columns[Rail]{
 	{Title: "rail", Text: func(r *Rail) string { return fmt.Sprint(r.Rail) }},
 	{Title: "from", Text: func(r *Rail) string { return r.From }},
@@ -94,13 +94,13 @@ var railColumns = report.Columns[Rail]{
 	{Title: "digest", Text: func(r *Rail) string { return match(r.SHA256Match) }},
 }
 
-// share reports whether the shares of rails were measured.
+// share reports whether shares were measured.
 func share(rails []Rail) bool { return rails[0].Share != nil && rails[0].Share.Probe > 0 }
 
-// Table prints the report for people: for each mode a table with a line for each rail, if there are
-// rails, and then a table with a column for each mode.
+// Table prints the report: for each mode a table of rails, if there are rails, then a table with a column for
+// each mode.
 func (rep *Report) Table(w io.Writer) error {
-	var b strings.Builder // writing to it never fails
+	var b strings.Builder
 	for i := range rep.Runs {
 		rep.railTable(&b, rep.Runs[i].Mode)
 	}
@@ -109,7 +109,7 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// railTable prints the table of a mode with a line for each direction of a rail.
+// railTable prints a mode's table with a line for each direction of a rail.
 func (rep *Report) railTable(w io.Writer, mode string) {
 	if len(rep.Rails) == 0 {
 		return
@@ -122,7 +122,6 @@ func (rep *Report) railTable(w io.Writer, mode string) {
 	rep.linkTable(w, mode)
 }
 
-// percent formats a share; nil becomes "-".
 func percent(f *float64) string {
 	if f == nil {
 		return "-"
@@ -130,7 +129,7 @@ func percent(f *float64) string {
 	return fmt.Sprintf("%.1f %%", *f*100)
 }
 
-// shareLines prints the scale, the reasons why rails have no share, and the model's prediction.
+// shareLines prints the scale, why rails have no share, and the model's prediction.
 func (rep *Report) shareLines(w io.Writer, mode string) {
 	var shared []*Rail
 	for i := range rep.Rails {
@@ -162,10 +161,9 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
 }
 
-// mostLinks is how many links the table shows: the most loaded ones.
+// mostLinks bounds the links in the table.
 const mostLinks = 8
 
-// linkColumns are the columns of the table of links.
 var linkColumns = report.Columns[Link]{
 	{Title: "link", Text: func(l *Link) string { return l.Name }},
 	{Title: "rate", Text: func(l *Link) string {
@@ -184,7 +182,7 @@ var linkColumns = report.Columns[Link]{
 	}},
 }
 
-// linkTable prints the traffic of the most loaded links in a mode.
+// linkTable prints a mode's most loaded links.
 func (rep *Report) linkTable(w io.Writer, mode string) {
 	run := &rep.Runs[slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })]
 	if links := run.Links; len(links) > 0 {
@@ -195,7 +193,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) {
 	fmt.Fprintln(w)
 }
 
-// modelShare returns the rate that the model predicts, as a part of the line rate.
+// modelShare returns the predicted rate, as a part of the line rate.
 func (x *Share) modelShare() float64 {
 	if x.LineRate == 0 {
 		return 0
@@ -203,8 +201,7 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
-// sides reports whether a guest on this host sends, and whether one receives. With Options.Half and
-// without Bidir, this host's guest does only one of both.
+// sides reports whether a guest on this host sends, and whether one receives.
 func (rep *Report) sides() (sends, receives bool) {
 	if rep.Half == nil {
 		return true, true

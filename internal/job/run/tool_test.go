@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tools is two guests in which nothing runs except the tool devmem that a test starts.
+// tools is two guests in which nothing but the tool devmem runs.
 type tools struct {
 	*testing.T
 	*pair
@@ -21,7 +21,6 @@ type tools struct {
 
 func newTools(t *testing.T, x *pair, iface string) *tools { return &tools{t, x, iface} }
 
-// run runs devmem in a guest.
 func (x *tools) run(ctx context.Context, e *end, args ...string) (agent.ExecResult, error) {
 	args = append([]string{"/bin/devmem", args[0], "-f", x.iface}, args[1:]...)
 	return agent.Run.Call(ctx, e.QEMU.Agent(), agent.Exec{Args: args})
@@ -41,7 +40,7 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 	return done
 }
 
-// send runs the tool in guest A, which tries again until the receiver listens.
+// send runs devmem send in guest A, which tries until the receiver listens.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
 	args := []string{"send", "-s", x.s.ends[1].addr.Addr().String(), "-c", x.s.ends[0].addr.Addr().String(), "-p",
@@ -53,14 +52,13 @@ func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	return r
 }
 
-// Sizes of transfers: one larger than the tool's buffer, so that its pages are used again, and one
-// smaller.
+// One transfer is larger than the tool's buffer, so that its pages are used again, one is smaller.
 const (
 	moreThanBuffer = 64 << 20
 	little         = 4 << 20
 )
 
-// transfer sends the given number of bytes, which must all arrive.
+// All bytes must arrive.
 func (x *tools) transfer(size int) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), 2*time.Minute)
@@ -86,20 +84,18 @@ func (x *tools) transfer(size int) {
 	}
 }
 
-// The same program works on vnic's stack and on the kernel's.
-//
 // Invariant: guest-images: The same tool works on either stack.
 func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 	for nic, iface := range map[string]string{NICVirtio: "virtio", NICGVE: "eth0"} {
 		t.Run(nic, func(t *testing.T) {
 			x := newTools(t, booted(t, nic), iface)
 			x.transfer(moreThanBuffer)
-			x.transfer(little) // the first transfer has freed its buffer
+			x.transfer(little) // the first transfer must have freed its buffer
 		})
 	}
 }
 
-// until waits until done returns true, for at most a minute.
+// until waits for done, at most a minute.
 func (x *tools) until(done func() bool) bool {
 	ctx, cancel := context.WithTimeout(x.Context(), time.Minute)
 	defer cancel()

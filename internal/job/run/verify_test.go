@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tampered runs with o. It calls hook with the runner before the guests boot, and at the stage
-// "verify" of the first round it calls change with the destination's bytes in B's GPU.
+// tampered runs with o. It calls hook before the guests boot, and change with the destination's bytes before
+// the first verification.
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -44,8 +44,7 @@ func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)
 	return rep, err
 }
 
-// A wrong byte in the destination after the transfer is found by the comparison even if both
-// digests agree, and by the digests of either kind.
+// A wrong byte in the destination is found by the comparison, whatever the digests say.
 //
 // Invariant: vnic run: Every byte of the destination is compared with what was sent.
 func TestWrongDestinationIsFound(t *testing.T) {
@@ -53,7 +52,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 	const size = 5<<20 + 12345
 	changes := map[string]struct {
 		change func([]byte)
-		first  int // first wrong byte
+		first  int // the first wrong byte
 	}{
 		"first bit":         {func(b []byte) { b[0] ^= 1 }, 0},
 		"a bit":             {func(b []byte) { b[3<<20+77] ^= 0x40 }, 3<<20 + 77},
@@ -64,7 +63,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 		"a page of zeros":   {func(b []byte) { clear(b[1279*4096:][:4096]) }, 1279 * 4096},
 		"two bits":          {func(b []byte) { b[4<<20] ^= 1; b[100] ^= 1 }, 100},
 	}
-	blind := func(l *runner) { // the digests always agree
+	blind := func(l *runner) { // digests always agree
 		for _, e := range l.streams[0].ends {
 			e.digest = func(context.Context, uint64, uint64, <-chan struct{}) (sum, error) { return sum{}, nil }
 		}
@@ -96,8 +95,7 @@ func swap(a, b []byte) {
 	}
 }
 
-// A wrong digest from an engine of either side is found although every byte is right. The negative
-// control: without the wrong digest the same run is a proof.
+// A wrong digest of either engine is found although every byte is right.
 //
 // Invariant: vnic run: The digests of source and destination, each computed by its GPU's engine, agree.
 func TestWrongDigestIsFound(t *testing.T) {
@@ -129,7 +127,7 @@ func TestWrongDigestIsFound(t *testing.T) {
 	}
 }
 
-// Each mode and round has the kinds of digests that the schema documents.
+// Each round's digest is of the kind that the JSON schema documents.
 func TestDigestKinds(t *testing.T) {
 	testkit.Slow(t)
 	for _, kind := range []string{DigestPieces, DigestSHA256} {
@@ -165,8 +163,7 @@ func TestDigestKinds(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "--digest md5: pieces or sha256")
 }
 
-// The memory that a guest uses of its GPU may lie in several extents: digest and comparison read
-// them in order.
+// A guest's window into its GPU may lie in several extents.
 func TestExtentsOfAWindow(t *testing.T) {
 	e := &session.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
 		{Off: 0x200000, GPUOff: 0x200000, Size: 0x400000}}}

@@ -7,12 +7,11 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
-// console is the writer for the guest's kernel console. It looks for complaints in the output and
-// passes the output on.
+// console passes the output of the guest's kernel console on, and looks for complaints in it.
 type console struct {
 	mu     sync.Mutex
 	scan   *splat.Scanner
-	report func(splat.Splat) // called with each complaint; nil: complaints are dropped
+	report func(splat.Splat) // nil: complaints are dropped
 	next   io.Writer
 }
 
@@ -26,7 +25,6 @@ func newConsole(next io.Writer) *console {
 	return c
 }
 
-// Write implements io.Writer.
 func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,8 +32,7 @@ func (c *console) Write(b []byte) (int, error) {
 	return c.next.Write(b)
 }
 
-// to sets the function that gets complaints from now on. It first ends an open complaint, which the former function
-// gets.
+// to sets the function that gets complaints from now on; the former one gets an open complaint.
 func (c *console) to(report func(splat.Splat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,57 +31,56 @@ import (
 //go:embed setup.sh
 var setupScript string
 
-// The hardware of the guest. irq.py needs three CPUs, toeplitz.py four.
+// irq.py needs three CPUs, toeplitz.py four.
 const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30
 	gpuMemory   = 256 << 20
-	gpuNode     = "1" // the NUMA node of the GPU's memory
+	gpuNode     = "1" // NUMA node of the GPU's memory
 	prefixV6    = "fd00:76:6e::/64"
 	remoteNetns = "remote"
 )
 
-// bench is a lab with one guest, and the files from which the guest boots.
+// bench is a lab with one guest, and the files from which it boots.
 type bench struct {
-	*session.Session // nil: no guest is booted
+	*session.Session // nil: no guest
 	opt              *Options
 	im               *machine.Images
 	images           *selftests.Images
 	disks            []qemu.Disk
-	mounts           []guestroot.Image // where the guest mounts the disks
-	maxMTU           int               // highest MTU of the guest's NICs
+	mounts           []guestroot.Image // images that are the guest's disks
+	maxMTU           int               // of the guest's NICs
 	splats           *console
 
-	expected *expect.Expectations // nil: there are no expectations for this kernel and NIC
+	expected *expect.Expectations // nil: none
 
 	logs       []*os.File
 	consoleLog io.Writer
 
 	ended bool          // the user had a shell, which ends the run
-	began time.Time     // when Do began
-	first time.Duration // from began to the start of the first test; 0: no test has started
+	began time.Time     // Do began
+	first time.Duration // time from began to the first test; 0: no test yet
 }
 
-// describe returns the description of the lab: a guest with two NICs of the model. The second NIC is the tests'
-// remote end; the first has a GPU. maxMTU is the highest MTU of both NICs.
+// describe returns the description of the lab: a guest with two NICs of the model. The second is the tests'
+// remote end; the first has a GPU.
 func (o *Options) describe(maxMTU int) lab.Description {
-	if o.Device != "" { // QEMU has the NICs and a hub; a lab needs at least one port, which nobody uses here
+	if o.Device != "" { // QEMU has the NICs; a lab needs a port
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
-		// Tests send from made-up addresses, and forward packets from other senders.
+		// Tests send from made-up addresses, and forward packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
 	nic.MaxMTU = maxMTU
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
-	first.Sabotage = o.Sabotage // only the tested NIC has the fault
+	first.Sabotage = o.Sabotage // the tested NIC
 	return lab.Description{Guests: []lab.Guest{{Name: "guest", IOMMU: o.IOMMU, NICs: []lab.NIC{first, second},
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// wants ends the guest if a program needs NICs with another maximal MTU, so that the next boot has
-// them.
+// wants ends the guest if a program needs NICs with another maximal MTU.
 func (b *bench) wants(p *program) error {
 	maxMTU := b.opt.MaxMTU
 	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
@@ -94,7 +93,7 @@ func (b *bench) wants(p *program) error {
 	return b.shut()
 }
 
-// open opens the images that are the guest's disks.
+// open opens the images for the guest's disks.
 func (b *bench) open() (err error) {
 	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"},
 		{b.images.Changed, "/ks"}, {b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched,
@@ -134,7 +133,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// complete fills in the configuration of the guest that differs from other commands' guests.
+// complete sets c's fields for this command's guest.
 func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	c.Agent = agent.Config{Hostname: "vnic", Port: true}
 	c.Console, c.ResultsPort, c.Append, c.Args = b.splats, true, "nokaslr", b.opt.ownNICs()
@@ -145,12 +144,10 @@ func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	return func() {}, nil
 }
 
-const forever = 365 * 24 * time.Hour // the guest has no time limit: each program has its own
+const forever = 365 * 24 * time.Hour // programs have time limits of their own
 
-// guest returns the booted guest.
 func (b *bench) guest() *machine.Guest { return b.Guests[0].QEMU }
 
-// shut ends the guest and its lab.
 func (b *bench) shut() error {
 	if b.Session == nil {
 		return nil
@@ -175,7 +172,7 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// devices maps QEMU's NIC models to the kernel modules that drive them.
+// devices maps QEMU's NIC models to their kernel modules.
 var devices = map[string][]string{"virtio-net-pci": {"virtio_net"}, "vmxnet3": {"vmxnet3"}, "e1000e": {"e1000e"}}
 
 // ownNICs returns QEMU's arguments for two NICs of Options.Device on a hub.
@@ -194,14 +191,13 @@ func (o *Options) ownNICs() (args []string) {
 	return args
 }
 
-// mac returns the MAC address of the tested NIC (0), or of its remote end (1).
+// mac returns the MAC of the tested NIC (0), or of its remote end (1).
 func mac(i int) string {
 	m := lab.MAC(i)
 	return net.HardwareAddr(m[:]).String()
 }
 
-// env returns the environment variables that describe the guest to the tests
-// (tools/testing/selftests/drivers/net/README.rst).
+// env returns the environment of the tests (tools/testing/selftests/drivers/net/README.rst).
 func (b *bench) env() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1",
 		"PYTHONDONTWRITEBYTECODE=1",
@@ -215,14 +211,14 @@ func (b *bench) env() []string {
 	}
 	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on") // a faulty NIC makes tests wait in vain, so their time limits are not raised
+		env = append(env, "FAULTY=on") // and no PYTHONPATH: tests wait in vain, and need no longer time limits
 	} else {
 		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}
 	return env
 }
 
-// exec runs a program in the guest, in directory dir.
+// exec runs a program in the guest.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (guestexec.Status,
 	error) {
 	st, err := guestexec.Run(ctx, b.guest().Agent(), guestexec.Command{Path: args[0], Args: args, Dir: dir,
@@ -233,8 +229,7 @@ func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, 
 	return st, err
 }
 
-// prepare runs setup.sh, which brings the interfaces into the state in which each program finds
-// them.
+// prepare runs setup.sh.
 func (b *bench) prepare(ctx context.Context) error {
 	limit := limits.SelftestSetup.Here()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// openLogs makes the directory of Options.LogDir, with a file for the console.
+// openLogs makes Options.LogDir with a file for the console.
 func (b *bench) openLogs() error {
 	dir := b.opt.LogDir
 	b.consoleLog = io.Discard
@@ -32,8 +32,7 @@ func (b *bench) openLogs() error {
 	return nil
 }
 
-// log opens the file for a program's output; it appends if the program ran before. Without Options.LogDir it returns
-// a writer that drops the output.
+// log opens the file for a program's output, to append. Without Options.LogDir it drops the output.
 func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	if b.opt.LogDir == "" {
 		return dropped{io.Discard}, nil
@@ -46,12 +45,11 @@ func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	return f, nil
 }
 
-// dropped is the log of a program if there is no Options.LogDir.
 type dropped struct{ io.Writer }
 
 func (dropped) Close() error { return nil }
 
-// Line returns the results of a program in one line.
+// Line describes a program's results in one line.
 func Line(p *results.Program) string {
 	if p.Left != nil {
 		return fmt.Sprintf("%-24s not run (%s): does not apply: %s", p.Name, p.Column, strings.Join(p.Left, ", "))
@@ -68,7 +66,6 @@ func Line(p *results.Program) string {
 	return line
 }
 
-// checkGDB returns an error if the port for gdb is in use. QEMU would notice that only after the image is built.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

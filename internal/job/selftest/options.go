@@ -17,39 +17,39 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// DefaultQueues is the number of queue pairs of a NIC for which expectations are written.
+// DefaultQueues is the number of queue pairs that expectations are for.
 const DefaultQueues = 4
 
 // Options are the flags of `vnic selftest`.
 type Options struct {
 	session.Common
-	lab.NICOptions // MTU is the MTU of both ends' interfaces
+	lab.NICOptions // MTU is for both ends
 
 	NIC      string        // lab.GVE or lab.Virtio
-	Device   string        // a NIC of QEMU, a key of devices, in place of vnic's; "": vnic's
-	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs but NotForUs
-	Queues   int           // queue pairs of each NIC; expectations are for DefaultQueues
-	Sabotage *nic.Sabotage // a fault of the tested NIC; nil: none
+	Device   string        // a model of QEMU's NICs; "": a NIC of vnic
+	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs except NotForUs
+	Queues   int           // queue pairs of each NIC
+	Sabotage *nic.Sabotage // faults of the tested NIC; nil: none
 	IOMMU    bool          // the guest's kernel translates the NICs' addresses
-	Timeout  time.Duration // time limit of each program
-	Repeat   int           // how often all programs run; 0: once
+	Timeout  time.Duration
+	Repeat   int // how often the programs run; 0: once
 
-	Source  string // a kernel source tree with the tests; "": the package of the guest kernel's series
-	Tests   string // a directory with files that replace files of the tests; "": none
-	Patched bool   // programs that vnic's patches change also run patched
+	Source  string // a kernel source tree; "": the source package of the guest kernel's series
+	Tests   string // directory with files that replace files of the tests; "": none
+	Patched bool   // programs that vnic's patches change run a second time, patched
 
-	Shell  bool // at the first failure that leaves the guest running, start a shell in it; the run ends with the shell
+	Shell  bool // a shell in the guest at the first failure that leaves it running
 	Stdin  *os.File
-	Stdout io.Writer // output of the shell
+	Stdout io.Writer
 	Stderr io.Writer
-	GDB    int    // port of QEMU's gdb server; 0: none
-	LogDir string // directory for the output of programs and of the guest's console; "": none
+	GDB    int    // port; 0: none
+	LogDir string // directory for the output of programs and console; "": none
 
-	Doing func(what string)        // called with the current step; "": tests begin
-	Ended func(p *results.Program) // called when a program has ended
+	Doing func(what string) // called with the current step; "": tests begin
+	Ended func(p *results.Program)
 }
 
-// Check returns an error that names the user's flag if an option is wrong.
+// Check returns an error that names the flag of a wrong option.
 func (o *Options) Check() error {
 	m, known := lab.LookupModel(o.NIC)
 	switch {
@@ -83,7 +83,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// event shows the progress of a program.
+// event shows a program's progress.
 func (o *Options) event(p *program, column results.Column, e ktap.Event) {
 	what := p.name + column.Suffix()
 	switch e.Kind {

@@ -10,12 +10,10 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 )
 
-// collections maps the collections of the tests' list that have programs for a NIC to the prefix of these programs'
-// names in vnic.
+// collections maps collections of the tests' list to prefixes of their programs' names.
 var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 
-// NotForUs maps programs that do not fit the guest or its NICs to the reason; they run only when the
-// user names them.
+// NotForUs maps programs that run only when the user names them to the reason.
 var NotForUs = map[string]string{
 	"hw/devlink_port_split.py":     "for switches with devlink ports",
 	"hw/devlink_rate_cross_esw.py": "for NICs with several eswitches, in a bond",
@@ -34,29 +32,24 @@ var NotForUs = map[string]string{
 	"macsec.py":                    "for NICs with MACsec",
 }
 
-// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve accepts AF_XDP
-// pools only if the device's longest possible frame fits a buffer (gve_main.c, gve_reg_xsk_pool).
+// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve accepts
+// AF_XDP pools only if the longest possible frame fits a buffer (gve_main.c, gve_reg_xsk_pool).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
-// program is a program of the tests' list, or some of its cases.
 type program struct {
-	name string   // path below drivers/net: "hw/csum.py"
-	only []string // cases to run; nil: all
+	name string   // path below drivers/net, as "hw/csum.py"
+	only []string // cases; nil: all
 }
 
-// dir returns the program's directory, below the root of the tests.
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
-// patches returns the names of the patches that change the program.
 func (p *program) patches() []string {
 	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
 }
 
-// isDevmem reports whether the program's payload must go to device memory.
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
 
-// listed returns the names of the programs in a tests' list, kselftest-list.txt, whose lines are
-// COLLECTION:FILE.
+// listed returns the programs in kselftest-list.txt, whose lines are COLLECTION:FILE.
 func listed(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -68,8 +61,7 @@ func listed(text string) (list []string) {
 	return list
 }
 
-// choose returns the programs that args name as PROGRAM or PROGRAM:CASE, in the order of args; without args, all
-// programs but NotForUs.
+// choose returns the programs that args name as PROGRAM or PROGRAM:CASE; without args, all but NotForUs.
 func choose(all, args []string) (list []program, err error) {
 	if len(args) == 0 {
 		for _, name := range all {
@@ -93,7 +85,7 @@ func choose(all, args []string) (list []program, err error) {
 			list = append(list, program{name: full})
 			i = len(list) - 1
 		} else if list[i].only == nil || !hasCase {
-			list[i].only = nil // the user named the whole program
+			list[i].only = nil
 			continue
 		}
 		if hasCase {
@@ -103,8 +95,7 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find returns the full name of a program: "hw/csum.py" for "hw/csum.py", "csum.py" or "csum". A
-// short form must match exactly one program.
+// find returns the full name of a program, as "hw/csum.py" for "csum.py" or "csum", if only one matches.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

@@ -16,7 +16,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// kernelList is part of a kernel's kselftest-list.txt.
 const kernelList = `net/lib:csum
 drivers/net:ping.py
 drivers/net:psp.py
@@ -35,7 +34,7 @@ func TestProgramsAreChosen(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args string
-		want string // the names, or "!" and the error
+		want string // names, or "!" and an error
 	}{
 		{"", "hw/csum.py hw/devmem.py hw/ping.py ping.py"},
 		{"hw/csum.py ping.py", "hw/csum.py ping.py"},
@@ -99,7 +98,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// A program that uses device memory is proved if payload was in device memory, or if no case passed.
+// Payload in device memory proves that it is used; a program without a passed case needs no proof.
 func TestPayloadProves(t *testing.T) {
 	passed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Pass}}}
 	failed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Fail}}}
@@ -121,8 +120,7 @@ func TestPayloadProves(t *testing.T) {
 	}
 }
 
-// A program is run with its patches if all of them apply; else the result lists the patches that do
-// not, and no guest boots.
+// A program is run with its patches only if all of them apply.
 func TestPatchesThatDoNotApplyAreNamed(t *testing.T) {
 	patches := (&program{name: "hw/ntuple.py"}).patches()
 	if len(patches) != 2 {
@@ -151,7 +149,7 @@ func TestLineOfAProgram(t *testing.T) {
 		"warning: WARNING: net/core/dev.c:1")
 }
 
-// The console passes a complaint to the function that was set when the complaint's block began.
+// A complaint goes to the function that was set when its first line came.
 func TestConsoleTellsOfComplaints(t *testing.T) {
 	var next strings.Builder
 	c := newConsole(&next)

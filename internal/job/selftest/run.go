@@ -22,8 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs of o. If an error ends the run after its first program has begun, Do still
-// returns the results so far.
+// Do runs the programs. With an error it may return the results so far.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -45,7 +44,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	}
 	run = b.describeRun()
 	if b.expected, err = expect.Of(run.Model, run.Kernel); err != nil {
-		b.expected, err = nil, nil // without expectations expect.Judge judges nothing
+		b.expected, err = nil, nil // without expectations nothing is judged
 	}
 	for range max(1, o.Repeat) {
 		for _, p := range list {
@@ -53,7 +52,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // else program has called Ended, before it started the user's shell
+					if !b.ended { // else Ended was called before the user's shell
 						o.Ended(res)
 					}
 				}
@@ -66,8 +65,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases returns an error if a program has no case that the user named. It checks nothing if the cases are unknown,
-// because the tests are the user's own or the kernel has no suite.
+// checkCases returns an error if a program has no case that the user named, as far as the cases are known.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
@@ -84,12 +82,12 @@ func (b *bench) checkCases(list []program) error {
 	return nil
 }
 
-// UsageError is an error for wrong use of the command.
+// UsageError is wrong use of the command.
 type UsageError struct{ error }
 
 func (e *UsageError) Unwrap() error { return e.error }
 
-// List returns the programs of the guest's kernel, or the cases of the programs that o names.
+// List returns the programs of the guest's kernel, or the cases of the programs in o.
 func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -124,7 +122,6 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 	return list, nil
 }
 
-// fetch finds or makes the kernel, the images and the initramfs of the guest.
 func (b *bench) fetch(ctx context.Context) (err error) {
 	o := b.opt
 	o.Doing("looking for QEMU and a kernel")
@@ -133,7 +130,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 		models = nil
 	}
 	fetch := o.Fetch
-	fetch.Whole = true // the images need all modules of the kernel
+	fetch.Whole = true // the images need all modules
 	if b.im, err = machine.Fetch(ctx, fetch, models, o.Note); err != nil {
 		return err
 	}
@@ -156,20 +153,18 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
-// describeRun returns the results of a run in which no program has run yet.
 func (b *bench) describeRun() *results.Run {
 	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
 	case b.opt.Device != "":
 		model, device, queues = b.opt.Device, "qemu", 1
-	case b.opt.XDP: // with XDP the driver sees a NIC with other features
+	case b.opt.XDP:
 		model += "-xdp"
 	}
 	return &results.Run{Schema: results.Schema, Model: model, Device: device, Queues: queues, Kernel: b.im.Kernel.Version,
 		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
 }
 
-// columns returns the columns in which a program runs.
 func (b *bench) columns(p *program) []results.Column {
 	list := []results.Column{results.Unmodified}
 	if b.opt.Patched && len(p.patches()) > 0 {
@@ -178,8 +173,7 @@ func (b *bench) columns(p *program) []results.Column {
 	return list
 }
 
-// withoutPatches returns a result without cases if patches of the program do not apply to this kernel's tests, so
-// that it cannot run in the patched column; otherwise nil.
+// withoutPatches returns a result without cases if patches of the program do not apply; otherwise nil.
 func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
 	if column != results.Patched {
 		return nil
@@ -196,8 +190,7 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs a program, in a guest that it boots if there is none. If it returns no error, the next program can
-// run.
+// program runs a program. It boots a guest if there is none. Without an error the next program can run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -264,11 +257,10 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	return &res, nil
 }
 
-// failed reports whether a case of the program failed, or the kernel complained while it ran.
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut returns the cases of a program that are not run because they would end the guest, and the names of the
-// other cases, if known. It leaves out no case that the user names.
+// leaveOut returns the cases that would end the guest, and the names of the others, if known. Cases that the
+// user names are not left out.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -282,10 +274,10 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 	return leftOut, names
 }
 
-// maxStderr is how many lines of a program's standard error are kept.
+// maxStderr bounds the kept lines of standard error.
 const maxStderr = 50
 
-// tailBytes is how many bytes at the end of the standard error are searched for these lines.
+// tailBytes of the end of standard error are searched for these lines.
 const tailBytes = 64 << 10
 
 func lastLines(text []byte, n int) (list []string) {
@@ -297,8 +289,8 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program to its end, or to the end of its time or of the guest. It returns an error if KVM has
-// stopped the guest: that is not the program's fault, and the next guest would stop, too.
+// runProgram runs a program until it ends, its time is over, or the guest ends. It returns an error if KVM
+// has stopped the guest: the next guest would stop, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -327,7 +319,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
-// payload counts the payload bytes of the tested NIC, in GPU memory and in other memory.
+// payload has the tested NIC's bytes of payload in GPU memory and elsewhere.
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
@@ -342,8 +334,8 @@ func (b *bench) payload() (x payload) {
 		c.Rx.HostBytes + c.Tx.HostBytes}
 }
 
-// since judges a program of device memory by the payload since before: if one of its cases passed, payload must have
-// been in device memory.
+// since judges a program that uses device memory: if a case passed, payload must have been in device memory
+// since before.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// groupID returns the id of a group, by the group's name or number.
 func groupID(name string) (int, error) {
 	g, err := user.LookupGroup(name)
 	if n, e := strconv.ParseUint(name, 10, 31); err != nil && e == nil {
@@ -25,8 +24,8 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// share gives the socket's file to a group, unless group is "". The kernel then lets members of the group connect
-// (unix(7)). It changes the group before the mode, so that the file's former group never gets access.
+// share lets members of a group connect to the socket (unix(7)), unless group is "". It changes the group
+// before the mode: the former group never gets access.
 func (l *listener) share(group string) error {
 	if group == "" {
 		return nil
@@ -51,8 +50,8 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether the peer may use the socket by l.rule, which does not depend on the mode that somebody may
-// have given the file meanwhile. It notes a refused user at most once. A listener without note admits everybody.
+// admits reports whether l.rule lets the peer use the socket, whatever the file's mode is now. It notes a
+// refused user once.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// as runs a process of another user, which connects to a socket, and returns the errno of connect.
+// as connects to a socket as another user, and returns the errno of connect(2).
 func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Errno {
 	t.Helper()
 	c := command(t, dir)
@@ -28,7 +28,6 @@ func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Er
 	return syscall.Errno(c.ProcessState.ExitCode())
 }
 
-// publicDir makes a directory that other users can read.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-access"))(t)
@@ -37,8 +36,7 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// Whatever users the socket's mode admits, only vnic's user and root are served; each other user is
-// noted once.
+// Other users are refused, whatever the socket's mode, and each is noted once.
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.
@@ -50,7 +48,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	dir := publicDir(t)
 	path := filepath.Join(dir, "s")
 	s := serve(t, Options{Paths: []string{path}})
-	testkit.OK(t, os.Chmod(path, 0o666)) // as a careless user may do
+	testkit.OK(t, os.Chmod(path, 0o666)) // a careless user may do that
 	for range 3 {
 		testkit.Equal(t, "connect", as(t, dir, path, 65534), 0)
 	}
@@ -64,7 +62,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// The members of the group that shares a socket are served, besides vnic's user and root, and nobody else is.
+// Members of the socket's group are served.
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.
@@ -90,7 +88,7 @@ func TestSocketGroup(t *testing.T) {
 			"the socket was group 54321's, and has become group 65534's": func() error { return os.Lchown(moved, -1, 65534) },
 		} {
 			s := serve(t, Options{Paths: []string{path + "2"}, Group: strconv.Itoa(group)})
-			testkit.OK(t, os.Rename(path+"2", moved)) // the group is checked whatever the socket's name
+			testkit.OK(t, os.Rename(path+"2", moved)) // the group is checked whatever the name
 			testkit.OK(t, spoil())
 			testkit.Equal(t, "connect", as(t, dir, moved, 65534), 0)
 			s.noted("of user 65534 is refused: " + want)
@@ -99,7 +97,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 	}
 	s.end()
-	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // only the program, which the function as has copied
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // as has copied the program to dir
 		t.Errorf("left: %v, %v", list, err)
 	}
 }

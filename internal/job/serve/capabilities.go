@@ -6,23 +6,22 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: type net has
-// no other fields.
+// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json.
 type capabilities struct {
 	Type string `json:"type"`
 }
 
-// PrintCapabilities writes the output of --print-capabilities.
+// PrintCapabilities prints the answer to --print-capabilities.
 func PrintCapabilities(w io.Writer) error {
 	return report.Encoder(w).Encode(capabilities{Type: "net"})
 }
 
-// BackendName is the program's name as a vhost-user backend. Under this name it needs no subcommand, because
-// management software starts it with options only.
+// BackendName is the program's name as a vhost-user backend. Management software starts it by this name, with
+// options only.
 const BackendName = "vhost-user-vnic"
 
-// PrintDescription writes a description of the program at binary, which management software finds as a
-// file in a directory vhost-user: VhostUserBackend of QEMU's docs/interop/vhost-user.json.
+// PrintDescription describes the program at this path, as VhostUserBackend of QEMU's
+// docs/interop/vhost-user.json.
 func PrintDescription(w io.Writer, binary string) error {
 	return report.Encoder(w).Encode(struct {
 		Description string `json:"description"`

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// gpuSockets are the sockets where members of a group get descriptors of the GPUs' memory. The broker serves them, or
-// this process if there is no broker.
+// gpuSockets are the sockets where members of a group get descriptors of the GPUs' memory.
 type gpuSockets struct {
 	list   []*listener
 	server gpufd.Server
@@ -19,11 +18,9 @@ type gpuSockets struct {
 	wg     sync.WaitGroup
 }
 
-// sharesGPUs reports whether each port has a socket for its GPU's memory.
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes a socket for GPU memory beside each port's socket, if sharesGPUs. The caller closes
-// the result, even after an error.
+// shareGPUs makes these sockets beside the ports'. The caller closes the result, even after an error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)
@@ -63,11 +60,11 @@ func (s *gpuSockets) share(ctx context.Context, o *Options, path string, gpu *la
 		return fmt.Errorf("socket %w", err)
 	}
 	given := l.UnixListener
-	l.UnixListener = nil // the broker's copy is now the only one: if the broker is killed, connecting fails at once
+	l.UnixListener = nil // the broker has the only copy: if it is killed, connecting fails
 	return given.Close()
 }
 
-// Close closes the sockets, and removes their files, unless somebody has replaced them.
+// Close closes the sockets, and removes their files.
 func (s *gpuSockets) Close() (err error) {
 	s.stop()
 	s.wg.Wait()

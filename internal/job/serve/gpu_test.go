@@ -20,12 +20,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// member is an environment variable with a path. The test's program, run as another user, then maps
-// a GPU's memory: from its socket, or from a file.
+// member is an environment variable with a path: this program, as another user, then uses a GPU's memory.
 const member = "VNIC_TEST_MEMBER"
 
-// useGPU opens and maps a GPU's memory as QEMU does, prints its contents, writes to it, and tries
-// to truncate it and to change its mode.
+// useGPU maps a GPU's memory as QEMU does, and tries to truncate it and to change its mode.
 func useGPU(path string) int {
 	if strings.HasSuffix(path, gpufd.Suffix) {
 		fd, err := gpufd.Receive(context.Background(), path)
@@ -51,7 +49,6 @@ func useGPU(path string) int {
 	return 0
 }
 
-// uses runs useGPU as another user, and returns its output.
 func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	t.Helper()
 	c := command(t, dir)
@@ -64,9 +61,7 @@ func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A member of the group gets the memory of each port's own GPU, in a sandbox or without; other
-// users do not, and a member cannot open the path by which a QEMU of vnic's own user opens the
-// memory.
+// A member of the group gets the memory of each port's own GPU; other users do not.
 //
 // Invariant: vnic serve: The memory of a GPU is given only to vnic's own user, root and the members
 // of --socket-group.
@@ -106,7 +101,7 @@ func TestGroupGetsTheGPU(t *testing.T) {
 				if s := uses(t, dir, p.rep.Ports[i].GPUPath, 65534, 54321); !strings.Contains(s, "permission denied") {
 					t.Errorf("by %s: %s", p.rep.Ports[i].GPUPath, s)
 				}
-				testkit.OK(t, os.Chmod(gpu, 0o666)) // as a careless user may do
+				testkit.OK(t, os.Chmod(gpu, 0o666)) // a careless user may do that
 				for range 3 {
 					s := uses(t, dir, gpu, 65534)
 					if !strings.Contains(s, "gives no memory: the socket's mode was 0660, and has become 0666") {
@@ -137,7 +132,6 @@ func TestGroupGetsTheGPU(t *testing.T) {
 	}
 }
 
-// Without a group, or without GPUs, there are no GPU sockets.
 func TestNoGPUSockets(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, o := range []Options{{GPUMemory: 4096}, {Group: strconv.Itoa(os.Getegid())}} {
@@ -152,8 +146,7 @@ func TestNoGPUSockets(t *testing.T) {
 	}
 }
 
-// If another process listens at the GPU socket's path vnic serve does not start, and leaves no
-// file.
+// If the GPU socket's path is in use vnic serve does not start, and leaves no file.
 func TestGPUSocketInUse(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

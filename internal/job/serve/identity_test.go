@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestTheMACIsWhatQEMUGave: a guest may send from the MAC that its QEMU chose, which may change
-// with each connection, but not from the MAC of another port.
+// A guest may send from the MAC that its QEMU chose, but not from another port's.
 func TestTheMACIsWhatQEMUGave(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -38,7 +37,6 @@ func TestTheMACIsWhatQEMUGave(t *testing.T) {
 	testkit.OK(t, peer.Close())
 }
 
-// TestAllowedMACs: --allow-mac applies to every port.
 func TestAllowedMACs(t *testing.T) {
 	o := Options{Paths: []string{"a", "b"}, NIC: lab.NIC{Model: lab.Virtio}}
 	for _, list := range []string{"any", "02:aa:bb:cc:dd:01"} {

@@ -29,7 +29,7 @@ guests:
     gpus: [{name: gpu0, memory: 6M}]
 `
 
-// taken returns the options for the NICs of a lab file, with sockets in dir.
+// taken returns options for a lab file's NICs, with sockets in dir.
 func taken(t *testing.T, file, dir string) (o Options) {
 	l := testkit.Must(labfile.Parse("f", []byte(file)))(t)
 	testkit.OK(t, o.Take(l, []string{filepath.Join(dir, "%s.sock")}))
@@ -37,9 +37,7 @@ func taken(t *testing.T, file, dir string) (o Options) {
 	return o
 }
 
-// If a guest has the GPUs' driver, vnicgpu, its GPUs are PCI devices, and the kernel's command line has
-// no argument for the GPUs. If a socket of the guest also allows peer-to-peer, its CPU is a model whose
-// host bridge Linux trusts with peer-to-peer.
+// With the driver vnicgpu GPUs are PCI devices.
 func TestLabWithTheGPUsDriver(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serve(t, taken(t, `
@@ -65,8 +63,8 @@ guests:
 	}
 }
 
-// Each NIC of a lab file that is served has a socket that is named after it. The QEMU arguments of a
-// guest have all NICs and GPUs of the guest, in the file's PCI tree.
+// Each NIC of a lab file has a socket of its name; QEMU's arguments have the guest's devices in the file's
+// PCI tree.
 func TestLabIsServed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -105,9 +103,7 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// The gateway is on the network of the guests' first NICs: its hosts have the names of guests there, and
-// the addresses of those NICs, but none of a family for which the file gives the NIC an address, and none
-// for a guest's other NICs. A guest reaches a port of the host through it.
+// A guest's first NIC has a name at the gateway, unless the file gives it an IPv4 address.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

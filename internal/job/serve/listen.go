@@ -21,29 +21,28 @@ import (
 	"vnic.dev/vnic/internal/sockfile"
 )
 
-// listener is a socket at which vnic listens.
 type listener struct {
 	*net.UnixListener
 	name string
-	file os.FileInfo // the file that listen made at name; nil: the socket was inherited
-	gone func()      // undoes atexit.Register, once the file is removed
+	file os.FileInfo // the file that listen made; nil: the socket was inherited
+	gone func()      // undoes atexit.Register
 	once sync.Once
 
-	outside func() error // the broker's function that removes the file; nil: this process removes it
+	outside func() error // removes the file, by the broker; nil: this process does it
 
-	rule     access.Rule                      // who may connect
-	note     func(format string, args ...any) // nil: everybody may connect, because the socket was inherited
-	reported access.Told                      // users whose refusal was noted, each once
+	rule     access.Rule
+	note     func(format string, args ...any) // nil: everybody may connect
+	reported access.Told                      // users whose refusal was noted
 }
 
-// listen makes a socket at path. It replaces the file of a socket that no process listens at.
+// listen makes a socket at path, and replaces one at which no process listens.
 func listen(ctx context.Context, path string) (*listener, error) {
 	unlock, err := lockDir(ctx, filepath.Dir(path))
 	if err != nil {
 		return nil, outfile.Explain("socket "+path, err)
 	}
 	defer unlock()
-	for range 3 { // programs other than vnic do not take the lock
+	for range 3 { // programs without lockDir's lock may interfere
 		l, err := sockfile.Bind(path)
 		if err == nil {
 			st, err := private(path)
@@ -64,8 +63,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
 }
 
-// private checks that only this user can access the socket at path. If the umask has removed rights
-// of the owner, it restores them.
+// private checks that only this user can access the socket, and restores the owner's rights.
 func private(path string) (os.FileInfo, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
@@ -84,11 +82,11 @@ func private(path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// lockDir locks a directory, so that other vnics make no sockets there until unlock. It returns without a lock if this
-// user may not read the directory, if the kernel refuses the lock, or if another program holds it for limits.Directory.
+// lockDir locks a directory, so that other vnics make no sockets there until unlock. It goes on without a
+// lock that it cannot get within limits.Directory.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrPermission) { // a user may be allowed to write to a directory, but not to read it
+	if errors.Is(err, fs.ErrPermission) { // a user may write to a directory that he cannot read
 		return func() {}, nil
 	}
 	if err != nil {
@@ -96,7 +94,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
-	limit := time.After(limits.Directory.Here()) // another vnic holds it for a millisecond; other programs may for ever
+	limit := time.After(limits.Directory.Here()) // another vnic holds it for a millisecond
 	for {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
 			return func() { _ = d.Close() }, nil
@@ -112,7 +110,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Close closes the socket, and removes the file that listen made, unless somebody has replaced the file.
+// Close closes the socket, and removes its file.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
 		if l.UnixListener != nil {
@@ -127,7 +125,7 @@ func (l *listener) Close() (err error) {
 	return err
 }
 
-// remove removes the file, unless somebody has replaced it.
+// remove removes the file, unless it was replaced.
 func (l *listener) remove() error {
 	if l.outside != nil {
 		return l.outside()
@@ -138,8 +136,7 @@ func (l *listener) remove() error {
 	return os.Remove(l.name)
 }
 
-// sameTime reports whether two files have the same modification time: it differs if a later file
-// has reused the inode of an earlier one.
+// sameTime compares modification times: a later file may have the inode of an earlier one.
 func sameTime(a, b os.FileInfo) bool {
 	x, ok := a.Sys().(*syscall.Stat_t)
 	y, ok2 := b.Sys().(*syscall.Stat_t)

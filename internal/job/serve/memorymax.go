@@ -1,16 +1,14 @@
 package serve
 
-// The most memory, in bytes, that a serving process and its broker may need. The program and its garbage need a few
-// MiB; TestManyPorts checks maxPort; a gateway has flows with buffers.
+// bounds of memory, in bytes; TestManyPorts checks maxPort
 const (
 	maxProgram = 128 << 20
 	maxGateway = 512 << 20
 	maxPort    = 2 << 20
 )
 
-// MemoryMax returns the memory limit, in bytes, that a control group needs for these options. Each
-// guest has ram bytes, which the kernel charges to the control group if a NIC is the first to write
-// to them; GPUs' memory is charged, too.
+// MemoryMax returns the memory limit, in bytes, for a control group with these options. Each guest has ram
+// bytes, which the kernel charges to the control group if a NIC is the first to write to them.
 func (o *Options) MemoryMax(ram uint64) uint64 {
 	n := uint64(maxProgram)
 	if !o.Off() {

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// statusBytes returns a size in /proc/PID/status, which is in KiB, in bytes.
 func statusBytes(t *testing.T, pid int, key string) uint64 {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
@@ -28,8 +27,7 @@ func statusBytes(t *testing.T, pid int, key string) uint64 {
 	return 0
 }
 
-// The peak memory of a vnic serve is below the MemoryMax that it computes, also when all of its
-// GPUs' memory is in use.
+// The peak memory is below MemoryMax, also with all GPUs' memory in use.
 func TestMemoryMaxIsEnough(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -43,7 +41,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		p := startApart(t, apartOptions{Mode: broker.On, Paths: paths, GPUMemory: uint64(gpu),
 			Gateway: lab.GatewayFlags{NoGateway: true}})
 		o := Options{Paths: paths, GPUMemory: uint64(gpu), GatewayFlags: lab.GatewayFlags{NoGateway: true}}
-		for i := range min(n, n*gpu) { // writes to all of each GPU's memory, which the process maps
+		for i := range min(n, n*gpu) { // in each GPU's memory
 			f := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
 			testkit.Must(f.WriteAt(bytes.Repeat([]byte{1}, gpu), 0))(t)
 			testkit.OK(t, f.Close())
@@ -54,7 +52,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		}
 		least, limit := statusBytes(t, p.rep.PID, "VmHWM"), o.MemoryMax(0)
 		t.Logf("%d ports: %d MiB at the peak, GPUs' %d; the limit is %d", n, least>>20, n*gpu>>20, limit>>20)
-		if need := least + uint64(n*gpu); need > limit { // VmHWM excludes GPU memory that the process has not touched
+		if need := least + uint64(n*gpu); need > limit { // VmHWM lacks memory that the process has not touched
 			t.Errorf("%d ports: %d bytes, the limit is %d", n, need, limit)
 		}
 		p.end()

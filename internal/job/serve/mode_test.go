@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// stranger is an environment variable with a path. The test's program, run as another user, then
-// connects to that socket and exits with the errno.
+// stranger is an environment variable with a path: this program, as another user, then connects there and
+// exits with the errno.
 const stranger = "VNIC_TEST_STRANGER"
 
 func knock(path string) int {
@@ -33,14 +33,12 @@ func knock(path string) int {
 	return 255
 }
 
-// umask sets the process's umask until the test ends.
 func umask(t *testing.T, mask int) {
 	old := syscall.Umask(mask)
 	t.Cleanup(func() { syscall.Umask(old) })
 }
 
-// A socket gets mode 0600 whatever the umask, so that only the user who made it, and root, can connect; a
-// dead process's socket file that everybody may open is replaced by one with mode 0600.
+// A socket gets mode 0600 whatever the umask.
 //
 // Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
 // --socket-group shares it.
@@ -73,8 +71,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// There is no moment at which a socket exists and other users can open it: its file is created with
-// its final mode, and not changed later.
+// The socket's file is created with its final mode.
 //
 // Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
 // --socket-group shares it.
@@ -99,8 +96,7 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	}
 }
 
-// The kernel enforces the mode: connect(2) fails for another user's process. Only root can start
-// such a process; the tests above check the mode itself.
+// connect(2) fails for another user's process.
 //
 // Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
 // --socket-group shares it.
@@ -114,7 +110,7 @@ func TestOthersCannotConnect(t *testing.T) {
 	defer os.RemoveAll(dir)
 	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
-	// The control: the stranger can connect to a socket that everybody may open.
+	// a stranger can connect to an open socket
 	for _, c := range []struct {
 		name string
 		make func(path string) (net.Listener, error)
@@ -142,8 +138,6 @@ func TestOthersCannotConnect(t *testing.T) {
 	}
 }
 
-// command returns a command that runs a copy of this program in dir, where another user can read
-// it.
 func command(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	b := testkit.Must(os.ReadFile("/proc/self/exe"))(t)

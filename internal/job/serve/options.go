@@ -23,37 +23,36 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	session.Common // Accel is the accelerator of the users' QEMUs, as far as vnic can tell
+	session.Common // Accel: of the users' QEMUs, as far as vnic can tell
 
-	// Lab is a lab file, whose guests take the place of NIC, GPUMemory, Impair and NoP2P; nil: none. Paths has the
-	// sockets of its NICs, in their order (Take).
+	// Lab is a lab file, nil: none. Its guests take the place of NIC, GPUMemory, Impair and NoP2P (Take).
 	Lab *labfile.Lab
 
-	NIC       lab.NIC        // the configuration of each port's NIC
-	GPUMemory uint64         // size of each port's GPU memory; 0: no GPUs
-	Impair    lab.Impairment // of all links
-	NoP2P     bool           // NICs have no peer-to-peer access to GPU memory
-	Paths     []string       // paths of the sockets, one for each port
-	FDs       []int          // instead of Paths: descriptors of open sockets
+	NIC       lab.NIC        // of each port
+	GPUMemory uint64         // of each port, in bytes; 0: no GPUs
+	Impair    lab.Impairment // for all links
+	NoP2P     bool           // NICs do not reach GPU memory
+	Paths     []string       // sockets, one for each port
+	FDs       []int          // open sockets, instead of Paths
 	Client    bool           // QEMU listens at Paths
-	Group     string         // group whose members may connect at Paths, besides vnic's user and root; "": no group
+	Group     string         // a group whose members may connect, too; "": none
 	AllowMAC  lab.AllowedMACs
 	Flows     int      // lab.Options.Flows
 	Storm     uint     // lab.Options.Storm
 	Memory    uint64   // lab.Options.FrontendMemory
-	Boot      []string // arguments with which each QEMU boots an image; nil: the user has none
+	Boot      []string // QEMU's arguments that boot an image; nil: none
 	Poll      int      // threads that poll the NICs' rings; 0: none
-	Hot       bool     // the polling threads never sleep
+	Hot       bool     // these threads never sleep
 
 	lab.GatewayFlags
 
-	Ready func(*Report) error                    // called when all sockets are open and QEMUs may connect
-	Event func(port, format string, args ...any) // called for events; port: a port, a socket's path, "GPU" or "lab"
+	Ready func(*Report) error                    // called when QEMUs may connect
+	Event func(port, format string, args ...any) // about a port, a socket's path, "GPU" or "lab"
 
-	silence, takeover time.Duration // limits.Connected and limits.Takeover, which tests change
+	silence, takeover time.Duration // limits.Connected and limits.Takeover; tests set others
 }
 
-// BrokerConfig returns the configuration of the broker for these options.
+// BrokerConfig returns the broker's configuration for these options.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	g, err := o.gatewayOptions()
 	c := broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Memory: lab.GPUFilePrefix}
@@ -63,11 +62,9 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// maxPath is the longest name of a socket (sockaddr_un).
 const maxPath = gpufd.MaxPath
 
-// Paths returns the paths of the sockets of n ports. given has either all paths, or one in which %d
-// stands for the port's number.
+// Paths returns the sockets' paths of n ports: given, or given[0] with %d for the port's number.
 func Paths(given []string, n int) ([]string, error) {
 	if len(given) == 1 && strings.Contains(given[0], "%d") {
 		var paths []string
@@ -84,8 +81,7 @@ func Paths(given []string, n int) ([]string, error) {
 	return given, nil
 }
 
-// Take sets the NICs to the lab file's. The socket of each NIC is the path in given with the NIC's name in place of
-// %s.
+// Take sets the NICs to the lab file's, with sockets at given[0], in which %s stands for the NIC's name.
 func (o *Options) Take(l *labfile.Lab, given []string) error {
 	if len(given) != 1 || !strings.Contains(given[0], "%s") {
 		return errors.New("--lab: give --socket-path once with %s in it, for the name of each NIC, as a.nic0")
@@ -104,29 +100,27 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		for _, n := range g.NICs {
 			o.Paths = append(o.Paths, strings.Replace(given[0], "%s", n.Name, 1))
 			if m, _ := lab.LookupModel(n.Model); o.NIC.Model == "" || m.VFIOUser {
-				o.NIC.Model = n.Model // decides which model's flags are allowed
+				o.NIC.Model = n.Model // it decides which flags are allowed
 			}
 		}
 	}
 	return nil
 }
 
-// Inherited returns the descriptors of the sockets that systemd has passed to this process
-// (sd_listen_fds(3)).
+// Inherited returns the sockets that systemd has passed to this process (sd_listen_fds(3)).
 func Inherited() (fds []int) {
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
 		return nil
 	}
 	const first = 3
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
-	for i := range min(n, lab.MaxPorts+1) { // Check refuses more than lab.MaxPorts
+	for i := range min(n, lab.MaxPorts+1) { // one more than Check accepts
 		fds = append(fds, first+i)
 	}
 	return fds
 }
 
-// CheckInherited returns an error if a descriptor that the user names has close-on-exec: such a descriptor is one that
-// the process has opened itself.
+// CheckInherited returns an error for a descriptor with close-on-exec, which this process has opened itself.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -136,7 +130,7 @@ func CheckInherited(fds []int) error {
 	return nil
 }
 
-// Check returns an error if the options are wrong or contradict each other.
+// Check returns an error for wrong options.
 func (o *Options) Check() error {
 	seen := map[string]bool{}
 	for _, p := range o.Paths {
@@ -201,7 +195,7 @@ func (o *Options) Check() error {
 	return d.Check()
 }
 
-// checkPoll checks Poll and Hot for a process that may use this many processors.
+// checkPoll checks Poll and Hot for a machine with this many processors.
 func (o *Options) checkPoll(processors int) error {
 	m, _ := lab.LookupModel(o.NIC.Model)
 	switch {
@@ -219,8 +213,7 @@ func (o *Options) checkPoll(processors int) error {
 	return nil
 }
 
-// describe returns the description of the lab: the lab file's guests, or a guest with one port for
-// each socket.
+// describe returns the description of the lab: the lab file's guests, or one guest for each socket.
 func (o *Options) describe() lab.Description {
 	if o.Lab != nil {
 		d := o.Lab.Complete()
@@ -238,7 +231,7 @@ func (o *Options) describe() lab.Description {
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.Off() {
-		for i := range d.Guests { // names must lead to the IPv6 address that the kernel makes of the MAC
+		for i := range d.Guests { // names must lead to the IPv6 address that the kernel makes
 			n := &d.Guests[i].NICs[0]
 			n.MAC, n.Addr6 = lab.MAC(i), lab.Addr6(i)
 			n.Addr6 = madeUp(n)
@@ -247,7 +240,7 @@ func (o *Options) describe() lab.Description {
 	return d
 }
 
-// HostPorts is the default of --host-ports: which ports of this machine guests reach.
+// HostPorts is the default of --host-ports.
 const HostPorts = "none"
 
 func (o *Options) gatewayOptions() (gateway.Options, error) {
@@ -270,22 +263,19 @@ func (o *Options) gatewayOptions() (gateway.Options, error) {
 	return g, nil
 }
 
-// madeUp returns the IPv6 address that a guest's kernel derives from the NIC's MAC when a gateway advertises the
-// NIC's prefix. The guests' names must lead to this address.
+// madeUp returns the IPv6 address that a guest's kernel derives from the NIC's MAC and the advertised prefix.
 func madeUp(n *lab.NIC) netip.Prefix {
 	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
 }
 
-// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network: there is a
-// gateway, and the lab file gives the NIC no IPv4 address.
+// onGateway reports whether the first NIC of a lab file's guest is on the gateway's IPv4 network.
 func (o *Options) onGateway(i int) bool {
 	v4, _ := o.Lab.Given(i, 0)
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts lists the NICs of a lab file's guests for the gateway. The first NIC of a guest on the
-// gateway's network has the guest's name and addresses. All other NICs are on networks of their
-// own, and the gateway gives them no address.
+// hosts lists the NICs of a lab file's guests. A guest's first NIC, if it is on the gateway's network, has a
+// name and addresses.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {
@@ -305,7 +295,6 @@ func (o *Options) hosts() (list []gateway.Host) {
 	return list
 }
 
-// gateway returns the lab's service that runs the gateway; nil if the user turned the gateway off.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.gatewayOptions()
 	if err != nil || o.Off() {

@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPollIsChecked: a --poll that cannot work, or that asks for more threads than there are processors,
-// is refused with an explanation.
+// A --poll that cannot work is refused.
 func TestPollIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		o          Options

@@ -20,21 +20,20 @@ type port struct {
 	*lab.Port
 	src     source
 	note    func(port, format string, args ...any)
-	outside *broker.Client // nil: there is no broker
-	turn    chan struct{}  // holds an element while a QEMU is served
-	peer    atomic.Int64   // process id of the QEMU that is served
+	outside *broker.Client // the broker; nil: none
+	turn    chan struct{}  // has an element while a QEMU is served
+	peer    atomic.Int64   // the process id of the QEMU that is or was served last
 
 	silence, takeover time.Duration
 
-	// The process id of the last QEMU that hung up without accepting the offered features, and how often it did so in a
-	// row. The goroutine that holds turn uses them.
+	// The process that hung up last without accepting the offered features, and how often it did so in a row.
+	// Guarded by turn.
 	declining, times int
 
 	mu      sync.Mutex
-	refused access.Told // under mu: processes that were refused because the port served another
+	refused access.Told // under mu: refused processes
 }
 
-// serve serves one connection, which it takes over.
 func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	if !p.speaks(ctx, conn) {
 		_ = conn.Close()
@@ -55,7 +54,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // the QEMU declines again, or accepts, within milliseconds
+	if p.declining == pid && p.times > 0 { // such a QEMU hangs up again, or accepts, within milliseconds
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()
@@ -74,8 +73,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse notes that a process is refused because the port is taken: at most once for each process, until another
-// process gets the port.
+// refuse notes that a process is refused, once until another one gets the port.
 func (p *port) refuse(pid int) {
 	p.mu.Lock()
 	first := p.refused.First(uint32(pid))
@@ -86,7 +84,6 @@ func (p *port) refuse(pid int) {
 	}
 }
 
-// begins records that a process has got the port.
 func (p *port) begins(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,9 +91,7 @@ func (p *port) begins(pid int) {
 	p.peer.Store(int64(pid))
 }
 
-// connected notes that a process has connected. It warns if the process is a QEMU that outlived an earlier vnic: this
-// vnic's NIC cannot reach the GPU memory that the QEMU has mapped. A QEMU that has just been started connects before
-// it maps anything.
+// connected notes that a process has connected, and warns of a QEMU with an earlier vnic's GPU memory.
 func (p *port) connected(pid int) {
 	p.note(p.Name, "process %d connected", pid)
 	if g := p.GPU(); g != nil && p.outside.OldMemory(pid, g.File, lab.GPUFilePrefix) {
@@ -108,8 +103,8 @@ func (p *port) connected(pid int) {
 	}
 }
 
-// declined reports whether a process that hung up has declined the offered features more than once in a row. It makes
-// a note the second time.
+// declined reports whether a process has hung up without accepting the features more than once in a row. The
+// second time it makes a note.
 func (p *port) declined(pid int) bool {
 	offer := p.Unaccepted()
 	switch {
@@ -128,14 +123,14 @@ func (p *port) declined(pid int) bool {
 	return p.times > 1
 }
 
-// speaks waits until the peer has sent a byte, which it leaves unread. It returns false if the peer hung
-// up or sent nothing for p.silence, or if ctx ended.
+// speaks waits until the peer has sent a byte, which it leaves unread; false: it hung up, or was silent for
+// p.silence, or ctx ended.
 func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false
 	}
-	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // a time in the past: pending and later reads fail
+	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // a time in the past: reads fail
 	stop, limit := context.AfterFunc(ctx, giveUp), time.AfterFunc(p.silence, giveUp)
 	_ = raw.Read(func(fd uintptr) bool {
 		var b [1]byte
@@ -143,11 +138,10 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 		some = n > 0
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	inTime, on := limit.Stop(), stop() // otherwise giveUp has set the deadline, or is about to
+	inTime, on := limit.Stop(), stop() // else giveUp has run, or will run
 	return some && inTime && on
 }
 
-// peer returns the process id of the other end; 0 if the kernel does not report it.
 func peer(conn *net.UnixConn) int {
 	if c, err := scm.Peer(conn); err == nil {
 		return int(c.Pid)

@@ -12,14 +12,12 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// dial connects to a port, as QEMU does.
 func dial(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// A QEMU that wants more features than vnic offers reconnects again and again: one line says why,
-// and what to do. When a QEMU then accepts the offer, its connection is noted like any other.
+// A QEMU that reconnects again and again causes one line, which says what it does not accept.
 //
 // Invariant: vnic serve: A QEMU that declines the offer again and again is reported once, with the
 // offer.
@@ -37,7 +35,7 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 		testkit.OK(t, err)
 		testkit.OK(t, f.Close())
 	}
-	testkit.OK(t, s.guest(0).Close()) // the port serves one connection at a time: all the above have ended
+	testkit.OK(t, s.guest(0).Close()) // now all connections above have ended
 	var got []string
 	for !strings.HasSuffix(strings.Join(got, "\n"), "hung up") || len(got) < 5 {
 		got = append(got, <-s.notes)
@@ -57,7 +55,7 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 	}
 }
 
-// A second QEMU at a port retries forever: it is reported once for each QEMU that the port serves.
+// A second QEMU that retries is reported once while the port serves the same QEMU.
 func TestSecondQEMUIsNamedOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/a"
@@ -68,7 +66,7 @@ func TestSecondQEMUIsNamedOnce(t *testing.T) {
 		for range 5 {
 			second := dial(t, path)
 			testkit.Must(second.Write([]byte{1}))(t)
-			_, _ = second.Read(make([]byte, 1)) // until vnic closes the connection
+			_, _ = second.Read(make([]byte, 1))
 			testkit.OK(t, second.Close())
 		}
 		testkit.OK(t, first.Close())

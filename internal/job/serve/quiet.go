@@ -8,25 +8,23 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// quietBurst is how many lines about a port may be written at once; further lines are limited to
-// one per second.
+// quietBurst is how many lines about a port may come at once; after these, one a second.
 const quietBurst = 100
 
-// quiet limits the lines about each port: a peer can connect, be refused and hang up as often as it likes.
+// quiet limits the lines about each port: a peer can connect and hang up as often as it likes.
 type quiet struct {
 	mu    sync.Mutex
-	ports map[string]*budget // key: the port's name; "": lines about no port
+	ports map[string]*budget // by port; "": lines that are about no port
 }
 
-// budget limits the lines about one port.
 type budget struct {
 	lines   *rate.Limiter
-	leftOut int // number of lines dropped since the last one that was written
+	leftOut int // lines that were dropped since the last written one
 }
 
 func newQuiet() *quiet { return &quiet{ports: map[string]*budget{}} }
 
-// allow reports whether a line about a port may be written; if so, leftOut is how many lines were dropped before it.
+// allow reports whether a line about a port may be written, and how many were dropped before it.
 func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -43,7 +41,7 @@ func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// note returns a function that calls note within the port's limit.
+// note returns note with the port's limit.
 func (q *quiet) note(note func(port, format string, args ...any)) func(port, format string, args ...any) {
 	return func(port, format string, args ...any) {
 		leftOut, ok := q.allow(port)
@@ -57,8 +55,6 @@ func (q *quiet) note(note func(port, format string, args ...any)) func(port, for
 	}
 }
 
-// quietHandler is a slog.Handler that limits records of level warning and above; lower levels, which --verbose asks
-// for, are not limited.
 type quietHandler struct {
 	slog.Handler
 	q    *quiet

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The number of lines about one port is bounded, in notes and log together; all lines about another
-// port appear, and the lines left out are counted.
+// Lines about one port are bounded, and lines about another are not affected.
 func TestQuiet(t *testing.T) {
 	var output bytes.Buffer
 	q := newQuiet()

@@ -26,53 +26,52 @@ import (
 
 // Report is what `vnic serve` prints when QEMUs may connect. Its keys are API.
 type Report struct {
-	Schema        int          `json:"schema"` // version of this form: 1
+	Schema        int          `json:"schema"` // version of this form
 	NIC           string       `json:"nic"`
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`
 	Client        bool         `json:"client"`  // QEMU listens at the sockets
-	Gateway       string       `json:"gateway"` // the gateway's address; "": no gateway
+	Gateway       string       `json:"gateway"` // "": none
 	KernelArgs    string       `json:"kernel_args"`
-	GPUModule     bool         `json:"gpu_module,omitempty"` // guests must load vnicgpu.ko, the driver of their GPUs
+	GPUModule     bool         `json:"gpu_module,omitempty"` // guests need vnicgpu.ko, the driver of their GPUs
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
-	PortBytes     uint64       `json:"port_bytes"`           // the part of ResidentBytes that each port needs
+	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for each port
 	Ports         []PortReport `json:"ports"`
-	// AllPorts has the arguments of one QEMU with all ports, if there are 2 to 8 ports, whose sockets have names, and no
-	// lab file.
+	// AllPorts has the arguments of one QEMU with all ports, for 2 to 8 named sockets without a lab file.
 	AllPorts []string `json:"all_ports,omitempty"`
-	// Boot is Options.Boot: arguments for every QEMU, which follow QEMU, AllPorts or GuestReport.QEMU.
+	// Boot is Options.Boot: arguments for every QEMU, after its others.
 	Boot []string `json:"boot,omitempty"`
-	// Guests has the guests of a lab file: their QEMU and GPUs are set then, and those fields of Ports are empty.
+	// Guests are the guests of a lab file. The ports then have no QEMU and no GPU.
 	Guests []GuestReport `json:"guests,omitempty"`
 
-	mtu     int             // MTU of the network, which the gateway advertises
-	maxMTU  int             // MaxMTU of the first port's NIC
-	program string          // name or path of this program, for a shell
-	qemu    []string        // the first words of a command that starts QEMU
-	gateway gateway.Options // the options of Gateway
-	clock   string          // the last words of KernelArgs, for a guest with several CPUs without KVM; "": no such words
+	mtu     int
+	maxMTU  int      // maximal MTU of the first port
+	program string   // name or path of this program
+	qemu    []string // begin of a command that starts QEMU
+	gateway gateway.Options
+	clock   string // end of KernelArgs, for several CPUs without KVM; may be ""
 }
 
-// PortReport is one port.
+// PortReport describes a port.
 type PortReport struct {
 	Name     string `json:"name"`
-	Socket   string `json:"socket"` // "": the socket has no name
+	Socket   string `json:"socket"` // "": no name
 	MAC      string `json:"mac"`
-	Addr4    string `json:"addr4"` // the guest's address; a gateway's DHCP gives it to the guest
+	Addr4    string `json:"addr4"` // the guest's
 	Addr6    string `json:"addr6"`
-	GPUBytes uint64 `json:"gpu_bytes"` // 0: no GPU
+	GPUBytes uint64 `json:"gpu_bytes"` // 0: none
 	GPUPath  string `json:"gpu_path"`
-	// GPUSocket is the socket from which `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath.
+	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath.
 	GPUSocket string   `json:"gpu_socket"`
-	QEMU      []string `json:"qemu"` // arguments for QEMU
+	QEMU      []string `json:"qemu"` // its arguments
 }
 
 // GuestReport is a guest of a lab file.
 type GuestReport struct {
 	Name  string      `json:"name"`
-	Ports []string    `json:"ports"` // names of ports
+	Ports []string    `json:"ports"` // their names
 	GPUs  []GPUReport `json:"gpus"`
-	QEMU  []string    `json:"qemu"` // arguments for QEMU: CPUs, RAM, PCIe tree, GPUs and NICs
+	QEMU  []string    `json:"qemu"` // its arguments: CPUs, RAM, PCIe tree, GPUs and NICs
 }
 
 // GPUReport is a GPU of a lab file's guest.
@@ -82,8 +81,7 @@ type GPUReport struct {
 	Path  string `json:"path"`
 }
 
-// addGuests adds the guests of a lab file to the report, and clears AllPorts and the ports' GPUs
-// and arguments.
+// addGuests adds a lab file's guests, and clears AllPorts and the ports' GPUs and arguments.
 func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	r.AllPorts = nil
 	ports := r.Ports
@@ -111,8 +109,7 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	return nil
 }
 
-// addModels sets the device models of all NICs, the oldest QEMU that supports them, and the words for the guests'
-// kernel command lines.
+// addModels sets the NICs' models, the oldest QEMU for them, and words for the kernel's command line.
 func (r *Report) addModels(l *lab.Lab) {
 	var models, words []string
 	for _, hw := range l.Machines() {
@@ -135,31 +132,28 @@ func (r *Report) addModels(l *lab.Lab) {
 	r.KernelArgs = strings.TrimSpace(strings.Join(words, " "))
 }
 
-// addClock adds the words for the guests' clocks to the kernel's command line.
 func (r *Report) addClock(words string) {
 	r.KernelArgs, r.clock = strings.TrimSpace(r.KernelArgs+" "+words), words
 }
 
-// noKASLR is a word for the kernel's command line: with KASLR the kernel may place itself in the NUMA node that is a
-// GPU.
+// noKASLR is a word for the kernel's command line: with KASLR the kernel may place itself in the NUMA node
+// that is a GPU.
 const noKASLR = "nokaslr"
 
-// guestRAM is the size of RAM in the arguments of ports and AllPorts; users may change it.
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in these arguments: with one, a guest would lose kicks
-// under TCG (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed arguments. With one, a guest may lose kicks under TCG
+// (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
-// newReport makes the report with QEMU's arguments for a lab's NICs. shared: QEMUs get the GPUs'
-// memory from sockets.
+// newReport reports a lab's NICs with QEMU's arguments. shared: QEMUs get the GPUs' memory from sockets.
 func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
 	r := &Report{Schema: 1, PID: os.Getpid(), Client: client, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	r.addModels(l)
 	var all []gpu
-	var nics []string // arguments for the NICs of all ports
+	var nics []string
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
@@ -176,7 +170,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 			}
 		}
 		ram := "ram"
-		if i > 0 { // the user may give one QEMU the arguments of several ports
+		if i > 0 { // one QEMU may get the arguments of several ports
 			ram = id(ram, i)
 		}
 		nic := nicArgs(id("net", i), p, &e, client)
@@ -196,20 +190,18 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 
 const qemuName = "qemu-system-x86_64"
 
-// maxAllPorts bounds the ports in AllPorts: a QEMU machine has some 28 slots for NICs and GPUs, and the arguments of
-// 8 ports fill a screen.
+// maxAllPorts bounds the ports in AllPorts, whose arguments fill a screen.
 const maxAllPorts = 8
 
 func id(name string, i int) string { return name + strconv.Itoa(i) }
 
-// gpu is a GPU in QEMU's arguments.
 type gpu struct {
 	id    string
 	bytes uint64
-	path  string // the path that QEMU opens
+	path  string
 }
 
-// machineArgs returns QEMU's arguments for the machine, shared RAM, and the GPUs' memory.
+// machineArgs returns arguments for the machine, shared RAM, and the GPUs' memory.
 func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	total, smp := uint64(guestRAM), strconv.Itoa(guestCPUs)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
@@ -231,7 +223,7 @@ func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	return append(args, nodes...)
 }
 
-// program returns the name of this program if PATH leads to it, else its path.
+// program returns this program's name if PATH leads to it, else its path.
 func program() string {
 	const name = "vnic"
 	address, err := os.Executable()
@@ -257,7 +249,6 @@ func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {
 	return n.Args(id)
 }
 
-// resident returns the size of this process's anonymous memory: no files, no shared memory, no garbage.
 func resident() uint64 {
 	debug.FreeOSMemory()
 	b, _ := os.ReadFile("/proc/self/status")
@@ -270,7 +261,6 @@ func resident() uint64 {
 	return 0
 }
 
-// leadsTo describes what a gateway offers to guests.
 func leadsTo(o *gateway.Options) string {
 	switch ports := o.Policy.HostPorts.String(); {
 	case !o.NAT:
@@ -284,7 +274,7 @@ func leadsTo(o *gateway.Options) string {
 	}
 }
 
-// Print writes the report for people: for each port or guest, the QEMU command to use.
+// Print writes the report as text, with a QEMU command for each port or guest.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
@@ -313,7 +303,7 @@ func (r *Report) Print(w io.Writer) error {
 	if words := strings.TrimSpace(strings.TrimSuffix(r.KernelArgs, r.clock)); words != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", words)
 	}
-	if r.clock != "" && len(r.Boot) == 0 { // with Boot the commands contain it
+	if r.clock != "" && len(r.Boot) == 0 { // else the commands contain it
 		fmt.Fprintf(&b, "without KVM, on the guest kernel's command line: %s, or a guest with several CPUs may stand still "+
 			"while it boots\n", r.clock)
 	}
@@ -329,7 +319,7 @@ func (r *Report) Print(w io.Writer) error {
 		case p.Socket == "":
 			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
 			printArgs(&b, nil, p.QEMU)
-		case len(r.Guests) > 0: // the guests' arguments follow below
+		case len(r.Guests) > 0:
 		case p.GPUSocket != "":
 			shared = append(shared, p.GPUSocket)
 			r.printCommand(&b, []string{p.GPUSocket}, p.QEMU)
@@ -350,8 +340,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// printCommand writes a QEMU command that can be pasted into a shell; with sockets, `vnic gpu-fd` gets the GPUs'
-// memory from these and starts QEMU.
+// printCommand writes a QEMU command for a shell; with sockets, `vnic gpu-fd` starts QEMU.
 func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 	command := r.qemu
 	if len(sockets) > 0 {
@@ -362,15 +351,14 @@ func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 		boot = slices.Delete(slices.Clone(boot), i, i+2)
 	}
 	smp, line := slices.Index(args, "-smp")+1, slices.Index(boot, "-append")+1
-	if smp > 0 && strings.HasPrefix(args[smp], "1,") && line > 0 { // a guest of a lab file with one CPU
+	if smp > 0 && strings.HasPrefix(args[smp], "1,") && line > 0 { // a guest with one CPU
 		boot = slices.Clone(boot)
 		boot[line] = qemu.ForMachine(boot[line], 1, qemu.AccelTCG)
 	}
 	printArgs(w, command, slices.Concat(args, boot))
 }
 
-// printArgs writes command, unless it is empty, and args in a shell's syntax: each flag with its value, if it has
-// one, on a line.
+// printArgs writes command and args for a shell, a flag with its value on a line.
 func printArgs(w io.Writer, command, args []string) {
 	var lines []string
 	if len(command) > 0 {
@@ -391,7 +379,6 @@ func printArgs(w io.Writer, command, args []string) {
 	fmt.Fprintln(w, strings.Join(lines, " \\\n"))
 }
 
-// quote returns s quoted as one word for a shell.
 func quote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%") == "" {
 		return s

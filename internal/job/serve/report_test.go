@@ -21,8 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Print writes commands for people: a shell splits them into the arguments that the report has, for
-// each port and for all ports.
+// A shell splits the printed commands into the report's arguments.
 //
 // Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsCanBePasted(t *testing.T) {
@@ -71,17 +70,15 @@ func TestPrintedCommandsCanBePasted(t *testing.T) {
 	}
 }
 
-// idsOf returns the ids that arguments give to devices and their backends.
 func idsOf(args []string) (ids []string) {
 	for _, m := range regexp.MustCompile(`\bid"?[=:]"?([a-z0-9-]+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
 		ids = append(ids, m[1])
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids) // net0 is both a chardev's and a netdev's id
+	return slices.Compact(ids) // a chardev and a netdev have the id net0
 }
 
-// If the machine's arguments have -cpu, the command omits the -cpu of the boot arguments. Without
-// QEMU in PATH the command is "vnic qemu".
+// Without QEMU in PATH the command is "vnic qemu".
 func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := testkit.Must(lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}))(t)
@@ -100,8 +97,7 @@ func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	}
 }
 
-// The commands tell a guest's kernel not to trust the TSC in the cases in which vnic boot does:
-// with several CPUs and without KVM.
+// Without KVM the kernel of a guest with several CPUs gets a word against the TSC.
 func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const word = "tsc=unstable"
@@ -115,15 +111,15 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 		o     Options
 		accel qemu.Accel
 		boot  []string
-		args  bool // whether kernel_args has the word
-		times int  // how often the printed text has it
+		args  bool // kernel_args has the word
+		times int  // how often the printed text has the word
 	}{
 		"ports":                    {ports, qemu.AccelAuto, nil, true, 1},
 		"ports, by KVM":            {ports, qemu.AccelKVM, nil, false, 0},
 		"ports, with an image":     {ports, qemu.AccelTCG, boot, true, 1},
 		"a lab of one CPU":         {lab("1"), qemu.AccelTCG, nil, false, 0},
 		"a lab of several":         {lab("2"), qemu.AccelTCG, nil, true, 1},
-		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1}, // only one of the two guests has two CPUs
+		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1},
 		"by KVM, several CPUs":     {lab("2"), qemu.AccelKVM, nil, false, 0},
 		"three CPUs and one image": {lab("3"), qemu.AccelTCG, boot, true, 1},
 	} {
@@ -142,7 +138,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	}
 }
 
-// A QEMU with several ports has all their GPUs and all their NICs.
+// A QEMU with several ports has all GPUs and NICs.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, tt := range []struct {
@@ -178,7 +174,7 @@ func TestAllPortsInOneQEMU(t *testing.T) {
 	}
 }
 
-// Print prints the advice about QEMU's and iPXE's behaviour that applies to a NIC.
+// Advice is printed for the NICs to which it applies.
 func TestPrintedAdvice(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
@@ -252,8 +248,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// QEMU's docs/interop/vhost-user.json: VHostUserBackendCapabilities has nothing but a type for type
-// net; VhostUserBackend has a description, a type, a binary, and may have tags.
+// The printed JSON has the form of VHostUserBackendCapabilities and VhostUserBackend in QEMU's
+// docs/interop/vhost-user.json.
 func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, PrintCapabilities(&b))
@@ -271,7 +267,6 @@ func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	}
 }
 
-// names65 has a one-letter name for each of 65 sockets.
 const names65 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-_"
 
 func TestBadOptions(t *testing.T) {

@@ -30,10 +30,9 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// apart is an environment variable with apartOptions in JSON. The test's program then serves, in the sandbox of Mode.
+// apart is an environment variable with apartOptions in JSON: this program then serves, in a sandbox.
 const apart = "VNIC_TEST_APART"
 
-// apartOptions are the options of such a process.
 type apartOptions struct {
 	Mode      string
 	Paths     []string
@@ -45,17 +44,16 @@ type apartOptions struct {
 	Probe     bool
 	Poll      int
 	Uplinks   []uplink.Config
-	Threads   int // threads that block in a call until the process ends
+	Threads   int // threads that block until the process ends
 }
 
-// attempt is the result of an action that an attacker who controls the process would try.
+// attempt is the result of what an attacker would try.
 type attempt struct {
 	Name, Err string
 	Refused   bool
 }
 
-// attempts tries such actions in the process that maps guests' memory, before the first QEMU
-// connects.
+// attempts tries what an attacker would try, before the first QEMU connects.
 func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
@@ -79,7 +77,7 @@ func attempts(dir string, held bool) (list []attempt) {
 			}
 			return nil
 		},
-		"message": func() error { // through any descriptor, the broker's too
+		"message": func() error { // the message may go through any descriptor, the broker's too
 			if !held {
 				if err := unix.Sendmsg(0, []byte("x"), nil, nil, 0); err != unix.ENOTSOCK {
 					return fmt.Errorf("of no socket: %w", err)
@@ -104,12 +102,11 @@ func attempts(dir string, held bool) (list []attempt) {
 	return list
 }
 
-// arenas is how many arenas glibc's malloc makes before it reads the number of processors: more
-// than it has made when the process confines itself.
+// arenas is how many arenas glibc's malloc makes before it reads the number of processors.
 const arenas = 16
 
-// wait starts n threads that block in a read forever. Each starts the next one, so that glibc, if
-// Go uses it (-race), gives each an arena.
+// wait starts n threads that block for ever. Each starts the next one, so that glibc, if Go uses it (-race),
+// gives each an arena.
 func wait(n int) error {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
@@ -144,8 +141,8 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart is the main function of the sandboxed process: it writes its report, the results of the
-// attempts if Probe is set, and at the end how many calls were refused.
+// serveApart serves in this process. It writes its report, the attempts if Probe is set, and at the end the
+// number of refused calls.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
@@ -196,14 +193,13 @@ func serveApart(what string) error {
 	return errors.Join(err, out.Encode(refused), o.Broker.Close())
 }
 
-// process is the sandboxed process, as the test uses it.
 type process struct {
 	t      testing.TB
 	rep    *Report
 	in     io.Closer
 	out    *json.Decoder
 	cmd    *exec.Cmd
-	output *strings.Builder // stderr; valid after end
+	output *strings.Builder // standard error, complete after end
 }
 
 func startApart(t testing.TB, a apartOptions) *process {
@@ -228,7 +224,6 @@ func startApart(t testing.TB, a apartOptions) *process {
 	return p
 }
 
-// end makes the process exit without an error, and returns how many calls were refused.
 func (p *process) end() (refused uint64) {
 	p.t.Helper()
 	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())
@@ -243,7 +238,6 @@ func (p *process) guest(i int) *labtest.Guest {
 	return guestOf(p.t, p.rep, i)
 }
 
-// echo starts a server on the host that returns all bytes it receives.
 func echo(t *testing.T) netip.AddrPort {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
@@ -262,8 +256,6 @@ func echo(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// through makes a guest send bytes to a port at the gateway's address, and checks that a server on the
-// host returns them.
 func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -283,15 +275,13 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	return err
 }
 
-// A vnic serve works completely in its sandbox, and no call that it needs is refused: guests
-// connect and disconnect, their GPUs' memory is recognized, traffic goes through the gateway,
-// datagrams come to a forward, and its files are removed.
+// In its sandbox vnic serve does all that it has to do.
 //
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for i, mode := range []string{broker.Log, broker.On, broker.On} {
-		poll := i % 2 // threads that poll: 1 or 0
+		poll := i % 2 // number of polling threads
 		host := echo(t)
 		dir := t.TempDir()
 		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -347,8 +337,7 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// In the sandbox the process that maps guests' memory cannot start programs, open files or dial; it
-// survives the attempts, and serves. Without the sandbox it can do all of that.
+// The sandboxed process cannot start programs, open files or dial, and serves after the attempts.
 //
 // Invariant: sandbox: The process that maps guests starts and dials nothing, and opens only its own
 // /proc and two files of the kernel, for reading.
@@ -382,8 +371,7 @@ func TestServingProcessIsHeld(t *testing.T) {
 	}
 }
 
-// BenchmarkSandbox measures, without the sandbox and in it, how fast guests exchange data through a vnic
-// serve, whose data path makes few system calls: reads and writes of eventfds, and ppoll.
+// BenchmarkSandbox measures an exchange of data without the sandbox and in it.
 func BenchmarkSandbox(b *testing.B) {
 	for _, mode := range []string{broker.Off, broker.On} {
 		b.Run(mode, func(b *testing.B) {
@@ -397,7 +385,7 @@ func BenchmarkSandbox(b *testing.B) {
 			}
 			testkit.OK(b, errors.Join(x.Close(), y.Close()))
 			p.end()
-			// used is the serving process's processor time, with its start and end.
+			// includes the process's start and end
 			used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*2*(n/1448)), "cpu-ns/frame")
 		})

@@ -14,11 +14,9 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// text reports what happens at a port to o.Event.
 func (o *Options) text(port, text string) { o.Event(port, "%s", text) }
 
-// Do serves until ctx ends, which is no error, or until no connection can come any more. It
-// releases everything before it returns.
+// Do serves until ctx ends, which is no error, or until no further connection can come.
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
@@ -33,7 +31,7 @@ func Do(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // ctx ended while o.open waited: that is no error
+			err = nil // ctx ended while o.open waited
 		}
 	}()
 	if err != nil {
@@ -44,9 +42,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	before := resident()
-	var ports uint64 // bytes of memory that the lab's ports have added
-	// measure is the first service: lab.Open calls it after it has made the ports, and before the
-	// services that add more to the switch. So ports has the memory of the ports alone.
+	var ports uint64 // bytes that the ports have added
+	// measure is the first service: lab.Open calls it before the others, which add more.
 	measure := func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)
@@ -92,7 +89,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// report describes the NICs and GPUs, and how a QEMU is started with them.
+// report describes the NICs and GPUs, and how QEMU is started with them.
 func (o *Options) report(l *lab.Lab, sources []source) (*Report, error) {
 	r := newReport(l, sources, o.Client, o.sharesGPUs())
 	r.Boot = o.Boot

@@ -27,7 +27,6 @@ import (
 	"vnic.dev/vnic/internal/vfiotest"
 )
 
-// served is a running Do.
 type served struct {
 	t     *testing.T
 	rep   *Report
@@ -47,7 +46,7 @@ func serve(t *testing.T, o Options) *served {
 	if o.NIC.Model == "" {
 		o.NIC.Model = lab.Virtio
 	}
-	o.takeover = cmp.Or(o.takeover, testkit.Patience) // a guest of a test connects as soon as the one before has left
+	o.takeover = cmp.Or(o.takeover, testkit.Patience) // a guest connects when another one has just left
 	go func() { s.done <- Do(ctx, o) }()
 	t.Cleanup(func() {
 		stop()
@@ -67,7 +66,6 @@ func serve(t *testing.T, o Options) *served {
 	return s
 }
 
-// end stops Do, as SIGTERM does.
 func (s *served) end() {
 	s.t.Helper()
 	s.stop()
@@ -76,7 +74,6 @@ func (s *served) end() {
 	testkit.OK(s.t, err)
 }
 
-// noted waits for a note that contains want.
 func (s *served) noted(want string) {
 	s.t.Helper()
 	late := time.After(testkit.Patience)
@@ -92,7 +89,6 @@ func (s *served) noted(want string) {
 	}
 }
 
-// guest connects a guest to port i.
 func (s *served) guest(i int) *labtest.Guest {
 	s.t.Helper()
 	return guestOf(s.t, s.rep, i)
@@ -115,7 +111,6 @@ func addrs(p PortReport) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix(p.Addr4), netip.MustParsePrefix(p.Addr6)}
 }
 
-// talk makes two guests exchange data and disconnect.
 func (s *served) talk(a, b *labtest.Guest) {
 	s.t.Helper()
 	testkit.OK(s.t, errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()))
@@ -135,7 +130,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 		}
 		s.talk(a, b)
 	}
-	a := s.guest(0) // this guest is connected while serve ends
+	a := s.guest(0) // is connected when serve ends
 	s.end()
 	if err := a.Close(); err == nil {
 		t.Log("the guest's driver has not noticed the end")
@@ -145,7 +140,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	}
 }
 
-// In client mode QEMU listens, and it may start before vnic or after it.
+// In client mode QEMU may start before vnic or after it.
 func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/q"
@@ -184,13 +179,13 @@ func TestOpenSocketsAreServed(t *testing.T) {
 	testkit.OK(t, l.Close())
 }
 
-// A vnic serve that was started with a connected socket ends when that connection ends.
+// With a connected socket vnic serve ends with the connection.
 func TestEndsWithItsLastConnection(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	s := serve(t, Options{FDs: fds[:1]})
 	testkit.OK(t, unix.Close(fds[1]))
-	err := <-s.done // without a call of stop
+	err := <-s.done // nothing has called stop
 	s.done <- nil
 	testkit.OK(t, err)
 }
@@ -209,10 +204,9 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	}
 }
 
-// CheckInherited refuses a descriptor that vnic has opened itself, and that the user's --fd names
-// by mistake.
+// CheckInherited refuses a descriptor that vnic has opened itself.
 func TestOwnDescriptorsAreNotInherited(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // inherited descriptors are not close-on-exec
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // inherited descriptors have no close-on-exec
 	testkit.OK(t, err)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
@@ -242,7 +236,6 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	}
 }
 
-// stale leaves a socket's file behind, as a killed process does.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -300,7 +293,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	path := dir + "/s"
 	l := testkit.Must(listen(t.Context(), path))(t)
 	testkit.OK(t, os.Remove(path))
-	stale(t, path) // another process's, with the same name
+	stale(t, path)
 	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("another process's socket was removed: %v", err)
@@ -314,8 +307,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A second QEMU at a NIC is refused with a message; a connection that sends nothing does not keep
-// QEMU out; a connection that sends rubbish is closed, and the NIC serves the next one.
+// A second QEMU is refused; connections that are silent or send rubbish keep none out.
 //
 // Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {
@@ -337,7 +329,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // of the first guest; until the second has hung up, too, a connection would be refused
+	s.noted("hung up") // until the second one has hung up too, a connection may be refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()
@@ -348,7 +340,6 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(s.guest(0), s.guest(1))
 }
 
-// More connections than may wait send nothing: vnic closes them, and QEMU gets in.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -365,7 +356,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		_ = c.Close()
 	}
 	var g *labtest.Guest
-	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // a busy QEMU may itself be too slow with its first message
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // the first connection's message may be too late
 		p, err := s.rep.Ports[0], error(nil)
 		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
 		return err == nil
@@ -384,8 +375,7 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 	}
 }
 
-// A Do whose context has ended before it begins returns no error; if Ready fails, Do returns Ready's
-// error and leaves no socket.
+// Do returns no error if its context has ended, returns Ready's error, and leaves no socket.
 func TestToldToEndAtOnce(t *testing.T) {
 	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -400,8 +390,7 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// With 64 ports each port needs at most 2 MiB of memory, and the guests at the first and the last virtio
-// port exchange data.
+// A port needs at most maxPort bytes.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -420,7 +409,7 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// On an immediate exit vnic removes the files of its own sockets, and no other process's.
+// An immediate exit removes the files of vnic's own sockets.
 //
 // Invariant: vnic serve: Sockets are removed also when vnic is interrupted twice.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {

@@ -14,18 +14,16 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// source yields the connections of a port.
 type source interface {
-	// each calls serve for each connection that it does not refuse, on any goroutine, until ctx ends or
-	// no more connections can come. It returns when all calls of serve have returned. serve takes over
-	// the connection.
+	// each calls serve for each connection that it does not refuse, until ctx ends or no more can come; serve
+	// owns the connection. each returns after all calls of serve.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
-	// path returns the path by which QEMU finds the socket; "" if the socket has none.
+	// path returns the socket's path for QEMU, or "".
 	path() string
 	Close() error
 }
 
-// open opens the sources of all ports, in order. The caller closes them, even after an error.
+// open makes the sources of the ports. The caller closes the result, even after an error.
 func (o *Options) open(ctx context.Context) (list []source, err error) {
 	for i, p := range o.Paths {
 		if o.Client {
@@ -57,8 +55,7 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 	return list, nil
 }
 
-// maxWaiting bounds the open connections of a port: one that is served, and others that wait for their
-// turn or for their first byte.
+// maxWaiting bounds a port's connections: the served one and waiting ones.
 const maxWaiting = 8
 
 func (l *listener) path() string { return l.name }
@@ -103,8 +100,7 @@ func (o *Options) dialer(i int) dialer {
 func (d dialer) path() string { return d.name }
 func (d dialer) Close() error { return nil }
 
-// The intervals between attempts to connect, while QEMU does not listen: short at first, then
-// longer.
+// intervals between attempts to connect
 const (
 	redial    = 50 * time.Millisecond
 	maxRedial = time.Second
@@ -123,7 +119,7 @@ func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixC
 	}
 }
 
-// once is a connected socket that vnic inherited.
+// once is an inherited connected socket.
 type once struct {
 	conn *net.UnixConn
 	used sync.Once
@@ -140,7 +136,7 @@ func (o *once) Close() (err error) {
 	return err
 }
 
-// inherit makes a source of an inherited descriptor of a socket, which is connected or listens.
+// inherit makes a source of an inherited socket.
 func inherit(fd int) (source, error) {
 	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
 		return nil, errors.New("not a Unix domain socket")
@@ -162,7 +158,7 @@ func inherit(fd int) (source, error) {
 		u := l.(*net.UnixListener)
 		name := u.Addr().String()
 		if name == "" || name[0] == '@' {
-			name = "" // not a path that QEMU could be given
+			name = ""
 		}
 		return &listener{UnixListener: u, name: name}, nil
 	}

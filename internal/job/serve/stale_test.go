@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// survivor is an environment variable with a path. The test's program then maps its descriptor 3,
-// and connects to the socket once for each byte of its input.
+// survivor is an environment variable with a path: this program then maps descriptor 3, and connects to the
+// path for each byte of input.
 const survivor = "VNIC_TEST_SURVIVOR"
 
 func survive(path string) error {
@@ -30,7 +30,7 @@ func survive(path string) error {
 		}
 		c, err := net.Dial("unix", path)
 		if err == nil {
-			_, err = c.Write([]byte(strings.Repeat("rubbish", 10))) // the contents do not matter
+			_, err = c.Write([]byte(strings.Repeat("rubbish", 10)))
 		}
 		if err != nil {
 			return err
@@ -40,16 +40,14 @@ func survive(path string) error {
 	}
 }
 
-// A QEMU that outlives a vnic still maps that vnic's GPU memory: the next vnic warns when that QEMU
-// connects, but not when a QEMU connects that maps the next vnic's own memory.
+// vnic warns of a QEMU that maps an earlier vnic's GPU memory.
 //
 // Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	o := Options{Paths: []string{path}, GPUMemory: 2 << 20}
-	// connects starts a process that maps the GPU memory of a report, and returns a function that
-	// makes the process connect.
+	// connects starts a process that maps a report's GPU memory; once makes it connect.
 	connects := func(r *Report) (once func()) {
 		gpu := testkit.Must(os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0))(t)
 		defer gpu.Close()
@@ -64,7 +62,6 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 			testkit.Must(io.WriteString(in, "x"))(t)
 		}
 	}
-	// notes returns the notes up to the end of a connection.
 	notes := func(s *served) (list []string) {
 		for n := range s.notes {
 			if list = append(list, n); strings.Contains(n, "connection ended") {
@@ -98,9 +95,6 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	}
 }
 
-// A port's IPv6 address is the one that the kernel derives from its MAC if a gateway announces the
-// network.
-//
 // Invariant: vnic serve: A port's IPv6 address is the one that the guest's kernel derives.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
 	testkit.LeavesNothing(t)

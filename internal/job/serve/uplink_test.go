@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// guestAs connects a guest to the only port of a vnic, with the addresses that a lab's port i has by default.
+// guestAs connects a guest to a vnic's only port, with the addresses of a lab's port i.
 func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 	t.Helper()
 	mac := lab.MAC(i)
@@ -25,10 +25,7 @@ func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 		[]netip.Prefix{lab.Addr4(i), lab.Addr6(i)}))(t)
 }
 
-// Two sandboxed vnic serve, each in a network namespace as on a machine of its own, are joined by a
-// virtual Ethernet cable and carry a transfer between their guests: by VXLAN, by a stream for which
-// one of them listens, and by taps in bridges that a VXLAN device of the kernel joins. No call that
-// they need is refused.
+// Two sandboxed vnics in namespaces of their own carry a transfer by each kind of uplink.
 //
 // Invariant: uplink: Two confined vnics on two machines are one network.
 func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
@@ -80,7 +77,6 @@ func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
 	}
 }
 
-// up sets a device up, with an address unless addr is "".
 func up(t *testing.T, name, addr string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -96,7 +92,6 @@ func up(t *testing.T, name, addr string) {
 	testkit.NoError(t, err)
 }
 
-// bridge joins a tap device and a VXLAN device of the kernel in a bridge.
 func bridge(t *testing.T, local, remote netip.Addr) {
 	t.Helper()
 	attrs := func(name string) netlink.LinkAttrs {
@@ -116,8 +111,7 @@ func bridge(t *testing.T, local, remote netip.Addr) {
 	}
 }
 
-// The socket of a stream uplink is removed at the end, though the sandboxed process itself may not
-// remove it.
+// The socket of a stream uplink is removed at the end, though not by the sandboxed process.
 func TestServeRemovesTheSocketOfItsUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

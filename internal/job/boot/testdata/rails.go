@@ -1,5 +1,5 @@
-// Rails sends a different text from each device of guest 1 to the device of the same name of guest 0, all at the same
-// time, from GPU memory to GPU memory. Guest 0 checks the texts, and prints two lines for each.
+// Rails sends a text from each device of guest 1 to the device of the same name of guest 0, from GPU memory
+// to GPU memory. Guest 0 checks the texts.
 package main
 
 import (
@@ -20,8 +20,6 @@ import (
 
 const size = 1 << 20
 
-// stuckAfter is the time after which the program prints its goroutines and ends; DialGuest gives up
-// before.
 const stuckAfter = 2 * time.Minute
 
 func main() {

@@ -1,5 +1,5 @@
-// Stock binds the NICs of a lab file to the kernel's own virtio_net, and sends a stream over each from guest 1 to
-// guest 0, which checks the data and reports the end of each stream. It also reports a device that is removed.
+// Stock binds a lab file's NICs to the kernel's virtio_net, and sends a stream over each from guest 1 to
+// guest 0, which checks the data.
 package main
 
 import (
@@ -23,14 +23,14 @@ import (
 const (
 	piece  = 64 << 10
 	pieces = 300
-	pause  = 50 * time.Millisecond // between pieces: the stream lasts for 15 s
-	silent = 8 * time.Second       // a receiver gives up after this time without data
+	pause  = 50 * time.Millisecond
+	silent = 8 * time.Second
 )
 
 func main() {
 	names, err := guest.Devices()
 	check(err)
-	// Each interface answers ARP only for its own addresses.
+	// An interface answers ARP only for its own addresses.
 	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} {
 		key, value, _ := strings.Cut(key, "=")
 		check(os.WriteFile("/proc/sys/net/ipv4/conf/all/"+key, []byte(value), 0))
@@ -41,7 +41,7 @@ func main() {
 		parts := strings.Split(rest, ",")
 		all.Go(func() {
 			name := names[i]
-			// Not the NIC's address in the lab file, which is on eth0's subnet.
+			// The NIC's address in the lab file is on eth0's subnet.
 			addr := netip.MustParseAddr(fmt.Sprintf("10.99.%d.1%s", i, os.Getenv("VNIC_INDEX")))
 			ifname, err := up(parts[0], netip.PrefixFrom(addr, 24).String())
 			if err == nil && os.Getenv("VNIC_INDEX") == "0" {
@@ -66,14 +66,14 @@ func check(err error) {
 	}
 }
 
-// up binds a PCI device that vnic has left to programs to the kernel's driver again, sets an address, brings the
-// interface up, and returns its name.
+// up binds a PCI device to the kernel's driver, brings its interface up with an address, and returns its
+// name.
 func up(pci, addr string) (string, error) {
 	if err := os.WriteFile("/sys/bus/pci/drivers/virtio-pci/bind", []byte(pci), 0); err != nil {
 		return "", err
 	}
 	var found []string
-	for range 100 { // the interface appears a moment later
+	for range 100 {
 		var err error
 		if found, err = filepath.Glob("/sys/bus/pci/devices/" + pci + "/virtio*/net/*"); err != nil || len(found) == 1 {
 			break
@@ -125,11 +125,11 @@ func receive(at netip.Addr) error {
 }
 
 func send(from netip.Addr, ifname string) error {
-	to := netip.AddrPortFrom(from.Prev(), 5000).String() // the address of guest 0
+	to := netip.AddrPortFrom(from.Prev(), 5000).String()
 	var c net.Conn
 	err := errors.New("not tried")
 	for end := time.Now().Add(silent); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		c, err = net.DialTimeout("tcp", to, time.Second) // the other guest may not be there yet
+		c, err = net.DialTimeout("tcp", to, time.Second)
 	}
 	if err != nil {
 		return err

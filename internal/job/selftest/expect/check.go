@@ -13,14 +13,13 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// sourceLine matches the evidence of class Driver: a file of the kernel's source, and a line
-// number.
+// sourceLine matches FILE:LINE of the kernel's source.
 var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 
 // checker collects the errors of a file.
 type checker struct {
 	x        *Expectations
-	headings []string // headings of docs/found.md; nil: not checked
+	headings []string // of docs/found.md; nil: not checked
 	errs     []error
 }
 
@@ -64,7 +63,7 @@ func (c *checker) wrong(where, format string, args ...any) {
 
 func (c *checker) program(where string, p *Program, cases []string) {
 	c.source(where, p.From)
-	first := make(map[*Entry]int) // for how many cases each entry is the first match
+	first := make(map[*Entry]int) // for how many cases an entry is the first match
 	for _, name := range cases {
 		if e := p.entry(name); e != nil {
 			first[e]++
@@ -91,8 +90,8 @@ func (c *checker) source(where string, from Source) {
 	}
 }
 
-// patched checks that each case whose failure is the test's fault is expected, with the patch, to pass or to fail as
-// its author expects.
+// patched checks that a case whose failure is the test's fault is expected, with the patch, to pass or to
+// fail as its author expects.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
 	unmodified, patched := columns[results.Unmodified], columns[results.Patched]
@@ -154,7 +153,7 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen checks that the counts in the file's field seen are the sums of the cases' expected results.
+// seen checks the counts in the field seen against the expected results.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {

@@ -7,13 +7,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suite returns a small suite.
 func suite() *Suite {
 	return &Suite{Kernel: "7.2", Patches: map[string]Patch{"combined-channels": {}},
 		Programs: map[string][]string{"a.py": {"one", "two", "test.x_1", "test.x_2"}, "whole.py": {"one"}, "psp.py": nil}}
 }
 
-// sound is a file without mistakes.
 const sound = `model: gve
 kernel: "7.2"
 programs:
@@ -37,8 +35,7 @@ programs:
         - {case: (program), expect: fail, class: setup, evidence: bpftrace, text: why}
 `
 
-// Parse reports each mistake in a file, with the name that was probably meant; it accepts the file
-// without the mistake.
+// Each mistake in a file is reported.
 func TestMistakesAreSaid(t *testing.T) {
 	if _, err := Parse("f", []byte(sound), suite(), []string{"A heading"}); err != nil {
 		t.Fatal(err)
@@ -88,7 +85,7 @@ func TestMistakesAreSaid(t *testing.T) {
 		}
 		_, err := Parse("f", []byte(text), suite(), []string{"A heading"})
 		if name == "not covered" {
-			testkit.OK(t, err) // an entry for each case of the suite does as well as "*"
+			testkit.OK(t, err) // entries for each case do as well as one for "*"
 			continue
 		}
 		if err == nil || !strings.HasPrefix(err.Error(), "f: ") || !strings.Contains(err.Error(), c.says) {
@@ -97,7 +94,6 @@ func TestMistakesAreSaid(t *testing.T) {
 	}
 }
 
-// Parse reports all mistakes of a file, each with the file's name.
 func TestAllMistakesAreSaid(t *testing.T) {
 	text := strings.ReplaceAll(sound, "text: why", "text: ' '")
 	_, err := Parse("f.yaml", []byte(text), suite(), nil)
@@ -106,7 +102,6 @@ func TestAllMistakesAreSaid(t *testing.T) {
 	}
 }
 
-// ParseSuite reports mistakes in a suite.
 func TestMistakesInASuiteAreSaid(t *testing.T) {
 	good := "kernel: \"7.2\"\npatches: {p: {does: what, numbers: [1]}}\nprograms:\n  a.py: [one, two]\n"
 	if _, err := ParseSuite("s", []byte(good)); err != nil {
@@ -124,7 +119,6 @@ func TestMistakesInASuiteAreSaid(t *testing.T) {
 	}
 }
 
-// Series returns the first two numbers of a kernel's release.
 func TestSeries(t *testing.T) {
 	for release, want := range map[string]string{
 		"7.2.12+deb13-cloud-amd64": "7.2", "7.2": "7.2", "7.10.1": "7.10", "7.3-rc1": "7.3", "": "", "7": "", "next.1": "",

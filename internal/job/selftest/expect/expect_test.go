@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// headings returns the headings of docs/found.md; none if the repository has no such file.
+// headings returns the headings of docs/found.md, if the repository has this file.
 func headings(t *testing.T) []string {
 	text, err := os.ReadFile("../../../../docs/found.md")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,8 +30,7 @@ func headings(t *testing.T) []string {
 	return list
 }
 
-// unwritten lists by file the programs for which nobody has written expectations yet; the test
-// fails for any other such program.
+// programs without expectations, by file
 var unwritten = map[string]string{
 	"gve-7.2":    "hw/ipsec_vxlan.py psp.py",
 	"gve-7.3":    "hw/ipsec_vxlan.py psp.py",
@@ -62,7 +61,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 				not = append(not, name)
 			}
 		}
-		if model != "virtio-xdp" { // has only the programs whose results differ from virtio's
+		if model != "virtio-xdp" { // has only the differences from virtio
 			testkit.Equal(t, path+": programs that are not judged", strings.Join(not, " "), unwritten[base])
 		}
 		n++
@@ -72,8 +71,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	}
 }
 
-// Each patch that a suite names is among the patch files, and each patch file has a name in the
-// suite.
+// A suite names all patch files, and no others.
 func TestPatchesAreThere(t *testing.T) {
 	for _, kernel := range []string{"7.2.0", "7.3.0"} {
 		patchesAreThere(t, testkit.Must(SuiteOf(kernel))(t))

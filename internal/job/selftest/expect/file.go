@@ -8,28 +8,27 @@ import (
 // Class is the kind of reason for which a case does not pass.
 type Class string
 
-// Classes. Each requires its own kind of evidence.
+// Classes, each with its kind of evidence.
 const (
-	Driver Class = "driver" // the driver is at fault; evidence: FILE:LINE of that kernel, in any directory
-	Test   Class = "test"   // the test is at fault; evidence: a patch of the suite with which it passes
-	Setup  Class = "setup"  // the setup is at fault; evidence: the change with which the case passes
-	Kernel Class = "kernel" // another part of the kernel is at fault; evidence: a heading of docs/found.md
-	Ours   Class = "ours"   // vnic is at fault: there is no evidence for another class. Only judgements have it, no file
+	Driver Class = "driver" // the driver's fault; evidence: FILE:LINE of that kernel
+	Test   Class = "test"   // the test's fault; evidence: a patch of the suite with which it passes
+	Setup  Class = "setup"  // the setup's fault; evidence: the change with which it passes
+	Kernel Class = "kernel" // another part of the kernel's fault; evidence: a heading of docs/found.md
+	Ours   Class = "ours"   // vnic's fault; only in judgements
 )
 
 // Expected is the expected result of a case: one of ktap.Results, or LeftOut.
 type Expected string
 
-// LeftOut means that the case is not run, because it would end the guest.
+// LeftOut means that the case is not run: it would end the guest.
 const LeftOut Expected = "left-out"
 
 // Source is where an expectation comes from.
 type Source string
 
-// Sources.
 const (
-	FromRun    Source = "run"    // a run of that kernel had this result
-	FromSource Source = "source" // derived from the sources of test and driver; no run yet
+	FromRun    Source = "run"    // a run of that kernel
+	FromSource Source = "source" // the sources of test and driver; no run yet
 )
 
 // File has the expectations for a device model with a series of kernels.
@@ -70,7 +69,7 @@ type Expectations struct {
 	Suite *Suite
 }
 
-// entry returns the expectation for a case; nil: there is none.
+// entry returns the first expectation for a case; nil: none.
 func (p *Program) entry(name string) *Entry {
 	for i := range p.Cases {
 		if e := &p.Cases[i]; e.Case == name || name != ktap.Whole && matches(e.Case, name) {
@@ -83,7 +82,7 @@ func (p *Program) entry(name string) *Entry {
 // wholeOnly reports whether a program is expected to end before its first case.
 func (p *Program) wholeOnly() bool { return len(p.Cases) == 1 && p.Cases[0].Case == ktap.Whole }
 
-// LeftOut returns the cases of a program that are not run, for ksft.py's -T.
+// LeftOut returns a program's cases that are not run, for ksft.py's -T.
 func (x *Expectations) LeftOut(program string, column results.Column) (names []string) {
 	p, ok := x.File.Programs[program][column]
 	if !ok {

@@ -12,20 +12,20 @@ import (
 // Verdict is how a case's result relates to the expected one.
 type Verdict string
 
-// Verdicts. All but AsExpected, NewPass, New and Unjudged make a run not match.
+// Verdicts.
 const (
 	AsExpected Verdict = "as expected"
-	NewPass    Verdict = "new pass"    // the case passes unexpectedly: the expectation can be removed
-	NewFailure Verdict = "new failure" // the case fails unexpectedly
-	Changed    Verdict = "changed"     // any other result than the expected one
-	Missing    Verdict = "missing"     // the case has no result
-	Complained Verdict = "complaint"   // the kernel complained unexpectedly while the case ran
+	NewPass    Verdict = "new pass"    // it passes unexpectedly
+	NewFailure Verdict = "new failure" // it fails unexpectedly
+	Changed    Verdict = "changed"     // another result than the expected one
+	Missing    Verdict = "missing"     // it has no result
+	Complained Verdict = "complaint"   // the kernel complained unexpectedly
 	Unproved   Verdict = "unproved"    // the host's counters show no payload in device memory
-	New        Verdict = "new"         // there are no expectations for this series of kernels, or for this model
-	Unjudged   Verdict = "unjudged"    // there is no expectation to compare with
+	New        Verdict = "new"         // no expectations for these kernels, or this model
+	Unjudged   Verdict = "unjudged"    // no expectation
 )
 
-// Matches reports whether a run with this verdict can still match the expectations.
+// Matches reports whether a run with this verdict can match the expectations.
 func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == New || v == Unjudged }
 
 // Judged is a case, or a complaint of the kernel, with its verdict.
@@ -40,8 +40,7 @@ type Judged struct {
 	Note     string `json:"note,omitempty"` // explanation of the verdict
 }
 
-// Complaint reports whether j is about complaints of the kernel. The note begins with the title of one, or counts
-// further ones.
+// Complaint reports whether j is about complaints of the kernel.
 func (j *Judged) Complaint() bool {
 	return j.Verdict == Complained || j.Verdict == New && j.Result == ""
 }
@@ -63,12 +62,10 @@ type Judgement struct {
 	// false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // programs without expectations ran without faults; allNew requires proved payload only
+	good     bool               // false: the exit status is 1
 }
 
-// Status returns the exit status of the command: 0 if the run matches and its programs without expectations had no
-// faults. If all results are new, it is 0 if payload was in device memory where required, which vnic must prove with
-// any kernel. Any other run without a judgement has 0 if nothing in it failed.
+// Status returns the exit status of the command.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0
@@ -99,7 +96,7 @@ func (p *ProgramJudgement) Matches() bool {
 	return !slices.ContainsFunc(p.Cases, func(c Judged) bool { return !c.Verdict.Matches() })
 }
 
-// Judge compares a run with the expectations for its model and kernel.
+// Judge compares a run with the expectations for its model and kernel, if there are any.
 func Judge(run *results.Run) (*Judgement, error) {
 	if run.Device != "vnic" {
 		j := &Judgement{Why: fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
@@ -119,7 +116,7 @@ func Judge(run *results.Run) (*Judgement, error) {
 	return x.Judge(run), nil
 }
 
-// Judge compares a run with expectations.
+// Judge compares a run with the expectations.
 func (x *Expectations) Judge(run *results.Run) *Judgement {
 	j := &Judgement{Matches: true, good: true}
 	for i := range run.Programs {
@@ -147,7 +144,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for _, name := range x.Suite.Programs[run.Name] {
 		e := p.entry(name)
 		if run.Case(name) != nil || e == nil || e.Expect == LeftOut || !Asked(name, run.Only) {
-			continue // no entry: a program that ends before its first case has none
+			continue // the program is expected to end before its first case
 		}
 		j.Cases = append(j.Cases, Judged{Case: name, Verdict: Missing, Class: Ours, Expected: e, Note: "it has no result"})
 	}
@@ -158,7 +155,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for i := range run.Splats {
 		s := &run.Splats[i]
 		if e := p.entry(s.Case); e != nil && e.Splat != "" && e.Splat == s.Function {
-			continue // the expectation says that this complaint comes
+			continue // an expected complaint
 		}
 		j.Cases = append(j.Cases, complaint(s))
 	}
@@ -176,7 +173,7 @@ func unproved(d *results.Devmem) Judged {
 	return Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why}
 }
 
-// complaint returns the judgement of an unexpected complaint.
+// complaint judges an unexpected complaint.
 func complaint(s *results.Splat) Judged {
 	note := s.Title
 	if s.Function != "" {
@@ -211,8 +208,7 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// allNew judges a run with a series of kernels, or a device model, for which there are no expectations
-// yet: each case is new.
+// allNew judges a run without expectations for its kernel or model.
 func allNew(run *results.Run, why string) *Judgement {
 	j := &Judgement{Why: why, good: true}
 	for i := range run.Programs {
@@ -235,7 +231,7 @@ func notJudged(run *results.Program) ProgramJudgement {
 		j.Cases = append(j.Cases, Judged{Case: run.Cases[i].Name, Verdict: Unjudged, Result: run.Cases[i].Result})
 	}
 	for i := range run.Splats {
-		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // a complaint is bad whatever is expected
+		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // complaints are never expected here
 	}
 	return j
 }

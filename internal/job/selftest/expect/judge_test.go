@@ -17,7 +17,7 @@ func expectations(t *testing.T) *Expectations {
 	return testkit.Must(Parse("f", []byte(sound), suite(), nil))(t)
 }
 
-// matching returns a run with the results that sound expects.
+// matching returns a run with the expected results.
 func matching() results.Run {
 	cases := func(list ...any) (cases []results.Case) {
 		for i := 0; i < len(list); i += 2 {
@@ -34,7 +34,7 @@ func matching() results.Run {
 	}}
 }
 
-// verdicts returns all verdicts except AsExpected.
+// verdicts lists the verdicts other than AsExpected.
 func verdicts(j *Judgement) string {
 	var list []string
 	for _, p := range j.Programs {
@@ -123,8 +123,7 @@ func TestRunsAreJudged(t *testing.T) {
 	}
 }
 
-// With a kernel without expectations results are new, and no failure, if payload was in the right
-// memory. A run on a device that is not vnic's is not judged: its status depends on failed cases.
+// Without expectations for a kernel results are new; a device that is not vnic's is not judged.
 func TestUnknownIsNotJudged(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, device, kernel string
@@ -182,7 +181,6 @@ func TestUnknownIsNotJudged(t *testing.T) {
 	}
 }
 
-// The note of a new failure names the origin of the expectation: a run or the sources.
 func TestNoteSaysHowItIsKnown(t *testing.T) {
 	x, r := expectations(t), matching()
 	r.Programs[0].Cases[0].Result = ktap.Fail
@@ -193,7 +191,6 @@ func TestNoteSaysHowItIsKnown(t *testing.T) {
 		"expected was xfail, by the sources; no run has shown it")
 }
 
-// LeftOut lists the cases that would end the guest, which are therefore not run.
 func TestLeftOutCasesAreNamed(t *testing.T) {
 	x := testkit.Must(Of("gve", "7.2.12"))(t)
 	testkit.Equal(t, "stats.py", strings.Join(x.LeftOut("stats.py", results.Unmodified), " "), "check_down")
@@ -201,8 +198,7 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's NICs, although their program
-// ran there.
+// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's.
 func TestBehindTheYardstick(t *testing.T) {
 	program := func(name string, list ...ktap.Result) results.Program {
 		p := results.Program{Name: name, Column: results.Unmodified}
@@ -222,13 +218,12 @@ func TestBehindTheYardstick(t *testing.T) {
 	testkit.Equal(t, "an expected failure is bad", list[1].Bad(), false)
 	testkit.Equal(t, "a case without a result is bad", list[2].Bad(), true)
 	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail))
-	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best result of the runs counts
+	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best result counts
 		testkit.Equal(t, "behind", fmt.Sprint(Behind(theirs, runs)), "[{x.py unmodified b skip} {x.py unmodified d xfail} "+
 			"{x.py unmodified e fail}]")
 	}
 }
 
-// Asked selects cases by patterns as ksft.py's -t does.
 func TestAskedCases(t *testing.T) {
 	for _, c := range []struct {
 		name, patterns string

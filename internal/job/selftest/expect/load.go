@@ -13,14 +13,13 @@ import (
 //go:embed suites/*.yaml models/*.yaml
 var files embed.FS
 
-// MaxSize is the largest size of a file, in bytes.
+// MaxSize bounds a file, in bytes.
 const MaxSize = 1 << 20
 
-// ErrUnknown means that there are no expectations for a kernel, or for a device model with that
-// kernel.
+// ErrUnknown means that there are no expectations for a kernel, or for a device model with it.
 var ErrUnknown = errors.New("nothing is written down")
 
-// SuiteOf returns the suite for a kernel's release; ErrUnknown if there is none.
+// SuiteOf returns the suite for a kernel's release, or ErrUnknown.
 func SuiteOf(release string) (*Suite, error) {
 	name := "suites/" + Series(release) + ".yaml"
 	text, err := read(name, "the tests of kernel "+release)
@@ -30,8 +29,7 @@ func SuiteOf(release string) (*Suite, error) {
 	return ParseSuite(name, text)
 }
 
-// Of returns the expectations for a device model with a kernel's release; ErrUnknown if there are
-// none.
+// Of returns the expectations for a device model with a kernel's release, or ErrUnknown.
 func Of(model, release string) (*Expectations, error) {
 	suite, err := SuiteOf(release)
 	if err != nil {
@@ -45,8 +43,7 @@ func Of(model, release string) (*Expectations, error) {
 	return Parse(name, text, suite, nil)
 }
 
-// read returns an embedded file, or ErrUnknown if there is none. about describes the file's subject
-// for the error.
+// read returns an embedded file, or ErrUnknown with the text about.
 func read(name, about string) ([]byte, error) {
 	text, err := files.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
@@ -55,7 +52,7 @@ func read(name, about string) ([]byte, error) {
 	return text, err
 }
 
-// ParseSuite parses and checks a suite's file.
+// ParseSuite parses and checks a suite.
 func ParseSuite(name string, text []byte) (*Suite, error) {
 	s := new(Suite)
 	if err := decode(name, text, s); err != nil {
@@ -64,9 +61,8 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 	return s, in(name, errors.Join(s.check()...))
 }
 
-// Parse parses a file of expectations, and returns all errors in it: names that the suite does not have, entries that
-// match nothing, reasons without evidence. Evidence of class Kernel must be among headings, the headings of
-// docs/found.md; nil: that is not checked.
+// Parse parses and checks a file of expectations. Evidence of class Kernel must be among
+// headings; nil: not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {
@@ -85,7 +81,7 @@ func decode(name string, text []byte, to any) error {
 	return nil
 }
 
-// in puts a file's name before each line of an error; nil stays nil.
+// in puts a file's name before each line of an error.
 func in(name string, err error) error {
 	if err == nil {
 		return nil

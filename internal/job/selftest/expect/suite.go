@@ -29,8 +29,7 @@ type Patch struct {
 	Numbers []int  `yaml:"numbers"` // numbers of its patches in internal/machine/assets/selftests/patches
 }
 
-// Series returns the series of a kernel's release: "7.2" for "7.2.12+deb13-cloud-amd64"; "" if the text is no
-// release.
+// Series returns the series of a kernel's release, as "7.2" of "7.2.12+deb13-cloud-amd64"; "": no release.
 func Series(release string) string {
 	major, rest, ok := strings.Cut(release, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -40,8 +39,8 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked reports whether a case matches one of the patterns, by the rule of ksft.py's -t: a pattern is a name or a
-// shell pattern. Without patterns it is true.
+// Asked reports whether a case matches one of the patterns, which are names or shell patterns as for
+// ksft.py's -t; without patterns it does.
 func Asked(name string, patterns []string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
@@ -51,7 +50,6 @@ func matches(pattern, name string) bool {
 	return pattern == name || ok && err == nil
 }
 
-// check returns all errors in a suite.
 func (s *Suite) check() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if Series(s.Kernel) != s.Kernel || s.Kernel == "" {
@@ -72,7 +70,7 @@ func (s *Suite) check() (errs []error) {
 	return errs
 }
 
-// like returns a suggestion for a misspelt name, for the end of an error; "" if no name is similar.
+// like suggests the most similar name, for the end of an error; "": none is similar.
 func like(name string, names []string) string {
 	best, distance := "", 1+len(name)/3
 	for _, n := range names {

@@ -11,16 +11,14 @@ type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on the device under test; of several runs a result that is no failure, if there is one
+	Result  ktap.Result // on the device under test; of several runs the better one
 }
 
-// Bad reports whether the case fails or has no result. A case that is skipped, or fails as its author expects, is no
-// failure.
+// Bad reports whether the case fails or has no result.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
-// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and pass in none of runs, although
-// their program ran there. Both devices have the same driver and kernel, so whatever the expectations say, the cause
-// of such a failure is neither.
+// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs,
+// although their program ran there.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]

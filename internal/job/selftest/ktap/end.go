@@ -7,9 +7,9 @@ import (
 
 // Exit is how a program ended.
 type Exit struct {
-	Status   int    // exit status; 128 + the signal's number if a signal ended the program, as in shells
-	TimedOut bool   // it was killed at its time limit
-	Lost     string // why there is no exit status, as "the guest's kernel has panicked"; "": there is one
+	Status   int    // 128 + the signal's number after a signal, as in shells
+	TimedOut bool   // killed at its time limit
+	Lost     string // why there is no exit status; "": there is one
 }
 
 func (e Exit) String() string {
@@ -24,7 +24,7 @@ func (e Exit) String() string {
 	return fmt.Sprintf("the program ended with status %d", e.Status)
 }
 
-// unfinished returns the result of the case that was running when the program ended in this way.
+// unfinished returns the result of a case that was running at the program's end.
 func (e Exit) unfinished() Result {
 	if e.Lost == "" && (e.TimedOut || e.Status == exitTimeout) {
 		return Timeout
@@ -32,23 +32,21 @@ func (e Exit) unfinished() Result {
 	return Error
 }
 
-// Summary has the facts about a program that are not in its cases.
+// Summary describes the end of a program's output.
 type Summary struct {
-	Planned int // number of planned cases; -1: there was no plan
+	Planned int // cases; -1: no plan
 	// NotRun are the planned cases without a result: Number, and Name if known.
 	NotRun []Case
-	Totals *Totals // the program's own count; nil: it printed none
-	// Troubles are sentences about contradictions between case numbers, plan, totals and exit status. A program with one
-	// is not reliable, whatever the results of its cases.
+	Totals *Totals // counted by the program itself; may be nil
+	// Troubles are sentences about contradictions between cases, plan, totals and exit status.
 	Troubles []string
 	// Diagnostics is the output after the last case.
 	Diagnostics []string
-	Dropped     int // lines of Diagnostics that were not kept
+	Dropped     int // lines that were not kept
 }
 
-// End ends the output; exit is how the program ended. It emits the end of the case that was running, if there is one,
-// and, if the program printed no KTAP, of a case for the whole program. The caller calls it once, and does not call
-// Write afterwards.
+// End ends the output. It emits the end of the case that was running and, if there was no KTAP, of a case for
+// the whole program. Call it once, after the last Write.
 func (p *Parser) End(exit Exit) Summary {
 	p.cutter.Flush()
 	p.continues = 0
@@ -80,7 +78,7 @@ func (p *Parser) End(exit Exit) Summary {
 	return s
 }
 
-// wholeCase returns the case of a program that prints no KTAP.
+// wholeCase returns the case for a program without KTAP.
 func (p *Parser) wholeCase(exit Exit) Case {
 	c := Case{Name: Whole, Result: ofStatus(exit.Status), Reason: exit.String()}
 	if exit.TimedOut || exit.Lost != "" {
@@ -101,8 +99,8 @@ func (p *Parser) check(exit Exit) {
 		p.trouble("neither a plan nor a result: %s", exit)
 	}
 	switch {
-	case p.begun: // the case that was running has a result because of exit
-	case p.stopped && exit.Lost == "": // the interrupted case has the result Timeout
+	case p.begun: // the exit decides its result
+	case p.stopped && exit.Lost == "": // its result is Timeout
 	case exit.Lost != "" || exit.TimedOut:
 		p.trouble("after the last case: %s", exit)
 	case exit.Status == 0 && p.bad:

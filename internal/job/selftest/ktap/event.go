@@ -1,42 +1,37 @@
 package ktap
 
-// Whole is the name of the case that stands for the whole program: if it prints no KTAP, if its plan skips it, if a
-// result line has the program's own name (ynl.py), or for an error that belongs to none of its cases.
+// Whole is the name of a case that stands for the whole program.
 const Whole = "(program)"
 
 // Case is one test.
 type Case struct {
-	Number int    // as printed or planned, normally from 1; 0 for the whole program if there is no result line
-	Name   string // without the program's name; Whole: the whole program; "#3": the case has only a number
+	Number int    // as printed or planned; 0: no number
+	Name   string // without the program's name; "#3": the case has only a number
 	Result Result
-	// Directive is the keyword after the hash sign, for example SKIP; "": none.
+	// Directive is the keyword after the hash sign, as SKIP; may be "".
 	Directive string
-	// Reason is the text after the directive, or after the hash sign without one. If the parser decided the result (a
-	// failed subtest, SIGTERM, no result line), Reason says why.
+	// Reason is the text after the directive, or says why the parser decided the result.
 	Reason string
-	// Diagnostics are the lines, without "# ", that were printed since the previous case ended: ksft.py prints failed
-	// checks and tracebacks there.
+	// Diagnostics are the lines, without "# ", since the previous case's end.
 	Diagnostics []string
-	Dropped     int // lines that were not kept
-	// Subtests are nested results (ktap.rst, "Nested tests"), each with the printed name.
+	Dropped     int
+	// Subtests are nested results (ktap.rst, "Nested tests").
 	Subtests []Case
 }
 
 // Kind is the kind of an Event.
 type Kind int
 
-// Kinds of events.
 const (
-	Planned   Kind = iota + 1 // the program will run N cases
-	Begun                     // the case Case.Number begins; Case.Name is its name, if known
-	Ended                     // Case has a result
+	Planned   Kind = iota + 1 // the plan: N cases
+	Begun                     // a case begins: Case.Number, and Case.Name if known
+	Ended                     // a case ended, with Case.Result
 	Continued                 // Line continues the Reason of the case that ended last
-	Counted                   // Totals is the program's own count
-	BailedOut                 // Line says why the program gave up
+	Counted                   // Totals has the program's own counts
+	BailedOut                 // the program gave up; Line is the reason
 )
 
-// Event is something that a program printed, or that follows from its end. The receiver owns the memory to which it
-// points.
+// Event is something that a program printed, or that follows from its end. The receiver owns its memory.
 type Event struct {
 	Kind   Kind
 	N      int

@@ -15,11 +15,11 @@ type resultLine struct {
 	ok        bool
 	number    int
 	name      string
-	directive string // in capitals; "": there is none
-	text      string // the text after the directive, or after the hash sign
+	directive string // in capitals; may be ""
+	text      string // after the directive, or after the hash sign
 }
 
-// directives are the directives of ktap.rst, "Test case result lines"; XPASS is from kselftest.h.
+// ktap.rst, "Test case result lines"; XPASS: kselftest.h
 var directives = map[string]bool{
 	"SKIP": true, "TODO": true, "XFAIL": true, "XPASS": true, "TIMEOUT": true, "ERROR": true,
 }
@@ -41,7 +41,7 @@ func parseResult(line string) (r resultLine, found bool) {
 	r.number = number
 	rest = " " + strings.TrimSpace(rest)
 	name, comment, _ := strings.Cut(rest, " #")
-	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14 writes "- " before the name
+	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14 has this dash
 	comment = strings.TrimSpace(comment)
 	word, text, _ := strings.Cut(comment, " ")
 	// kselftest.h writes "error" in small letters.
@@ -70,21 +70,19 @@ func parsePlan(line string) (n int, skip string, found bool) {
 	return n, skip, true
 }
 
-// isVersion reports whether a line begins the results of a test, or of its subtests.
 func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
 
-// Totals is the line with which kselftests end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
+// Totals is the last line of kselftests: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
 type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
 
-// words formats the counts for a sentence.
 func (t Totals) words() string {
 	return fmt.Sprintf("pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d", t.Pass, t.Fail, t.XFail, t.XPass, t.Skip,
 		t.Error)
 }
 
-// sum adds errors to failures, because a program may count an error as either.
+// sum adds errors to failures: a program may count an error as either.
 func (t Totals) sum() Totals {
 	t.Fail, t.Error = t.Fail+t.Error, 0
 	return t
@@ -99,16 +97,15 @@ func parseTotals(comment string) (t Totals, found bool) {
 		return t, false
 	}
 	for i, to := range []*int{&t.Pass, &t.Fail, &t.XFail, &t.XPass, &t.Skip, &t.Error} {
-		*to, _ = strconv.Atoi(m[i+1]) // six digits at most
+		*to, _ = strconv.Atoi(m[i+1])
 	}
 	return t, true
 }
 
-// escape is a control sequence of terminals (ECMA-48, 5.4). ksft.py uses the colours.
+// a control sequence of terminals (ECMA-48, 5.4)
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// Clean converts bytes that a guest printed to valid UTF-8 text, without control characters and terminal escape
-// sequences.
+// Clean makes valid UTF-8 text, without control characters and escape sequences, of a guest's bytes.
 func Clean(line []byte) string {
 	s := string(line)
 	if strings.IndexByte(s, 0x1b) >= 0 {
@@ -124,7 +121,7 @@ func Clean(line []byte) string {
 		case c == '\r':
 			return -1
 		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), c == 0xfffe, c == 0xffff:
-			return utf8.RuneError // Cf: for example marks that reverse a terminal's text
+			return utf8.RuneError // Cf: format characters may reverse the direction of text
 		}
 		return c
 	}, strings.ToValidUTF8(s, string(utf8.RuneError)))

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics lines, and the last
-// lines.
+// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics lines, and the last ones.
 type lines struct {
 	first, last []string
 	dropped     int
@@ -17,7 +16,7 @@ const (
 	keepLast  = MaxDiagnostics - keepFirst
 )
 
-// add keeps a line. It returns the size of the line that it drops instead.
+// add keeps a line. If this drops another one, it returns the dropped line's size.
 func (l *lines) add(s string) (freed int) {
 	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)
@@ -32,7 +31,7 @@ func (l *lines) add(s string) (freed int) {
 	return freed
 }
 
-// take returns the kept lines in order, and the number of lines that were not kept, and empties l.
+// take returns the kept lines and the number of dropped ones, and empties l.
 func (l *lines) take() (all []string, dropped int) {
 	all, dropped = slices.Concat(l.first, l.last), l.dropped
 	*l = lines{}
@@ -41,10 +40,10 @@ func (l *lines) take() (all []string, dropped int) {
 
 // Cutter cuts bytes that come in pieces of any size into lines.
 type Cutter struct {
-	Max  int                         // how many bytes of a line are kept
-	Line func(line []byte, cut bool) // called with each line, without its newline; cut: the line was longer than Max
+	Max  int                         // kept bytes of a line
+	Line func(line []byte, cut bool) // called with each line, without newline; cut: it was longer than Max
 
-	line []byte // the part of a line that has come so far
+	line []byte
 	cut  bool
 }
 
@@ -65,7 +64,7 @@ func (c *Cutter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Flush ends a last line that has no newline.
+// Flush ends a last line without newline.
 func (c *Cutter) Flush() {
 	if len(c.line) > 0 {
 		c.end()

@@ -8,27 +8,25 @@ import (
 
 // Bounds of the output that a Parser keeps.
 const (
-	MaxLine        = 4 << 10 // bytes of a line; the rest is dropped
-	MaxCases       = 4096    // cases of a program, subtests included
-	MaxDiagnostics = 200     // lines about a case: the first quarter and the last ones are kept
-	MaxKept        = 8 << 20 // bytes of all diagnostics and reasons of a program; then reasons are cut to maxName
+	MaxLine        = 4 << 10 // bytes of a line
+	MaxCases       = 4096    // cases of a program, with subtests
+	MaxDiagnostics = 200     // lines about a case
+	MaxKept        = 8 << 20 // bytes of a program's diagnostics and reasons
 	MaxDepth       = 8       // levels of nested tests; deeper lines are diagnostics
-	maxContinued   = 16      // lines of a reason after the first
-	maxName        = 256     // bytes of a name; also of a reason, once MaxKept bytes are kept
+	maxContinued   = 16      // further lines of a reason
+	maxName        = 256     // bytes of a name, and beyond MaxKept of a reason
 	maxTroubles    = 16
 )
 
 // Options of a Parser.
 type Options struct {
-	// Program is the program's name, with which names of cases may begin: ksft.py writes "ping.test_default_v4" in
-	// ping.py.
+	// Program is the program's name. Names of cases may begin with it, as "ping.test_default_v4".
 	Program string
-	// Names are the names of the cases in order, as the program lists them with -l; nil: the names are unknown until the
-	// cases end.
+	// Names are the cases' names in the order in which the program lists them with -l; nil: unknown.
 	Names []string
 }
 
-// Parser parses the output of one program. One goroutine uses it.
+// Parser parses the output of one program. It is for one goroutine.
 type Parser struct {
 	opts Options
 	emit func(Event)
@@ -36,31 +34,30 @@ type Parser struct {
 	cutter  Cutter
 	started bool // a line of KTAP has come
 
-	plan      int // number of planned cases; -1: no plan has come
-	next      int // number of the case that is running
+	plan      int // cases; -1: no plan
+	next      int // number of the running case
 	begun     bool
-	done      map[int]bool // numbers of cases that have a result
-	stored    int          // number of kept cases, subtests included
+	done      map[int]bool // cases with a result, by number
+	stored    int          // kept cases, with subtests
 	kept      int          // kept bytes of diagnostics and reasons
-	levels    []level      // levels of nested tests, the outermost first; never empty
+	levels    []level      // of nested tests, the outermost first; never empty
 	counts    map[Result]int
 	xpass     int
-	bad       bool // a result line of the outermost level had "not ok"
+	bad       bool // the outermost level had "not ok"
 	totals    *Totals
-	continues int // how many lines may still belong to the reason of the last case
+	continues int // lines that may still belong to the last reason
 	bail      string
 	stopped   bool // no further case follows
-	whole     bool // the plan was "1..0 # SKIP": the program skipped itself
+	whole     bool // the plan was "1..0 # SKIP"
 	troubles  []string
 }
 
-// level has the cases and diagnostics of one level of nested tests.
 type level struct {
 	lines lines
 	cases []Case
 }
 
-// New makes a Parser. Write and End call emit for each event.
+// New makes a Parser, whose Write and End call emit for each event.
 func New(opts Options, emit func(Event)) *Parser {
 	p := &Parser{opts: opts, emit: emit, plan: -1, next: 1, done: make(map[int]bool), levels: make([]level, 1),
 		counts: make(map[Result]int)}
@@ -77,13 +74,12 @@ func New(opts Options, emit func(Event)) *Parser {
 // Write takes a piece of output of any size. It returns no error, and does not keep b.
 func (p *Parser) Write(b []byte) (int, error) { return p.cutter.Write(b) }
 
-// take parses a line.
 func (p *Parser) take(line string) {
 	body := strings.TrimLeft(line, " ")
 	indent := len(line) - len(body)
 	depth := indent / 2
 	if indent%2 != 0 || depth > len(p.levels) {
-		depth = -1 // not a line of a test (ktap.rst, "Unknown lines")
+		depth = -1 // no line of a test (ktap.rst, "Unknown lines")
 	}
 	if isVersion(body) && depth >= 0 && depth < MaxDepth {
 		p.continues, p.started = 0, true
@@ -117,11 +113,10 @@ func (p *Parser) take(line string) {
 	p.comment(max(0, min(depth, len(p.levels)-1)), line, body)
 }
 
-// comment handles a diagnostic line, or an unknown line, which it treats as one.
 func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
-		// An exception's text may have several lines: ksft.py prints them after "# SKIP".
+		// ksft.py prints a further line of an exception's text after "# SKIP"
 		switch {
 		case line == "":
 		case p.continues > 0 && p.kept+len(line) <= MaxKept:
@@ -136,7 +131,7 @@ func (p *Parser) comment(depth int, line, body string) {
 	p.continues = 0
 	text = strings.TrimPrefix(text, " ")
 	if t, ok := parseTotals(text); ok && depth == 0 {
-		p.totals, p.begun = &t, false // programs print it after the last case
+		p.totals, p.begun = &t, false // the totals come after the last case
 		p.emit(Event{Kind: Counted, Totals: t})
 		return
 	}
@@ -172,7 +167,6 @@ func (p *Parser) planned(n int, skip string) {
 	p.begin()
 }
 
-// begin emits the begin of the next planned case, if there is one.
 func (p *Parser) begin() {
 	for p.done[p.next] {
 		p.next++
@@ -182,7 +176,7 @@ func (p *Parser) begin() {
 	}
 }
 
-// known returns the name of a case that has no result yet; "": the name is unknown.
+// known returns the name of a case without a result; "": unknown.
 func (p *Parser) known(number int) string {
 	if number >= 1 && number <= len(p.opts.Names) {
 		return p.opts.Names[number-1]
@@ -190,11 +184,11 @@ func (p *Parser) known(number int) string {
 	return ""
 }
 
-// terminated is printed by ksft.py (_ksft_intr, ksft_run) in a case that SIGTERM interrupts, which runner.sh sends at
-// the time limit. The result of this case is "not ok", and no other case follows.
+// terminated is what ksft.py (_ksft_intr, ksft_run) prints in a case that SIGTERM interrupts. No other case
+// follows.
 const terminated = "Stopping tests due to KsftTerminate."
 
-// result handles a result line, which ends the tests that are nested in it.
+// result handles a result line, which ends the nested tests.
 func (p *Parser) result(depth int, r resultLine) {
 	c := Case{Number: r.number, Name: short(r.name), Result: ofLine(r.ok, r.directive), Directive: r.directive,
 		Reason: r.text}
@@ -205,7 +199,7 @@ func (p *Parser) result(depth int, r resultLine) {
 		c.Subtests = p.levels[depth+1].cases
 	}
 	c.Diagnostics, c.Dropped = p.levels[depth].lines.take()
-	if len(p.levels) > depth+1 { // lines after the last subtest are about its parent case
+	if len(p.levels) > depth+1 { // the text is about the parent case
 		rest, dropped := p.levels[depth+1].lines.take()
 		c.Diagnostics, c.Dropped = append(rest, c.Diagnostics...), c.Dropped+dropped
 		p.levels = p.levels[:depth+1]
@@ -236,9 +230,8 @@ func (p *Parser) result(depth int, r resultLine) {
 	p.top(c)
 }
 
-// top handles a case of the outermost level.
 func (p *Parser) top(c Case) {
-	separate := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py prints this if its library is missing
+	separate := c.Name == p.opts.Program && p.opts.Program != "" // as in net/lib/py/ynl.py without its library
 	switch {
 	case separate:
 		c.Name = Whole
@@ -270,9 +263,9 @@ func (p *Parser) top(c Case) {
 	p.begin()
 }
 
-// finish adds all output that belongs to no other case to a case.
+// finish adds to a case the diagnostics and nested results so far.
 func (p *Parser) finish(c Case) Case {
-	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order in which the lines were printed
+	for i := len(p.levels) - 1; i >= 0; i-- {
 		l, dropped := p.levels[i].lines.take()
 		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
 	}
@@ -283,7 +276,6 @@ func (p *Parser) finish(c Case) Case {
 	return c
 }
 
-// short returns the beginning of a text.
 func short(s string) string {
 	if len(s) <= maxName {
 		return s

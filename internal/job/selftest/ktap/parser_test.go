@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parse feeds a program's output to a Parser, in pieces of the given number of bytes.
+// parse gives text to a Parser in pieces of this many bytes.
 func parse(opts Options, text []byte, piece int, exit Exit) (events []Event, s Summary) {
 	p := New(opts, func(e Event) { events = append(events, e) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -47,7 +47,6 @@ func (c Case) describe(indent string) string {
 	return b.String()
 }
 
-// describe returns a Parser's events and summary as text.
 func describe(events []Event, s Summary) string {
 	var b strings.Builder
 	for _, e := range events {
@@ -79,7 +78,7 @@ func describe(events []Event, s Summary) string {
 	return b.String()
 }
 
-// exits has how programs of testdata ended; those not listed ended with status 0.
+// how the programs of testdata ended; others: with status 0
 var exits = map[string]Exit{
 	"demo":      {Status: 1},
 	"killed":    {Status: 1, TimedOut: true},
@@ -93,9 +92,7 @@ var exits = map[string]Exit{
 	"nested":    {Status: 1},
 }
 
-// A Parser makes the same events of a program's output, whatever pieces it is cut into. The inputs demo
-// and killed are the output of Linux 7.2's ksft.py, for a program of ten tests and for one that a signal
-// ended.
+// The events do not depend on the pieces. demo and killed are output of Linux 7.2's ksft.py.
 func TestOutputBecomesEvents(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.ktap"))(t) {
@@ -114,8 +111,7 @@ func TestOutputBecomesEvents(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// The output of a program without KTAP is one case, whose result is given by the exit status
-// (kselftest.h, "exit codes").
+// The exit status is the result of a program without KTAP (kselftest.h, "exit codes").
 func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	for _, c := range []struct {
 		exit   Exit
@@ -145,8 +141,6 @@ func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	}
 }
 
-// An exit status that contradicts the results of the cases is a trouble; one that agrees with them
-// is none.
 func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		text    string
@@ -170,7 +164,6 @@ func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	}
 }
 
-// Lines of other text that begin like result lines are not taken for results.
 func TestResultLines(t *testing.T) {
 	for line, want := range map[string]resultLine{
 		"ok 1":                         {ok: true, number: 1},
@@ -199,7 +192,6 @@ func TestResultLines(t *testing.T) {
 	}
 }
 
-// Some directives change the result of a line that begins with "ok" or "not ok".
 func TestDirectives(t *testing.T) {
 	for _, c := range []struct {
 		directive  string
@@ -224,7 +216,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "not ok 1 noisy\n# %s\nok 2 %s # SKIP %s\n", long, long, long)
 	for i := 3; i < MaxCases+10; i++ {
-		if i == MaxKept/MaxLine { // from here on the bound is reached
+		if i == MaxKept/MaxLine {
 			long = long[:MaxLine/8]
 		}
 		fmt.Fprintf(&b, "# %s\nok %d a # SKIP %s\n%s\n", long, i, long, long)
@@ -260,7 +252,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 }
 
-// clean reports whether a terminal and XML accept the text unchanged.
+// clean reports whether terminals and XML accept the text.
 func clean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool {
 		return unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == 0xfffe || c == 0xffff

@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/internal/report/junit"
 )
 
-// JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict does
-// not match (expect.Verdict.Matches). A case that fails as expected, or is new and does not pass, is skipped, with its
-// reason, so that CI does not fail because of it. A case that is not judged is a failure, or error, if it failed.
+// JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict
+// does not match. A case that fails as expected, or is new and does not pass, is skipped, with its reason. A
+// case that is not judged is a failure, or error, if it failed.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
@@ -45,7 +45,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 			t.Name += ": kernel"
 			t.Skipped, t.SystemOut = &junit.Message{Message: describe(c)}, trace(p, c)
 		case c.Complaint():
-			t.Name += ": kernel" // the case itself has an entry too
+			t.Name += ": kernel" // the case has its own entry
 			t.Error = &junit.Message{Message: c.Note, Type: string(c.Verdict), Text: trace(p, c)}
 		case c.Verdict == expect.Unproved:
 			t.Name = "payload in device memory"
@@ -58,7 +58,6 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 	return s
 }
 
-// junitCase fills in the entry of a case that has a result.
 func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	t.Time = junit.Seconds(c.Seconds)
 	text := strings.Join(c.Diagnostics, "\n")
@@ -84,7 +83,6 @@ func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	}
 }
 
-// trace returns the block of the complaint to which a judgement refers.
 func trace(p *results.Program, j *expect.Judged) string {
 	for i := range p.Splats {
 		s := &p.Splats[i]

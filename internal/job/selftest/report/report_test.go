@@ -44,7 +44,7 @@ programs:
         - {case: hammer, expect: xfail, text: its author says so}
 `
 
-// example returns a run with many kinds of results, and the expectations for it.
+// example returns a run with many kinds of results, and expectations.
 func example(t *testing.T) (*results.Run, *expect.Expectations) {
 	t.Helper()
 	suite := testkit.Must(expect.ParseSuite("suite", []byte(suiteFile)))(t)
@@ -89,7 +89,7 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 		}}, x
 }
 
-// good returns the part of example's run whose results are the expected ones.
+// good is example without the results that are not expected.
 func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	run, x := example(t)
 	run.Programs = run.Programs[1:3]
@@ -97,7 +97,6 @@ func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	return run, x
 }
 
-// unknown returns a run of a kernel without expectations.
 func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -106,8 +105,7 @@ func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
-// newTroubles returns a run of a kernel without expectations in which the kernel complains, and
-// payload goes to host memory.
+// newTroubles has no expectations. Its kernel complains, and payload goes to host memory.
 func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -122,7 +120,6 @@ func text(t *testing.T, write func(*bytes.Buffer) error) string {
 	return b.String()
 }
 
-// The reports for users and CI equal their golden files.
 func TestReports(t *testing.T) {
 	got := map[string]string{}
 	add := func(name string, run *results.Run, j *expect.Judgement) {
@@ -143,8 +140,7 @@ func TestReports(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// Yardstick prints a line for each program and result of cases that pass on QEMU's NIC only, and
-// counts the failures among them.
+// Yardstick lists the cases that pass on QEMU's NIC and not on vnic's.
 func TestYardstick(t *testing.T) {
 	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
 		p := results.Program{Name: "gro.py", Column: results.Unmodified}
@@ -179,8 +175,7 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// JUnit's XML of each of these runs has failures exactly when the exit status is not 0, and the counts
-// of a suite are the counts of its cases.
+// A run's XML has failures exactly when its exit status is not 0.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
@@ -240,8 +235,6 @@ func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	}
 }
 
-// Any output of a program gets into the XML for CI: that of ksft.py, and text with colours and with
-// bytes that XML does not allow.
 func TestOutputComesThrough(t *testing.T) {
 	for name, want := range map[string]struct {
 		tests, bad int
@@ -266,9 +259,7 @@ func TestOutputComesThrough(t *testing.T) {
 	}
 }
 
-// The committed schema equals that generated from Document and its comments.
-//
-//	go test ./internal/job/selftest/report -update
+// With -update the test writes the schema.
 func TestSchemaIsThatOfDocument(t *testing.T) {
 	const dir = "internal/job/selftest/"
 	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../..", dir+"report", dir+"results",
@@ -278,7 +269,7 @@ func TestSchemaIsThatOfDocument(t *testing.T) {
 //go:embed schema.json
 var schema string
 
-// The schema accepts the documents that JSON writes, and refuses other keys.
+// The schema accepts documents, and refuses other keys.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
 	valid := schematest.Compile(t, schema)
 	run, x := example(t)

@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// SideBySide writes a Markdown table with a row for each program and a column for each run and column of tests. A
-// cell has the numbers of cases that pass, fail and skip, as 4/0/1, and after an x the number that fail as their
-// author expects.
+// SideBySide writes a Markdown table with a row for each program and a column for each run and column of
+// tests. A cell has the numbers of cases that pass, fail and skip, as 4/0/1, and after an x the number that
+// fail as their author expects.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int
@@ -61,9 +61,8 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick compares runs of vnic's virtio with a run of QEMU's own virtio-net, if both are there. It writes a line
-// with the cases of a program that pass on QEMU's NIC and not on vnic's, for each result that they have on vnic's, and
-// returns how many of these cases fail or have no result there.
+// Yardstick lists the cases that pass on QEMU's own virtio-net and not on vnic's virtio, if runs has both,
+// and returns how many of them fail or have no result.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run
@@ -129,8 +128,7 @@ func counts(p *results.Program) string {
 	return s
 }
 
-// Files prints the runs in JSON files side by side. It returns an error if cases that pass on QEMU's own virtio-net
-// fail on vnic's virtio.
+// Files prints the runs in JSON files side by side. Failures that Yardstick counts are an error.
 func Files(w io.Writer, names []string) error {
 	var runs []*results.Run
 	for _, name := range names {

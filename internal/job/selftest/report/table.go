@@ -14,14 +14,14 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// The number of lines that Table prints about one case that does not match.
+// bounds of what is printed about one case
 const (
-	shownLines = 12 // last lines of the diagnostics, where the text of an exception is
-	shownTrace = 16 // first lines of a kernel's complaint
+	shownLines = 12 // last lines of the diagnostics, with an exception's text
+	shownTrace = 16 // first lines of a complaint
 )
 
-// Table prints a run for people: a line for each program, the cases that do not pass and why, and the cases that do
-// not match.
+// Table prints a run: a line for each program, then cases that do not pass, with the reasons, then cases that
+// do not match.
 func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
 	if err := programs(w, run, j); err != nil {
@@ -45,7 +45,6 @@ func versions(run *results.Run) string {
 	return s
 }
 
-// programs prints a line for each program.
 func programs(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "program\tcolumn\tpass\tfail\tskip\txfail\tseconds\tdevice memory\tresults are\n")
@@ -72,10 +71,8 @@ func devmem(d *results.Devmem) string {
 	return "NOT PROVED"
 }
 
-// mismatches are the verdicts that make a run not match.
 var mismatches = []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained, expect.Unproved}
 
-// worth formats the number of cases for each verdict other than AsExpected.
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
 	for _, v := range append(slices.Clip(mismatches), expect.NewPass, expect.New) {
@@ -92,8 +89,7 @@ func worth(p *expect.ProgramJudgement) string {
 	return strings.Join(parts, ", ")
 }
 
-// reasons prints the cases that do not pass, as expected, with the reasons: one line for all cases with the same
-// expectation.
+// reasons prints cases that do not pass, as expected: a line for each expectation.
 func reasons(w io.Writer, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := true
@@ -120,8 +116,8 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 	return tw.Flush()
 }
 
-// deviations prints each case that does not match, with its diagnostics or the kernel's complaint. It also prints the
-// cases that pass unexpectedly, and those without an expectation that fail.
+// deviations prints cases that do not match, pass unexpectedly, or fail without an expectation, and the
+// kernel's complaints.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]
@@ -151,7 +147,7 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	}
 }
 
-// block prints at most n lines: the last ones, or the first.
+// block prints at most n lines: the last ones or the first ones.
 func block(w io.Writer, lines []string, n int, last bool) {
 	hidden := max(0, len(lines)-n)
 	if last && hidden > 0 {
@@ -172,7 +168,6 @@ func block(w io.Writer, lines []string, n int, last bool) {
 	}
 }
 
-// verdict prints the last line of the table.
 func verdict(w io.Writer, j *expect.Judgement) error {
 	text := "the run matches what is expected"
 	switch news, unproved := j.Count(expect.NewPass), j.Count(expect.Unproved); {

@@ -11,27 +11,23 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// device returns a text that names the tested device.
 func device(run *results.Run) string {
 	s := run.Model + " on " + run.Device
-	if run.Device == "vnic" && run.Queues == 1 { // NICs of QEMU have no more than one queue in any run
+	if run.Device == "vnic" && run.Queues == 1 { // QEMU's NICs have one
 		s += ", 1 queue"
 	}
 	return s
 }
 
-// reason formats an expectation's class, evidence and text.
 func reason(e *expect.Entry) string {
 	parts := []string{string(e.Class), e.Evidence, e.Text}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// notApplied returns why a program did not run in a column.
 func notApplied(p *results.Program) string {
 	return "not run: does not apply to this kernel's tests: " + strings.Join(p.Left, ", ")
 }
 
-// describe returns a line about the result and the verdict of a case.
 func describe(j *expect.Judged) string {
 	result := cmp.Or(string(j.Result), "no result")
 	switch {

@@ -17,10 +17,9 @@ type Options struct {
 	Name   string // Program.Name
 	Column Column
 	Only   []string
-	Cases  []string         // names of the cases in order, if known: ktap.Options.Names
-	Now    func() time.Time // nil: time.Now
-	// Event is called with each event when the parser emits the event, to show progress; it may be nil.
-	// It must not call the Recorder.
+	Cases  []string // ktap.Options.Names
+	Now    func() time.Time
+	// Event is called with each event of the parser; nil: not. It must not call the Recorder.
 	Event func(ktap.Event)
 }
 
@@ -30,12 +29,12 @@ type Recorder struct {
 	mu     sync.Mutex
 	opts   Options
 	parser *ktap.Parser
-	began  time.Time // when the program began
-	since  time.Time // when the running case began
+	began  time.Time
+	since  time.Time // begin of the running case
 	due    int       // number of the running case
 	prog   Program
-	number []int // numbers of the cases in prog.Cases
-	splats []int // numbers of the cases that ran at the complaints in prog.Splats
+	number []int // numbers of prog.Cases
+	splats []int // due when the complaint came, for each of prog.Splats
 }
 
 // NewRecorder makes a Recorder for a program that begins now.
@@ -51,15 +50,15 @@ func NewRecorder(opts Options) *Recorder {
 	return r
 }
 
-// Write takes the program's output. It returns no error.
+// Write takes the program's output; it returns no error.
 func (r *Recorder) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.parser.Write(b)
 }
 
-// Complaint adds a complaint of the kernel to the case that is running. A complaint that arrives late on the console
-// may belong to the case before.
+// Complaint adds a complaint of the kernel to the running case. If the console is late it may belong to the
+// case before.
 func (r *Recorder) Complaint(s splat.Splat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +70,7 @@ func (r *Recorder) Complaint(s splat.Splat) {
 	r.splats = append(r.splats, r.due)
 }
 
-// event handles an event of the parser. The caller holds mu.
+// The caller holds mu.
 func (r *Recorder) event(e ktap.Event) {
 	switch e.Kind {
 	case ktap.Planned:
@@ -97,7 +96,6 @@ func (r *Recorder) event(e ktap.Event) {
 	}
 }
 
-// subtest returns lines of diagnostics about a nested result, which is no case of its own.
 func subtest(s *ktap.Case) []string {
 	line := fmt.Sprintf("subtest %d, %s: %s", s.Number, s.Name, s.Result)
 	if s.Reason != "" {
@@ -112,8 +110,8 @@ func subtest(s *ktap.Case) []string {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// End ends the program; exit is how it ended. It returns the results. If the parser found contradictions, they are a
-// case of their own, ktap.Whole with the result error.
+// End ends the program and returns the results. Contradictions that the parser found are a case ktap.Whole
+// with the result error.
 func (r *Recorder) End(exit ktap.Exit) Program {
 	r.mu.Lock()
 	defer r.mu.Unlock()

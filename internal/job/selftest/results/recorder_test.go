@@ -12,12 +12,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// clock is a time that the test advances.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
 
-// record begins a program; pass advances the time by d and gives the output to the Recorder.
+// pass advances the time by d and writes output.
 func record(opts Options) (r *Recorder, pass func(d time.Duration, output string)) {
 	c := &clock{t: time.Unix(1000, 0)}
 	opts.Now = c.now
@@ -28,8 +27,7 @@ func record(opts Options) (r *Recorder, pass func(d time.Duration, output string
 	}
 }
 
-// A program's output becomes its cases, each with its duration, and a kernel's complaint belongs to
-// the case that is running.
+// Cases have their durations, and a complaint belongs to the running case.
 func TestOutputBecomesAProgram(t *testing.T) {
 	var kinds []ktap.Kind
 	r, pass := record(Options{Name: "hw/demo.py", Column: Unmodified, Only: []string{"*"},
@@ -60,8 +58,7 @@ func TestOutputBecomesAProgram(t *testing.T) {
 	}
 }
 
-// If a machine dies in a case, that case has the result error, with the reason, and the later cases are
-// listed as not run.
+// If a machine dies, its running case has the result error, and later ones are not run.
 func TestDeadMachineLeavesReasons(t *testing.T) {
 	r, pass := record(Options{Name: "stats.py", Column: Unmodified, Cases: []string{"a", "check_down", "c"}})
 	pass(0, "TAP version 13\n1..3\nok 1 stats.a\n")
@@ -75,8 +72,6 @@ func TestDeadMachineLeavesReasons(t *testing.T) {
 	testkit.Equal(t, "the oops belongs to", p.Splats[0].Case, "check_down")
 }
 
-// An exit status that contradicts the cases becomes a case of its own, so that every table shows
-// it; without the contradiction there is no such case.
 func TestTroublesAreACase(t *testing.T) {
 	for status, want := range map[int]int{0: 1, 1: 2} {
 		r, pass := record(Options{Name: "ping.py"})
@@ -90,7 +85,7 @@ func TestTroublesAreACase(t *testing.T) {
 	}
 }
 
-// A complaint while no case is running belongs to the program.
+// Without a running case a complaint belongs to the program.
 func TestComplaintOutsideOfCases(t *testing.T) {
 	r, pass := record(Options{Name: "ping.py"})
 	pass(0, "TAP version 13\n1..1\nok 1 ping.a\n")
@@ -104,7 +99,6 @@ func TestComplaintOutsideOfCases(t *testing.T) {
 	testkit.Equal(t, "left out", p.SplatsLeftOut, 2)
 }
 
-// The results of subtests are diagnostics of their case.
 func TestSubtestsAreDiagnostics(t *testing.T) {
 	r, pass := record(Options{Name: "nested.py"})
 	pass(0, "KTAP version 1\n1..1\n  KTAP version 1\n  1..1\n  # why\n")
@@ -113,7 +107,6 @@ func TestSubtestsAreDiagnostics(t *testing.T) {
 	testkit.Equal(t, "diagnostics", strings.Join(p.Cases[0].Diagnostics, "|"), "subtest 1, inner: error: no memory|why")
 }
 
-// A run is good only if nothing went wrong.
 func TestGoodRun(t *testing.T) {
 	good := func() Run {
 		return Run{Programs: []Program{{Cases: []Case{{Result: ktap.Pass}, {Result: ktap.Skip}, {Result: ktap.XFail}},

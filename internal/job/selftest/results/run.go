@@ -15,12 +15,11 @@ type Column string
 
 // Columns.
 const (
-	Unmodified Column = "unmodified" // the tests of the kernel's source package
-	Patched    Column = "patched"    // these tests with vnic's patch series
+	Unmodified Column = "unmodified" // of the kernel's source package
+	Patched    Column = "patched"    // with vnic's patches
 )
 
-// Suffix returns the column's name in parentheses after a space, for the text after a program's name; "": the tests are
-// unmodified.
+// Suffix is what follows a program's name in texts, to name the column; "": unmodified.
 func (c Column) Suffix() string {
 	if c == Unmodified {
 		return ""
@@ -100,10 +99,10 @@ func (p *Program) Count() Count {
 	return c
 }
 
-// Bad returns how many cases failed, whatever the kind of failure.
+// Bad returns how many cases failed.
 func (c Count) Bad() int { return c[ktap.Fail] + c[ktap.Timeout] + c[ktap.Error] }
 
-// Case returns the case with this name; nil: it has no result.
+// Case returns the case with this name; nil: no result.
 func (p *Program) Case(name string) *Case {
 	if i := slices.IndexFunc(p.Cases, func(c Case) bool { return c.Name == name }); i >= 0 {
 		return &p.Cases[i]
@@ -111,7 +110,7 @@ func (p *Program) Case(name string) *Case {
 	return nil
 }
 
-// Program returns the results of a program in a column; nil: the run has none.
+// Program returns a program's results in a column; nil: none.
 func (r *Run) Program(name string, column Column) *Program {
 	i := slices.IndexFunc(r.Programs, func(p Program) bool { return p.Name == name && p.Column == column })
 	if i < 0 {
@@ -120,8 +119,8 @@ func (r *Run) Program(name string, column Column) *Program {
 	return &r.Programs[i]
 }
 
-// Good reports whether the program ran without faults, whatever was expected: no case failed, each planned case has a
-// result, the kernel did not complain, and payload was in device memory where that is required.
+// Good reports whether no case failed, each planned case has a result, the kernel did not complain, and
+// payload was in device memory where that is required.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)

@@ -5,16 +5,15 @@ import (
 	"strings"
 )
 
-// block is a complaint that has begun and not ended.
 type block struct {
 	splat Splat
 	ends  end
-	cut   bool   // it began with "cut here"; the description comes in the next lines
-	named bool   // a line that gives the kind and the title has come
-	words string // the text of WARN, which precedes the line with the place (lib/bug.c, __report_bug)
+	cut   bool   // it began with "cut here"
+	named bool   // kind and title have come
+	words string // text of the WARN, before the line with its place (lib/bug.c, __report_bug)
 }
 
-// holds reports whether a line belongs to an open block.
+// holds reports whether a line belongs to the block.
 func (b *block) holds(text string, kind Kind, begins bool) bool {
 	switch {
 	case !begins:
@@ -24,12 +23,10 @@ func (b *block) holds(text string, kind Kind, begins bool) bool {
 	case !b.named:
 		return true
 	}
-	// In an oops, or after BUG(), this line follows the first (arch/x86/kernel/dumpstack.c,
-	// __die_header).
+	// the second line of an oops or BUG() (arch/x86/kernel/dumpstack.c, __die_header)
 	return (b.splat.Kind == Oops || b.splat.Kind == Bug) && dieHeader.MatchString(text)
 }
 
-// add adds a line to the block.
 func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	if len(b.splat.Lines) < MaxLines {
 		b.splat.Lines = append(b.splat.Lines, text)
@@ -41,14 +38,13 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	case begins:
 		b.named, b.splat.Kind, b.splat.Title = true, kind, text
 		if !b.cut {
-			b.ends = ends // a block that begins with "cut here" has an end marker, whatever its kind
+			b.ends = ends // after cutHere a marker ends the block
 		}
 	case b.words == "":
 		b.words = text
 	}
 }
 
-// ended reports whether a line was the block's last.
 func (b *block) ended(text string) bool {
 	switch b.ends {
 	case oneLine:
@@ -63,7 +59,6 @@ func (b *block) ended(text string) bool {
 	return false
 }
 
-// complete returns the complaint, when all of it has come.
 func (b *block) complete() Splat {
 	s := &b.splat
 	s.Function, s.Module = b.function()
@@ -79,18 +74,18 @@ func (b *block) complete() Splat {
 }
 
 var (
-	// symbol matches "function+0x17/0x50 [gve]".
+	// "function+0x17/0x50 [gve]"
 	symbol = regexp.MustCompile(`([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[([\w-]+)[^\]]*\])?`)
-	// place matches the line with the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc.
+	// the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc
 	place = regexp.MustCompile(`^(RIP: |pc : )`)
-	// reporters matches functions in traces that only report a complaint, or only wait.
+	// functions that only report a complaint, or wait
 	reporters = regexp.MustCompile(`^_*(dump_stack|show_stack|print_|kasan_|kmsan_|kcsan_|kfence_|ubsan_|asan_|` +
 		`check_region|report_|schedule|might_|cant_|lockdep_|lock_acquire|lock_release|validate_chain|mark_lock|panic|` +
 		`vpanic|warn|handle_bug|exc_|asm_|nmi_|watchdog_|refcount_warn|mutex_lock|memcpy$|memset$|memmove$)`)
 )
 
-// function returns the function to blame: the one in the line of the instruction pointer, else in the title, else the
-// first of the trace.
+// function returns the function to blame: in the line of the instruction pointer, in the title, or the first
+// of the trace.
 func (b *block) function() (name, module string) {
 	find := func(text string) bool {
 		m := symbol.FindStringSubmatch(text)
@@ -109,7 +104,7 @@ func (b *block) function() (name, module string) {
 		return name, module
 	}
 	for _, l := range b.splat.Lines {
-		if !strings.HasPrefix(strings.TrimSpace(l), "?") && find(l) { // "?" marks a guess of the unwinder
+		if !strings.HasPrefix(strings.TrimSpace(l), "?") && find(l) { // a guess of the unwinder
 			return name, module
 		}
 	}

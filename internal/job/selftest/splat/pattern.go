@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// stamped is a kernel message: printk's time, and the caller where CONFIG_PRINTK_CALLER is set. In a line, text that
-// a program printed to the same console may precede it.
+// stamped is a kernel message: printk's time, and the caller with CONFIG_PRINTK_CALLER. Other text may
+// precede it in a line.
 var stamped = regexp.MustCompile(`\[ *(\d{1,9}\.\d{6})\](?:\[ *[TC]\d+\])? ?(.*)$`)
 
 func message(line string) (time, text string, ok bool) {
@@ -21,11 +21,11 @@ func message(line string) (time, text string, ok bool) {
 type end int
 
 const (
-	oneLine  end = iota // the first line is the whole block
-	marker              // ends with "---[ end trace" (kernel/panic.c, print_oops_end_marker)
-	equals              // ends with a line of equals signs (mm/kasan/report.c, end_report)
-	panicEnd            // ends with "---[ end Kernel panic"
-	trace               // ends before the first line that is not part of a trace
+	oneLine  end = iota // the first line is the block
+	marker              // "---[ end trace" (kernel/panic.c, print_oops_end_marker)
+	equals              // a line of equals signs (mm/kasan/report.c, end_report)
+	panicEnd            // "---[ end Kernel panic"
+	trace               // before the first line that is not part of a trace
 )
 
 const (
@@ -35,18 +35,16 @@ const (
 	equalsLine = "=================================================================="
 )
 
-// dieHeader matches the line that counts oopses (arch/x86/kernel/dumpstack.c, __die_header;
-// arch/arm64/kernel/traps.c, __die).
+// the line that counts oopses (arch/x86/kernel/dumpstack.c, __die_header; arch/arm64/kernel/traps.c, __die)
 var dieHeader = regexp.MustCompile(`^(Oops|Internal error)(:| - )`)
 
-// beginnings match the first lines of complaints. The first match counts, so special ones precede
-// general ones.
+// beginnings match first lines of complaints. The first match counts.
 var beginnings = []struct {
 	line *regexp.Regexp
 	kind Kind
 	end  end
 }{
-	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the kind comes in the next lines
+	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the next lines tell the kind
 	{regexp.MustCompile(`^BUG: (KASAN|KFENCE|KMSAN|KCSAN): `), KASAN, equals},
 	{regexp.MustCompile(`^UBSAN: `), UBSAN, marker},
 	{regexp.MustCompile(`BUG: soft lockup - |Watchdog detected hard LOCKUP|^BUG: workqueue lockup - `), Lockup, trace},
@@ -69,8 +67,7 @@ var beginnings = []struct {
 	{regexp.MustCompile(`^Kernel panic - not syncing: `), Panic, panicEnd},
 }
 
-// begin reports whether a complaint begins with this line, and returns its kind and how its block
-// ends.
+// begin reports whether a line begins a complaint, its kind, and how its block ends.
 func begin(text string) (Kind, end, bool) {
 	if !strings.Contains(text, ": ") && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "kernel BUG") &&
 		!strings.HasPrefix(text, "Unable") && !strings.HasPrefix(text, "[ BUG") {

@@ -4,11 +4,11 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
-// Bounds of what a Scanner keeps.
+// Bounds of a Scanner.
 const (
-	MaxLine   = 1 << 10 // bytes of a line, without its time; printk's own bound is PRINTK_MESSAGE_MAX, 2 KiB
+	MaxLine   = 1 << 10 // bytes of a line, without its time
 	MaxLines  = 200     // lines of a block
-	MaxSplats = 64      // complaints that are reported
+	MaxSplats = 64      // reported complaints
 )
 
 // Kind is the class of a complaint.
@@ -16,17 +16,17 @@ type Kind string
 
 // Kinds.
 const (
-	Oops      Kind = "oops"       // an invalid memory access, or another exception in kernel mode
-	Bug       Kind = "bug"        // BUG(), and other reports that begin with BUG: a bad page, sleeping in atomic context
+	Oops      Kind = "oops"       // an exception in kernel mode, as an invalid memory access
+	Bug       Kind = "bug"        // BUG(), and other reports that begin with BUG
 	Warning   Kind = "warning"    // WARN()
-	KASAN     Kind = "kasan"      // reports of the sanitizers KASAN, KFENCE, KMSAN and KCSAN
+	KASAN     Kind = "kasan"      // KASAN, KFENCE, KMSAN, KCSAN
 	UBSAN     Kind = "ubsan"      // undefined behaviour
-	Lockdep   Kind = "lockdep"    // reports of the checkers of locks and of RCU
+	Lockdep   Kind = "lockdep"    // checkers of locks and of RCU
 	Lockup    Kind = "lockup"     // a CPU, or a workqueue, that makes no progress
-	Stall     Kind = "rcu-stall"  // RCU waits too long for a CPU or task
+	Stall     Kind = "rcu-stall"  // RCU waits too long
 	HungTask  Kind = "hung-task"  // a task is blocked too long
-	TxTimeout Kind = "tx-timeout" // the stack's watchdog: a transmit queue makes no progress
-	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for a leaked reference
+	TxTimeout Kind = "tx-timeout" // a transmit queue makes no progress
+	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for a reference
 	Leak      Kind = "leak"       // kmemleak found leaked memory
 	Panic     Kind = "panic"      // the machine stops
 )
@@ -44,8 +44,7 @@ type Splat struct {
 	Dropped  int      `json:"dropped,omitempty"`
 }
 
-// Fatal reports whether results of later tests in this kernel would be worthless after the
-// complaint.
+// Fatal reports whether later results in this kernel would be worthless.
 func (s *Splat) Fatal() bool {
 	switch s.Kind {
 	case Oops, Bug, Lockup, Panic, HungTask, KASAN:
@@ -59,31 +58,30 @@ type Scanner struct {
 	report   func(Splat)
 	cutter   ktap.Cutter
 	reported int
-	// More counts complaints after the first MaxSplats, which the Scanner does not report.
+	// More counts complaints after the first MaxSplats.
 	More int
 	open *block
-	// the reported titles of kinds that the kernel repeats while their cause lasts: each title is
-	// reported once
+	// reported titles of kinds that the kernel repeats
 	once map[string]bool
 }
 
-// New makes a Scanner. Write and Flush call report for complaints; report owns its Splat.
+// New makes a Scanner, which calls report with complaints. The called function owns the Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
-	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // leaves room for the time and for text before it
+	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // room for the time, and for text before it
 	return s
 }
 
 // Write takes a piece of output of any size. It returns no error, and does not keep b.
 func (s *Scanner) Write(b []byte) (int, error) { return s.cutter.Write(b) }
 
-// Flush ends an open block. The caller calls it at the end of a test or of the machine.
+// Flush ends an open block.
 func (s *Scanner) Flush() {
 	s.cutter.Flush()
 	s.close()
 }
 
-// Open reports whether a complaint has begun and not ended.
+// Open reports whether a complaint has not ended.
 func (s *Scanner) Open() bool { return s.open != nil }
 
 func (s *Scanner) line(line []byte, _ bool) {
@@ -95,7 +93,6 @@ func (s *Scanner) line(line []byte, _ bool) {
 	}
 }
 
-// take handles a kernel message.
 func (s *Scanner) take(time, text string) {
 	kind, ends, begins := begin(text)
 	if s.open != nil && !s.open.holds(text, kind, begins) {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// scan feeds a console's output to a Scanner, in pieces of the given number of bytes.
+// scan gives text to a Scanner in pieces of this many bytes.
 func scan(text []byte, piece int) (list []Splat, s *Scanner) {
 	s = New(func(found Splat) { list = append(list, found) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -35,9 +35,8 @@ func describe(list []Splat) string {
 	return b.String()
 }
 
-// The Scanner finds complaints in consoles, and does not report text that only resembles one.
-// Titles, functions and offsets of gve-null and xdp-warn come from complaints that vnic's guests
-// printed; all other inputs follow the formats in the kernel's source.
+// Complaints are found; text that resembles one is ignored. gve-null and xdp-warn are output of guests, the
+// other inputs follow the kernel's source.
 func TestComplaintsAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.log"))(t) {
@@ -54,7 +53,6 @@ func TestComplaintsAreFound(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// Splat.Function and Module name the culprits of the two complaints that were really printed.
 func TestFunctionsAreNamed(t *testing.T) {
 	for name, want := range map[string]struct {
 		kind     Kind
@@ -71,8 +69,6 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
-// A complaint is reported at the end of its block, not before; Flush reports a block without an
-// end.
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })
