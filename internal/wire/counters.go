@@ -5,7 +5,6 @@ import "sync/atomic"
 // DropReason is the reason why a packet was dropped.
 type DropReason uint8
 
-// Reasons to drop a packet.
 const (
 	DropNone         DropReason = iota
 	DropNoBuffer                // the receiver had no buffer, and the sender could not wait (any longer)
@@ -37,7 +36,7 @@ var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unkn
 	"slow-receiver", "mac-not-yours", "address-not-yours",
 	"link-queue", "storm", "rdma"}
 
-// String returns the reason's name in counters.
+// String returns the reason's name.
 func (r DropReason) String() string {
 	if r < NumDropReasons {
 		return reasonNames[r]
@@ -45,14 +44,14 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are the counters of a link, with their keys in the JSON of vnic stat. A packet is counted
-// when it is finished, not each time it meets a busy port (Busy counts that). A drop counts at the
-// receiver's link if that link or its port drops the packet, otherwise at the sender's.
+// Counters are the counters of a link. A packet is counted when it is finished, not each time it meets a busy
+// port. A drop counts at the receiver's link if that link or its port drops the packet, otherwise at the
+// sender's.
 type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
 	SentBytes        uint64                 `json:"sent_bytes"`
-	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
-	Received         uint64                 `json:"received"`      // packets, and pieces of cut ones, that the port took
+	SentSegments     uint64                 `json:"sent_segments"`
+	Received         uint64                 `json:"received"` // packets, and pieces of cut ones, that the port took
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
 	Busy             uint64                 `json:"busy"` // how often a packet met the port without buffers
@@ -65,11 +64,10 @@ type Counters struct {
 	NotLearned       uint64                 `json:"not_learned"`          // addresses not learned for lack of room
 }
 
-// counters are the live counters; many workers write them.
 type counters struct {
 	received, receivedBytes     atomic.Uint64
 	receivedMore                atomic.Uint64 // segments beyond one for each packet
-	sent, sentBytes, sentMore   atomic.Uint64 // the same for sent packets
+	sent, sentBytes, sentMore   atomic.Uint64
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64
 	held, delayFull, notLearned atomic.Uint64
@@ -92,7 +90,6 @@ func (c *counters) load() Counters {
 	return out
 }
 
-// drop sets a packet's verdict and counts it.
 func (c *counters) drop(p *Packet, r DropReason) {
 	p.Verdict = Drop(r)
 	c.dropped(r)
@@ -111,7 +108,7 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
-// sentAll counts the packets of a batch whose verdict is final, for the port that sent them.
+// sentAll counts the packets of a batch that are not Busy, for the port that sent them.
 func (c *counters) sentAll(batch []*Packet) {
 	var n, bytes, segments uint64
 	for _, p := range batch {
@@ -128,7 +125,6 @@ func (c *counters) sentAll(batch []*Packet) {
 	}
 }
 
-// addMore adds n to c. It skips the atomic addition of 0, the usual case.
 func addMore(c *atomic.Uint64, n uint64) {
 	if n > 0 {
 		c.Add(n)

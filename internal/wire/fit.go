@@ -2,9 +2,9 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed.
-// It drops packets that are too long. The caller has entered the link. After a delivery with a Busy
-// packet, fit makes the rest of the run Busy too, unless the packets go to all links.
+// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed. The caller
+// has entered the link. After a delivery with a Busy packet the rest of the run becomes Busy, unless the
+// packets go to all links.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
@@ -44,7 +44,7 @@ func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears
+// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l, after it has cleared
 // the progress on these levels of another link.
 func (p *Packet) levelOn(lv int, l *Link) *level {
 	p.Progress.begun = true
@@ -131,8 +131,8 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 }
 
-// complete delivers a frame that is not a GSO packet with its checksum completed, or drops it if it
-// is too long. A partial checksum is TCP's or UDP's, because forward has completed all others.
+// complete delivers a frame that is not a GSO packet with its checksum completed, or drops it if it is too
+// long. A partial checksum is TCP's or UDP's here: forward has completed others.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)

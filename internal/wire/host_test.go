@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// host is a machine on the switch: its memory is a memfd, and its port copies what it gets into
-// separate memory.
+// host is a machine on the switch: its memory is a memfd, and its port copies what it gets into separate
+// memory.
 type host struct {
 	t     testing.TB
 	mac   MAC
@@ -29,11 +29,11 @@ type host struct {
 
 	mu      sync.Mutex
 	limits  Limits
-	buffers int        // packets that it takes before it is busy; negative: any number
-	sizes   []int      // of the received batches
-	got     []received // in order of arrival
+	buffers int
+	sizes   []int // of the received batches
+	got     []received
 	wakers  []Waker
-	slow    func() // called in Deliver
+	slow    func()
 	arrived chan struct{}
 }
 
@@ -46,7 +46,7 @@ type received struct {
 
 const ramSize = 1 << 18
 
-// pattern is the content of hosts' memory; each host begins at another place of it.
+// pattern is the content of hosts' memory.
 var pattern = func() []byte {
 	b := make([]byte, ramSize+256)
 	for i := range b {
@@ -85,7 +85,6 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	return h
 }
 
-// pair makes two hosts that the switch has learned.
 func pair(t testing.TB) (a, b *host) {
 	t.Helper()
 	s := newSwitch(t)
@@ -94,7 +93,6 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// three makes three hosts that the switch has learned.
 func three(t testing.TB) (a, b, c *host) {
 	t.Helper()
 	a, b = pair(t)
@@ -105,8 +103,8 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with impaired links from a to b. It makes the switch learn b without a
-// frame, which would count on the links.
+// badPair makes two hosts with impaired links from a to b. The switch learns b without a frame, which would
+// count on the links.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -114,7 +112,6 @@ func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	return a, b
 }
 
-// taken fails the test if a packet was not taken.
 func taken(t testing.TB, p *Packet) {
 	t.Helper()
 	if p.Verdict.Kind != Taken {
@@ -122,7 +119,6 @@ func taken(t testing.TB, p *Packet) {
 	}
 }
 
-// dropped fails the test if a packet was not dropped for this reason.
 func dropped(t testing.TB, p *Packet, want DropReason) {
 	t.Helper()
 	if p.Verdict != Drop(want) {
@@ -144,7 +140,6 @@ func (h *host) setLimits(l Limits) {
 	h.limits = l
 }
 
-// post gives the host buffers for n packets, and wakes waiting senders.
 func (h *host) post(n int) {
 	h.mu.Lock()
 	h.buffers = n
@@ -206,7 +201,6 @@ func (h *host) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// take returns the received frames, and forgets them.
 func (h *host) take() []received {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,13 +216,12 @@ func (h *host) send(ps ...*Packet) {
 	h.link.Deliver(h.w, ps)
 }
 
-// sent sends one packet, and returns it.
 func (h *host) sent(p *Packet) *Packet {
 	h.send(p)
 	return p
 }
 
-// sendAll sends packets, and waits for buffers until all packets have their final verdict.
+// sendAll sends packets until each has its final verdict.
 func (h *host) sendAll(ps ...*Packet) {
 	for len(ps) > 0 {
 		h.send(ps...)
@@ -248,7 +241,6 @@ func (h *host) sendAll(ps ...*Packet) {
 	}
 }
 
-// waker is a Waker to wait on.
 type waker chan struct{}
 
 func (w waker) Wake() {
@@ -272,7 +264,6 @@ type spec struct {
 	sport   uint16
 }
 
-// packet makes a packet from h to a MAC, its payload in h's memory.
 func (h *host) packet(to MAC, s spec) *Packet {
 	h.t.Helper()
 	p := &Packet{Header: header(h.mac, to, &s)}
@@ -357,7 +348,6 @@ func header(src, dst MAC, s *spec) []byte {
 	return append(b, l4...)
 }
 
-// arp makes a short frame that is not IP.
 func (h *host) arp(to MAC) *Packet {
 	b := append(append([]byte{}, to[:]...), h.mac[:]...)
 	b = append(b, 0x08, 0x06)

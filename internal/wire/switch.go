@@ -33,13 +33,12 @@ type Switch struct {
 	closed bool
 }
 
-// ports is the immutable list of a switch's links that workers read; a change stores a new list.
+// ports is the immutable list of a switch's links that workers read.
 type ports struct {
 	byID []*Link // nil: no such link
 	list []*Link // in the order of attaching
 }
 
-// allLinks stands for all links but the sender's.
 var allLinks = new(Link)
 
 // NewSwitch makes an empty switch.
@@ -100,8 +99,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or
-// will enter the port's again. Neither Deliver may call Detach.
+// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or will
+// enter the port's again. Neither Deliver may call it.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -122,8 +121,8 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove removes a link from list; with id true it instead removes the link from byID, which frees the
-// id for other links: the caller must have removed all uses of the id before.
+// remove removes a link from list; with id true it instead removes the link from byID, which frees the id for
+// other links.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

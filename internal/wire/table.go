@@ -7,16 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Bounds of the address table.
 const (
 	buckets    = 1024
 	ways       = 8
 	maxPerLink = 128 // addresses of one link; a further one replaces the oldest
 )
 
-// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock and never
-// sees half of a change. Its size is fixed, so no guest can make it grow, and a guest that invents
-// addresses displaces only addresses of its own link.
+// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock. Its size is fixed, and
+// a guest that invents addresses displaces only addresses of its own link.
 type macTable struct {
 	seed  uint64
 	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
@@ -35,7 +33,6 @@ func (m MAC) key() uint64 {
 	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
 }
 
-// multicast reports whether m is a group address (broadcast included).
 func (m MAC) multicast() bool { return m[0]&1 != 0 }
 
 // bucket hashes an address. The seed keeps guests from aiming at one bucket.
@@ -54,8 +51,7 @@ func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	return 0, false
 }
 
-// learn records that an address is behind a link, maybe after it has moved from another link. It
-// returns false if there is no room.
+// learn records that an address is behind a link. It returns false if there is no room.
 func (t *macTable) learn(key uint64, id uint16) bool {
 	if old, ok := t.lookup(key); ok && old == id {
 		return true
@@ -77,8 +73,7 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 	return true
 }
 
-// slot returns the slot that has an address, or with empty an unused slot for it; nil: none. The
-// caller holds mu.
+// slot returns the slot that has an address, or with empty an unused slot for it. The caller holds mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	b := t.bucket(key)
 	for i := range b {
@@ -89,8 +84,8 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// addTo adds an address to a link's list; a link with maxPerLink addresses loses the oldest. The
-// caller holds mu.
+// addTo adds an address to a link's list; a link with maxPerLink addresses loses the oldest. The caller holds
+// mu.
 func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
@@ -102,7 +97,7 @@ func (t *macTable) addTo(id uint16, key uint64) {
 	t.byLink[id] = append(keys, key)
 }
 
-// removeFrom removes an address from a link's list. The caller holds mu.
+// The caller holds mu.
 func (t *macTable) removeFrom(id uint16, key uint64) {
 	if i := slices.Index(t.byLink[id], key); i >= 0 {
 		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)
