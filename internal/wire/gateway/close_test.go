@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends connections with traffic in both directions, one that waits for its guest, and flows.
+// Close ends connections with traffic, one that waits for its guest, and flows.
 func TestCloseUnderTraffic(t *testing.T) {
 	w := newRig(t, func(o *Options) { // forwards to a guest that does not exist
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
@@ -53,7 +53,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 	<-began
 	<-began
 	testkit.OK(t, g.Close())
-	for _, conn := range conns { // a reset may not have reached the guest, which does not always take its frames
+	for _, conn := range conns { // a reset may not have reached the guest
 		conn.Close()
 	}
 	testkit.OK(t, eg.Wait())
@@ -65,8 +65,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 	w.start(nil)
 }
 
-// Connections that open and close leave no state in netstack, so the bound on connections does not
-// shrink.
+// Connections that open and close leave no state in netstack.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	w := newRig(t, nil)
 	g, v := w.g, w.guest(1)

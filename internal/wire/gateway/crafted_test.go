@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// segment makes a TCP SYN, or a UDP datagram with a body, of either family.
+// segment makes a TCP SYN, or a UDP datagram with a body.
 func segment(proto byte, src, dst netip.AddrPort, body []byte) []byte {
 	if proto == splitter.ProtoTCP {
 		seg := header.TCP(make([]byte, 20))
@@ -49,8 +49,8 @@ func source(dst netip.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(addr6Of(1), port)
 }
 
-// fragments cuts the IPv4 packet in a frame into two fragments. The first has 8*cut bytes after the IP
-// header; the second begins at byte 8*off after the IP header.
+// fragments cuts the IPv4 packet in a frame into two fragments: the first has 8*cut bytes after the IP
+// header, the second begins at byte 8*off after it.
 func fragments(frame []byte, cut, off int) [][]byte {
 	first, second := slices.Clone(frame[:34+8*cut]), slices.Concat(frame[:34], frame[34+8*off:])
 	for i, f := range [][]byte{first, second} {

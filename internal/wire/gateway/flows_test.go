@@ -36,8 +36,7 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// exchange sends data, closes its direction, and checks that the same data comes back before the
-// end.
+// exchange sends data, closes its direction, and checks that the same data comes back before the end.
 func exchange(c halfCloser, data []byte) error {
 	var eg errgroup.Group
 	eg.Go(func() error {
@@ -90,8 +89,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 	}
 }
 
-// The gateway dials the remote address to which a guest sends; here the dialler leads to servers on
-// loopback.
+// The gateway dials the remote address to which a guest sends; here the dialler leads to servers on loopback.
 func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
@@ -144,7 +142,6 @@ func TestOneFamily(t *testing.T) {
 	}
 }
 
-// guestAndHost opens a connection, and returns both of its ends.
 func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	l, port := listenTCP(t)
 	guest := newRig(t, nil).guest(1).mustDial(own4(port))
@@ -156,8 +153,7 @@ func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	return guest, host.(*net.TCPConn)
 }
 
-// When a guest closes its direction of a connection, the host reads the end, and the other direction
-// continues until the host closes it.
+// When a guest closes its direction of a connection, the other direction continues.
 func TestHalfClose(t *testing.T) {
 	conn, host := guestAndHost(t)
 	_ = host.SetDeadline(time.Now().Add(patience))
@@ -241,8 +237,7 @@ func TestDatagramsToTheHost(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A flow ends after udpIdle without datagrams. The test does not wait for the server's answer, which
-// on a busy machine may take longer than that.
+// A flow ends after udpIdle without datagrams; the server's answer may take longer than that.
 func TestSilentFlowsEnd(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))

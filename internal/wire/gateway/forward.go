@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// startForwards opens the listening sockets of all forwards on the host.
 func (g *Gateway) startForwards() error {
 	for i := range g.o.Forwards {
 		f := &g.o.Forwards[i]
@@ -30,8 +29,8 @@ func (g *Gateway) startForwards() error {
 // Forwards returns the forwards, with the ports that they listen on.
 func (g *Gateway) Forwards() []Forward { return slices.Clone(g.o.Forwards) }
 
-// closes starts a goroutine that closes a socket when the gateway's context ends. It does not use
-// context.AfterFunc, because Close would not wait for that.
+// closes starts a goroutine that closes a socket when the gateway's context ends. Close would not wait for
+// context.AfterFunc.
 func (g *Gateway) closes(c io.Closer) {
 	g.serve(func() {
 		<-g.ctx.Done()
@@ -77,8 +76,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost joins a connection of the host with a new one to a guest, until both have ended, or ctx
-// ends.
+// fromHost joins a connection of the host with a new one to a guest.
 func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()

@@ -21,8 +21,7 @@ func unstarted(t testing.TB) *Gateway {
 	return g
 }
 
-// For any request: an answer is a valid message; a configured host gets its own address, and any other
-// client an address of the pool.
+// An answer is a valid message; a configured host gets its own address, another client one of the pool.
 func FuzzDHCP(f *testing.F) {
 	for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform,
 		dhcpv4.MessageTypeRelease, dhcpv4.MessageTypeDecline, 0, 200} {
@@ -58,7 +57,7 @@ func FuzzDHCP(f *testing.F) {
 	})
 }
 
-// For any question: an answer belongs to that question, or the question is forwarded unchanged.
+// An answer belongs to its question, or the question is forwarded unchanged.
 func FuzzDNS(f *testing.F) {
 	for _, s := range []string{
 		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01",
@@ -129,8 +128,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// For any address: the check looks at a bounded number of addresses; an allowed one is neither IPv4
-// link-local nor multicast, and embeds neither a link-local address nor 100.100.100.200.
+// An allowed address is neither IPv4 link-local nor multicast, and embeds neither a link-local address nor
+// 100.100.100.200.
 func FuzzPolicy(f *testing.F) {
 	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
 		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",
@@ -174,8 +173,7 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// For any user input: a parsed network is valid, and printing and parsing it gives the same; so for
-// ports.
+// Printing and parsing a network or ports gives the same.
 func FuzzPolicyFlags(f *testing.F) {
 	for _, s := range []string{"10.0.0.0/8", "10.0.0.1", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/104", "fe80::1%eth0",
 		"all", "none", "80", "80,8000-8010", "0", "1-65535", "80-", "-", ",", "+80", " 80", "0x50"} {

@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// checked returns link options of guest n, which may send only from its own addresses.
 func checked(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}}
 }
@@ -22,8 +21,7 @@ func anyMAC(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
 }
 
-// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, reach each
-// other and the host over both IP versions.
+// Netstacks whose sources are checked reach each other and the host.
 func TestCheckedGuestsReachAll(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.guest(1, checked(1)), w.guest(2, checked(2))
@@ -73,7 +71,6 @@ func (r *raw) lease(want netip.Addr) netip.Addr {
 	return addr4(ack.YourIPAddr)
 }
 
-// refused fails the test unless a frame is dropped for a given reason.
 func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	r.t.Helper()
 	if v := r.send(frame); v != wire.Drop(want) {
@@ -81,8 +78,7 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	}
 }
 
-// TestLeasesAreTheirOwners: no other guest can use, release or request a guest's lease in its name;
-// after a release, another guest can get it.
+// No other guest can use, release or request a guest's lease; after a release, another guest can get it.
 //
 // Invariant: stack/gateway: Only its owner can request, decline and release a lease.
 func TestLeasesAreTheirOwners(t *testing.T) {
@@ -136,8 +132,7 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
 }
 
-// TestFragmentsAskForNobodyElse: for DHCP in fragments, where the gateway's port sees no message,
-// the source address decides.
+// For DHCP in fragments, where the gateway's port sees no message, the source address decides.
 func TestFragmentsAskForNobodyElse(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
@@ -167,8 +162,7 @@ func TestFragmentsAskForNobodyElse(t *testing.T) {
 	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })
 }
 
-// TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP
-// and use them, but not addresses that another port uses.
+// Machines behind a guest's bridge get addresses by DHCP, but not addresses that another port uses.
 func TestBridgeInAGuest(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, anyMAC(5)), w.raw(6, checked(6))
@@ -191,8 +185,7 @@ func TestBridgeInAGuest(t *testing.T) {
 	a.refused("the gateway's MAC", a.arp(1, addr4Of(5), prefix4.Addr(), wire.MAC{}), wire.DropMAC)
 }
 
-// TestNobodyTakesTheGatewaysTraffic: frames with the gateway's MAC, or with another guest's, as
-// source do not divert traffic.
+// Frames with the gateway's or another guest's MAC as source do not divert traffic.
 func TestNobodyTakesTheGatewaysTraffic(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(1, anyMAC(1)), w.raw(2, checked(2))

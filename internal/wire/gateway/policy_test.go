@@ -27,7 +27,6 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// ports parses ports.
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
 // theHost are the host's addresses in tests, in addition to loopback.
@@ -42,7 +41,7 @@ func judging(t testing.TB, p Policy) *Gateway {
 	return g
 }
 
-// TestPolicy: which rule refuses an address, with which flags.
+// TestPolicy checks which rule refuses an address, with which flags.
 //
 // Invariant: stack/gateway: Guests reach no address that the policy refuses, in whatever form it is written.
 func TestPolicy(t *testing.T) {
@@ -141,7 +140,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A flag --allow or --host-ports that a refusal's message names does allow the address.
+// A flag that a refusal's message names does allow the address.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -170,8 +169,8 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 	}
 }
 
-// The host's addresses are read again after a second; if they cannot be read, any address counts as
-// the host's.
+// The host's addresses are read again after a second; if they cannot be read, any address counts as the
+// host's.
 func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	reads, now, list, fail := 0, time.Unix(1e9, 0), theHost, error(nil)
 	g := judging(t, Policy{})
@@ -201,13 +200,12 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	check("192.0.2.1:80", true)
 }
 
-// TestPolicyIsJudgedWhereASocketIsMade: however a packet is written, the dialled address is the
-// checked one.
+// However a packet is written, the dialled address is the checked one.
 func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	good4, good6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8::1]:80")
 	type step struct {
 		frames  func(r *raw) [][]byte
-		rule    Rule // RuleNone: the policy refuses nothing
+		rule    Rule
 		dialled string
 	}
 	one := func(proto byte, to string) func(r *raw) [][]byte {
@@ -217,8 +215,8 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// cut makes a datagram in two fragments. If off is less than cut they overlap; change makes the last
-	// byte of the second another one.
+	// cut makes a datagram in two fragments, which overlap if off is less than cut; change alters the last byte
+	// of the second.
 	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
@@ -290,7 +288,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// The gateway would have dialled an earlier connection, had it passed, before these.
+			// The gateway would have dialled an earlier connection before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -344,8 +342,7 @@ func TestOwnPortsAreNobodys(t *testing.T) {
 	}
 }
 
-// A guest gets an answer to a refused connection at once: a reset for TCP, ICMP's "administratively
-// prohibited" for UDP.
+// A guest gets an answer to a refused connection: a reset, or "administratively prohibited".
 func TestRefusedGuestsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -367,8 +364,7 @@ func TestRefusedGuestsAreTold(t *testing.T) {
 	}
 }
 
-// TestNamesLeadNowhereElse: if a resolver gives a metadata service's address for a name,
-// connections to it are refused.
+// If a resolver gives a metadata service's address for a name, connections to it are refused.
 func TestNamesLeadNowhereElse(t *testing.T) {
 	upstream := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	evil := &names{addrs: map[string][2]netip.Addr{"rebound.org": {metadata.Addr(), netip.MustParseAddr("fd00:ec2::254")}}}
@@ -401,8 +397,7 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 	}
 }
 
-// The resolver is the host's choice, on its loopback or a link-local address of its cloud: only
-// --deny refuses it.
+// Only --deny refuses a resolver of the host.
 func TestResolverIsJudged(t *testing.T) {
 	addr := netip.MustParseAddrPort("169.254.169.253:53")
 	for _, deny := range [][]netip.Prefix{nil, prefixes(t, "10.0.0.0/8"), prefixes(t, "169.254.0.0/16"),
@@ -422,7 +417,6 @@ func TestResolverIsJudged(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Denied[RuleDeny], 2)
 }
 
-// logged keeps what is logged.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -440,8 +434,7 @@ func (s *logged) String() string {
 	return s.text.String()
 }
 
-// A refusal's log line names guest, destination, rule and flag. There is at most one line per
-// second for each guest; the refusals of another guest do not suppress it.
+// A refusal's log line names guest, destination, rule and flag, at most once per second for each guest.
 func TestRefusalsAreLogged(t *testing.T) {
 	var log logged
 	w := newRig(t, func(o *Options) {

@@ -12,7 +12,6 @@ import (
 // Ports is a set of TCP and UDP ports. The zero value is empty.
 type Ports struct{ ranges [][2]uint16 } // first and last
 
-// AllPorts is the set of all ports.
 var AllPorts = Ports{[][2]uint16{{0, 65535}}}
 
 const portsForm = "all, none, or ports as 80,8000-8010"
@@ -40,7 +39,6 @@ func ParsePorts(s string) (p Ports, err error) {
 	return p, nil
 }
 
-// Contains reports whether a port is in the set.
 func (p Ports) Contains(port uint16) bool {
 	for _, r := range p.ranges {
 		if r[0] <= port && port <= r[1] {
@@ -50,8 +48,7 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is the most ports of a range for which names counts each port as named. Who writes a wider
-// range does not think of each port in it.
+// widest is the most ports of a range for which names counts each port as named.
 const widest = 100
 
 // names reports whether a port is listed alone or in a short range.
@@ -80,8 +77,8 @@ func (p Ports) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network such as 192.0.2.0/24, or a
-// single address.
+// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network such as 192.0.2.0/24, or a single
+// address.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -104,7 +101,6 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// checkPolicy refuses entries that are not networks, and networks that are both allowed and denied.
 func (o *Options) checkPolicy() error {
 	denied := map[netip.Prefix]bool{}
 	for _, p := range o.Policy.Deny {

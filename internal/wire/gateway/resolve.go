@@ -27,7 +27,6 @@ const resolvConf = "/etc/resolv.conf"
 
 var errNotTheAnswer = errors.New("not an answer to this question")
 
-// hostResolvers returns the machine's current resolvers.
 func hostResolvers() []netip.AddrPort { return fromResolvConf(readResolvers) }
 
 // fromResolvConf returns what read finds in this machine's resolv.conf; nil: it cannot be opened.
@@ -69,8 +68,7 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. It gives the question a random id, because the guest's id may be easy to
-// guess.
+// askOne asks one resolver. The question gets a random id, because the guest's may be easy to guess.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -100,7 +98,7 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may answer another question; askOne skips it
+		if network != "udp" { // a datagram may answer another question
 			return nil, errNotTheAnswer
 		}
 	}
@@ -121,7 +119,6 @@ func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	return io.ReadFull(c, buf[:n])
 }
 
-// answers reports whether b is an answer to a question with this id.
 func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)

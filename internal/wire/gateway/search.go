@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// hostSearch reads the domains by which this machine completes names. A gateway with NAT calls it once,
-// when it is made.
+// hostSearch reads the domains by which this machine completes names.
 func hostSearch() []string { return fromResolvConf(readSearch) }
 
-// readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves
-// out words that are not domain names, and domains beyond maxSearch and maxSearchLen.
+// readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves out words
+// that are not domain names, and domains beyond maxSearch and maxSearchLen.
 func readSearch(r io.Reader) (found []string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())
@@ -33,7 +32,6 @@ func readSearch(r io.Reader) (found []string) {
 	return found
 }
 
-// isDomain reports whether a name is a domain name, without the final dot.
 func isDomain(name string) bool {
 	if len(name) > 253 { // RFC 1035, 2.3.4
 		return false

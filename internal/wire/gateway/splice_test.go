@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Both ends send pieces of many lengths through small sockets that become full, and no byte is lost,
-// repeated or out of order.
+// Both ends send pieces of many lengths through small sockets that become full.
 func TestSpliceThroughFullSockets(t *testing.T) {
 	const size = 3 << 20
 	out, in := noise(size, 1), noise(size, 2)
@@ -46,8 +45,8 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends bytes in pieces of many lengths and then closes its direction; concurrently it receives to
-// the end, and checks that it receives the expected bytes.
+// both sends bytes in pieces of many lengths and closes its direction; concurrently it checks that it
+// receives the expected bytes.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -71,8 +70,7 @@ func both(c halfCloser, send, expect []byte) error {
 	return g.Wait()
 }
 
-// After a partial write, the writer continues behind the last written byte, whether the bytes were
-// collected or not.
+// After a partial write, the writer continues behind the last written byte.
 func TestSocketWriterGoesOn(t *testing.T) {
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fds[0])

@@ -22,7 +22,7 @@ func sources() (list []netip.Addr) {
 	return list
 }
 
-// spoofed makes guest 1 send n frames, each from the next of its invented addresses.
+// spoofed makes guest 1 send n frames, from its invented addresses in turn.
 func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	list := sources()
 	for i := range n {
@@ -30,7 +30,6 @@ func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	}
 }
 
-// has returns how many entries a guest has.
 func (q *quota) has(r *raw) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -46,8 +45,7 @@ func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	return &ended
 }
 
-// TestSpoofedSourcesGetOneShare: the gateway's resources are shared by the port from which frames
-// come. A guest that invents source addresses has one share, and another guest has its own.
+// A guest that invents source addresses has one share of the gateway's resources.
 //
 // Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it
 // sends from.
@@ -173,7 +171,6 @@ func TestForwardsCountForTheirGuest(t *testing.T) {
 	testkit.Equal(t, "owner of what nobody has sent from", w.g.ownerOf(addr4Of(2)), owner{addr: addr4Of(2)})
 }
 
-// query makes a DNS question.
 func query(name string, t dnsmessage.Type) []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: 7, RecursionDesired: true})
 	_ = b.StartQuestions()
@@ -182,8 +179,7 @@ func query(name string, t dnsmessage.Type) []byte {
 	return out
 }
 
-// The gateway accepts a port's connection at once even if the connection evicted for it takes long
-// to end.
+// The gateway accepts a port's connection even if the connection evicted for it takes long to end.
 func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {

@@ -10,8 +10,8 @@ import (
 )
 
 // udpConn is a UDP endpoint in netstack whose send waits for space in the send buffer. gonet's Write
-// registers for a wake after a write that found no space, and does not write again before it waits: if
-// all sent data has left in between, gonet's Write waits for ever.
+// registers for a wake after a write that found no space, and does not write again before it waits, so it may
+// wait for ever.
 type udpConn struct {
 	*gonet.UDPConn
 	ep tcpip.Endpoint

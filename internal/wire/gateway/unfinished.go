@@ -9,23 +9,19 @@ import (
 )
 
 // maxUnfinished is the number of connections in unfinished from which on a new connection needs room.
-// Netstack keeps their endpoints.
 const maxUnfinished = maxTCP
 
-// unfinished are the guests' ends of connections that the gateway has closed and netstack has not
-// finished.
+// unfinished are the guests' ends of connections that the gateway has closed and netstack has not finished.
 type unfinished struct {
 	mu     sync.Mutex
 	shares shares[ended]
 }
 
-// ended is the guest's end of a closed connection.
 type ended struct {
 	ep   tcpip.Endpoint
 	bufs *buffers // for the data that netstack still has to send
 }
 
-// add adds a closed connection, unless netstack has finished it already.
 func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	bufs.received()
 	u.mu.Lock()
@@ -37,9 +33,9 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room reports whether an owner may have another connection. When the table is full, it aborts a
-// connection to make room: the oldest one of another owner with more than its share, otherwise the
-// owner's own oldest one in TIME-WAIT.
+// room reports whether an owner may have another connection. When the table is full, it aborts a connection
+// to make room: the oldest one of another owner with more than its share, otherwise the owner's own oldest
+// one in TIME-WAIT.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -60,14 +56,13 @@ func (u *unfinished) room(o owner) bool {
 	return true
 }
 
-// abort aborts one connection. The caller holds mu.
+// The caller holds mu.
 func (u *unfinished) abort(o owner, i int) {
 	e := u.shares.remove(o, i)
 	e.ep.Abort()
 	e.bufs.free()
 }
 
-// endOf aborts all connections of an owner.
 func (u *unfinished) endOf(o owner) {
 	u.mu.Lock()
 	list := u.shares.clear(o)
@@ -89,7 +84,6 @@ func (u *unfinished) sweep() {
 	}
 }
 
-// kept reports whether netstack still has a connection.
 func kept(ep tcpip.Endpoint) bool {
 	s := tcp.EndpointState(ep.State())
 	return s != tcp.StateClose && s != tcp.StateError

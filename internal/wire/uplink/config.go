@@ -15,14 +15,14 @@ import (
 type Config struct {
 	Name   string
 	VXLAN  *VXLAN
-	Tap    string // name of the device
+	Tap    string // of the device
 	Stream *Stream
 }
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
 	Local  netip.AddrPort // UDP address at which the uplink receives datagrams
-	Remote netip.AddrPort // the peer, to which datagrams are sent; the peer's own come from this address and any port
+	Remote netip.AddrPort // the peer, whose own datagrams come from this address and any port
 	VNI    uint32
 }
 
@@ -41,7 +41,7 @@ type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check returns the Config's first error, an *Error; nil: none.
+// Check returns the Config's first error, an *Error, or nil.
 func (c *Config) Check() error {
 	kinds := 0
 	for _, given := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {

@@ -20,7 +20,7 @@ type frame struct {
 	lane *lane // of the sending port, while the frame waits to go out
 }
 
-// newFrames makes buffers of n bytes each, and returns the queue of free ones, with all of the buffers.
+// newFrames makes buffers of n bytes each, and returns the queue of free ones, which has all of them.
 func newFrames(n int) (free chan *frame) {
 	count := min(maxFrames, max(minFrames, frameBytes/n))
 	free = make(chan *frame, count)

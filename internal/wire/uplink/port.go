@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is an uplink as a port of the switch. The switch delivers outgoing frames to it.
+// port is an uplink as a port of the switch.
 type port struct{ *Uplink }
 
 var _ wire.Port = (*port)(nil)
@@ -13,11 +13,10 @@ var _ wire.Port = (*port)(nil)
 // Name implements wire.Port.
 func (p *port) Name() string { return p.o.Name }
 
-// UplinkStats identifies this kind of port, and returns Stats, for code that has only the port.
+// UplinkStats identifies this kind of port, and returns Stats.
 func (p *port) UplinkStats() map[string]uint64 { return p.Stats() }
 
-// Limits implements wire.Port. The wire segments GSO packets and completes checksums before
-// Deliver.
+// Limits implements wire.Port.
 func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }

@@ -13,7 +13,7 @@ type reason int
 
 const (
 	none       reason = iota
-	stranger          // a datagram from another address than the peer's
+	stranger          // from another address than the peer's
 	badHeader         // a VXLAN header too short or without I flag; a virtio_net_hdr with an invalid GSO type
 	otherVNI          // a datagram with another VNI than the tunnel's
 	tooLong           // longer than Options.MTU with link header and two tags
@@ -23,11 +23,11 @@ const (
 	socketFull        // the socket took nothing, and no buffer was free for the sending port
 	notSent           // the socket refused it
 	noPeer            // a listening stream without a connection
-	storm             // to a group address, beyond Options.Storm: many machines, or a loop
+	storm             // to a group address, beyond Options.Storm
 	numReasons
 )
 
-// Loop is the reason, in Stats, of frames from a MAC of this switch's NICs.
+// Loop is the name, in Stats, of the reason of frames from a MAC of this switch's NICs.
 const Loop = "loop"
 
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
@@ -41,8 +41,8 @@ type counters struct {
 	limits [numReasons]nic.LogLimit
 }
 
-// refuse counts and logs an incoming frame that is not valid, or an outgoing one that was not sent. It
-// counts the frame at the uplink's link too.
+// refuse counts and logs an incoming frame that is not valid, or an outgoing one that was not sent, at the
+// uplink's link too.
 func (c *counters) refuse(why reason, attrs ...any) {
 	c.drop(why, attrs...)
 	switch why {
@@ -55,7 +55,7 @@ func (c *counters) refuse(why reason, attrs ...any) {
 	}
 }
 
-// drop counts and logs a dropped frame. It does not count the frame at the link.
+// drop counts and logs a dropped frame, but not at the link.
 func (c *counters) drop(why reason, attrs ...any) {
 	c.drops[why].Add(1)
 	level := slog.LevelWarn
@@ -65,7 +65,7 @@ func (c *counters) drop(why reason, attrs ...any) {
 	c.limits[why].Log(c.log, level, "frame dropped", append(attrs, "why", reasonNames[why])...)
 }
 
-// Stats returns how many frames the uplink dropped, by reason. The link's counters include them.
+// Stats returns how many frames the uplink dropped, by reason.
 func (u *Uplink) Stats() map[string]uint64 {
 	m := make(map[string]uint64)
 	for r := none + 1; r < numReasons; r++ {

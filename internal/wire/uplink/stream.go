@@ -28,13 +28,12 @@ type stream struct {
 	peer   *peer // under mu; nil: none
 	closed bool  // under mu
 
-	pieces [outBatch][]byte // used by write
+	pieces [outBatch][]byte
 
-	came  nic.LogLimit // for log lines about peers that connect
-	quiet nic.LogLimit // for log lines about peers that leave, and failures of Accept
+	came  nic.LogLimit // about peers that connect
+	quiet nic.LogLimit // about peers that leave, and failures of Accept
 }
 
-// peer is a connection.
 type peer struct {
 	conn net.Conn
 	raw  *rawWriter
@@ -59,8 +58,7 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the listening socket. It first removes the file of a Unix socket that a dead process
-// has left.
+// listen makes the listening socket. It first removes the file of a Unix socket that a dead process has left.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	addr := s.o.Listen
 	if network(addr) != "unix" {
@@ -117,7 +115,6 @@ func (s *stream) connected(c net.Conn) error {
 	return nil
 }
 
-// now returns the current connection; nil: none.
 func (s *stream) now() *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +178,7 @@ func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	}
 }
 
-// write implements carrier. If the peer hangs up, the remaining frames are lost.
+// write implements carrier. After an error the remaining frames are lost.
 func (s *stream) write(fs []*frame, wait func()) {
 	p := s.now()
 	if p == nil {
