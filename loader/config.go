@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults: check replaces zero fields of a Config by these values; it multiplies the two times on
-// machines that run slowly.
+// Defaults for zero fields of a Config; the two times are longer on machines that run slowly.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -30,7 +29,7 @@ const (
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // minimum of the pool's bytes for each connection: enough for a response head
+	poolEach = 16 * devmem.PageSize // of the pool, for each connection: enough for a response head
 )
 
 // Config configures how a file is read.
@@ -42,31 +41,29 @@ type Config struct {
 	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
 	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
 
-	// Local is the local address of the connections, of the same family as the server's. Zero: the
+	// Local is the local address of the connections, of the same family as the server's. The zero Addr: the
 	// Device chooses.
 	Local netip.Addr
-	// Resolve returns a host's addresses; the loader calls it for literal addresses too. nil means
-	// net.DefaultResolver.
+	// Resolve returns a host's addresses, also those of literal addresses. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections
 	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
-	// Header has headers for the requests, for example Authorization. The value of Host replaces the
-	// URL's host in the requests, not as the address. Open refuses headers that the loader sets itself
-	// (EINVAL): ranges, conditions, codings and headers of the connection.
+	// Header has headers for the requests, for example Authorization. The value of Host replaces the URL's host
+	// in the requests, not as the address. Open refuses headers that the loader sets itself (EINVAL).
 	Header http.Header
 
-	// Timeout is how long connecting to a server may take, resolving its name included, and how long
-	// the server may send nothing after a request. 0 means DefaultTimeout.
+	// Timeout is how long connecting to a server may take, resolving its name included, and how long the server
+	// may send nothing after a request. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Retry is how long a worker connects or requests again without receiving a byte of the file, after
-	// its connection broke or the server refused for now (408, 429, most 5xx). Each of the Connections
-	// workers, Open and each ReadHost have their own limit. 0 means DefaultRetry.
+	// Retry is how long a worker connects or requests again without receiving a byte of the file, after its
+	// connection broke or the server refused for now (408, 429, most 5xx). Each worker, Open and each ReadHost
+	// have their own limit. 0 means DefaultRetry.
 	Retry time.Duration
 
-	now   func() time.Time // a test's clock; nil: package time's
+	now   func() time.Time // tests; nil: package time's
 	after func(time.Duration) <-chan time.Time
 }
 

@@ -9,9 +9,8 @@ import (
 	"strconv"
 )
 
-// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only
-// what it returns; encoding/json's Decoder allocates for each token, 12 to 24 bytes for each byte
-// of a header. encoding/json checks strings with escapes and values that are skipped.
+// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only what it
+// returns; encoding/json's Decoder allocates for each token.
 type lexer struct {
 	b   []byte
 	pos int
@@ -38,7 +37,6 @@ func (l *lexer) take(c byte) bool {
 	return true
 }
 
-// want skips c, which must come next.
 func (l *lexer) want(c byte) error {
 	if !l.take(c) {
 		return l.unexpected(strconv.QuoteRune(rune(c)))
@@ -46,7 +44,6 @@ func (l *lexer) want(c byte) error {
 	return nil
 }
 
-// unexpected returns the error for text that is not what should come next.
 func (l *lexer) unexpected(should string) error {
 	if l.peek(); l.pos == len(l.b) {
 		return io.ErrUnexpectedEOF
@@ -89,8 +86,7 @@ func (l *lexer) object(f func(key string) error) error {
 	})
 }
 
-// count returns the number of keys of the object that comes next, without moving past it. It skips
-// the values.
+// count returns the number of keys of the object that comes next, without moving past it.
 func (l *lexer) count() (n int, err error) {
 	from := l.pos
 	err = l.list('{', '}', func() error {
@@ -110,7 +106,6 @@ func (l *lexer) count() (n int, err error) {
 	return n, err
 }
 
-// text parses a string.
 func (l *lexer) text() (s string, err error) {
 	raw, plain, err := l.quoted()
 	if err == nil && !plain {
@@ -120,8 +115,8 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string and returns its bytes as they are written, with the quotes; plain reports that
-// it has no escapes and no control characters.
+// quoted takes a string and returns its bytes as they are written, with the quotes; plain: it has no escapes
+// and no control characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")

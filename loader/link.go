@@ -47,7 +47,7 @@ func (m *memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []dev
 	return m.note(m.Memory.Gather(ctx, dst, src, moves))
 }
 
-// link is a connection to the server for requests of ranges. One Fetch after the other may use it.
+// link is a connection to the server for requests of ranges. Only one Fetch at a time uses it.
 type link struct {
 	o    *Object
 	c    devmem.Conn
@@ -62,9 +62,9 @@ type link struct {
 	host   uint64 // the part of Stats.HostBytes that this link has added
 
 	sent     int  // requests sent whose response is not complete
-	served   int  // number of complete responses
+	served   int  // complete responses
 	begun    bool // a byte of the next response has come
-	persists bool // the server has answered and keeps the connection: several requests may be in progress
+	persists bool // the server keeps the connection: several requests may be in progress
 
 	request     *asking
 	conditional bool // the requests of this link have conditions
@@ -94,8 +94,7 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// close closes the connection, by a reset if responses are missing, and deletes its flow rule. l may be
-// nil.
+// close closes the connection, by a reset if responses are missing, and deletes its flow rule. l may be nil.
 func (l *link) close() error {
 	if l == nil {
 		return nil
@@ -114,8 +113,8 @@ func (l *link) close() error {
 	return err
 }
 
-// hold makes the end of ctx end the link's waits, until release is called. release returns false if
-// ctx has ended meanwhile.
+// hold makes the end of ctx end the link's waits, until release is called. release returns false if ctx has
+// ended meanwhile.
 func (l *link) hold(ctx context.Context) {
 	l.stop = context.AfterFunc(ctx, func() { _ = l.c.SetDeadline(time.Unix(1, 0)) })
 }
@@ -126,7 +125,8 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns nil if err is nil; Memory's error, which ends the worker, if there is one; or else err as a *broken.
+// failed returns nil if err is nil; Memory's error, which ends the worker, if there is one; or else err as a
+// *broken.
 func (l *link) failed(err error) error {
 	if err == nil {
 		return nil
@@ -137,7 +137,6 @@ func (l *link) failed(err error) error {
 	return &broken{err}
 }
 
-// fill waits until the stream has n bytes.
 func (l *link) fill(ctx context.Context, n int) error {
 	err := l.s.Fill(ctx, n)
 	all := l.s.HostBytes()
@@ -147,7 +146,6 @@ func (l *link) fill(ctx context.Context, n int) error {
 	return l.failed(err)
 }
 
-// ask sends the requests in out.
 func (l *link) ask(requests int) error {
 	l.sent += requests
 	l.o.stats.requests.Add(uint64(requests))
@@ -166,7 +164,7 @@ func (l *link) response(ctx context.Context) (*http.Response, error) {
 	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
 }
 
-// nextHead reads the next head, where the stream has it, and skips its bytes in the stream.
+// nextHead reads the next head, and skips its bytes in the stream.
 func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	l.head = l.head[:0]
 	for {
@@ -214,8 +212,8 @@ func (l *link) flush(ctx context.Context) error {
 	return l.failed(l.s.Flush(ctx))
 }
 
-// flushAt returns how many bytes a link may take before it must flush: until the flush they hold pages
-// of the pool that other connections need.
+// flushAt returns how many bytes a link may take before it must flush: they hold pages of the pool that other
+// connections need.
 func (o *Object) flushAt() uint64 {
 	const most = 1 << 20
 	if o.c.Copy {

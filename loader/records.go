@@ -12,12 +12,11 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxDepth bounds the memory of Records.
 const maxDepth = 1 << 16
 
 // RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
-	Buffer devmem.Buffer // must have room for Depth batches from Off on, one after the other (ENOSPC)
+	Buffer devmem.Buffer // must have room for Depth batches from Off on (ENOSPC)
 	Off    uint64        // in bytes
 
 	Skip       uint64 // bytes of the file before the first record
@@ -26,14 +25,13 @@ type RecordsConfig struct {
 	Depth      int    // batches in memory: being fetched, ready, or held by the consumer
 }
 
-// Records is a file of records of one size. One consumer takes it batch by batch, in the order of
-// the file, while the next batches are fetched.
+// Records is a file of records of one size. One consumer takes it batch by batch, in the order of the file.
 type Records struct {
 	o      *Object
 	c      RecordsConfig
 	size   uint64 // bytes of the file after Skip
-	each   uint64 // bytes of a batch
-	count  uint64 // batches
+	each   uint64 // of a batch
+	count  uint64
 	cancel context.CancelCauseFunc
 	free   chan struct{}   // one element for each slot of Buffer that is free
 	ready  []chan struct{} // by slot: has an element when the slot's batch is complete
@@ -43,7 +41,7 @@ type Records struct {
 	next, held uint64 // only the consumer uses these
 
 	now   func() time.Time
-	asked time.Time // when Next returned last; zero: not yet
+	asked time.Time // when Next returned last
 	stats RecordsStats
 }
 
@@ -116,7 +114,6 @@ func (o *Object) Records(ctx context.Context, c RecordsConfig) (*Records, error)
 	return r, nil
 }
 
-// batch returns the i-th batch.
 func (r *Records) batch(i uint64) Batch {
 	n := min(r.each, r.size-i*r.each)
 	return Batch{Index: i, First: i * r.c.Batch, Records: n / r.c.RecordSize, Len: n,
@@ -141,9 +138,9 @@ func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	}
 }
 
-// Next returns the next batch when it is complete; the consumer owns its memory until Release. One
-// goroutine calls Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer
-// holds Depth batches), the context's cause, and Fetch's.
+// Next returns the next batch when it is complete; the consumer owns its memory until Release. Only one
+// goroutine may call Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer holds
+// Depth batches), the context's cause, and Fetch's.
 func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 	begin := r.now()
 	if !r.asked.IsZero() {
@@ -203,12 +200,10 @@ func (r *Records) Release() error {
 // Stats returns a snapshot.
 func (r *Records) Stats() RecordsStats { return r.stats }
 
-// errLeft is the cause with which Close ends a fetch.
 var errLeft = errors.New("the records were closed")
 
-// Close ends the fetch, and returns when the fetch no longer writes to memory; then the Object can
-// start another Fetch or Records. Close returns the error with which the fetch ended before, or nil. It
-// is idempotent.
+// Close ends the fetch, and returns when the fetch no longer writes to memory, with the error with which the
+// fetch ended before, or nil. It is idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tensors returns a file with a header and n bytes of data.
 func tensors(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), random(n, 50)...)

@@ -53,7 +53,7 @@ func TestSizeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// The loader compares the validators of several servers of one file, like nodes behind one name.
+// The loader compares the validators of several servers of one file.
 func TestValidatorsOfSeveralServers(t *testing.T) {
 	file := random(400_000, 71)
 	const (
@@ -122,8 +122,7 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	}
 }
 
-// A condition is a strong ETag, or else a date in the form that clients send (RFC 9110, sections
-// 13.1.1 and 5.6.7).
+// A condition is a strong ETag, or else a date (RFC 9110, sections 13.1.1 and 5.6.7).
 func TestConditionsOfRequests(t *testing.T) {
 	const date = "Thu, 02 Jan 2020 03:04:05 GMT"
 	for _, c := range []struct{ etag, modified, match, unmodified string }{
@@ -145,13 +144,12 @@ func TestConditionsOfRequests(t *testing.T) {
 	}
 }
 
-// A server that has the file under a weak ETag, or without one, answers 412 to If-Match (RFC 9110,
-// section 13.1.1). The loader then sends requests without conditions on new connections, and
-// compares the validators of the responses.
+// A server that has the file under a weak ETag answers 412 to If-Match (RFC 9110, section 13.1.1); the loader
+// then compares validators.
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {
-		etag string // ETag of later responses; the first response has a strong one
+		etag string // of later responses; the first response has a strong one
 		date time.Time
 		says string // part of the error; "": no error
 	}{
@@ -211,7 +209,7 @@ func TestConditionThatIsNotMet(t *testing.T) {
 	}
 }
 
-// The error about two servers that differ names both servers, and the validator of each.
+// The error about two servers that differ names both.
 func TestServersThatDifferAreNamed(t *testing.T) {
 	file := random(100_000, 72)
 	x, y := testkit.Loopback()

@@ -3,7 +3,6 @@ package splitter
 // GSOType is the kind of a super-packet (virtio_net_hdr.gso_type, without the ECN bit).
 type GSOType uint8
 
-// GSO types.
 const (
 	GSONone  GSOType = iota
 	GSOTCPv4         // VIRTIO_NET_HDR_GSO_TCPV4
@@ -13,7 +12,7 @@ const (
 
 var gsoNames = [...]string{GSONone: "none", GSOTCPv4: "tcpv4", GSOTCPv6: "tcpv6", GSOUDPL4: "udp-l4"}
 
-// String returns the type's name for counters and logs.
+// String returns the type's name.
 func (t GSOType) String() string {
 	if int(t) < len(gsoNames) {
 		return gsoNames[t]
@@ -26,9 +25,9 @@ type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // unknown: a receiver that needs a verified checksum has to verify it
+	CsumNone    Csum = iota // a receiver that needs a verified checksum has to verify it
 	CsumPartial             // the field holds the pseudo-header's sum; the sum of header and payload is still missing
-	CsumGood                // vnic has verified or computed it, or the NIC that sent the frame declares it right
+	CsumGood                // verified or computed, or the NIC that sent the frame declares it right
 	CsumBad                 // verified, and wrong
 )
 

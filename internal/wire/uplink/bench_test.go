@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// sink is a port of a switch that reports the payload bytes of each batch, and keeps no frame.
+// sink is a port that reports the payload bytes of each batch.
 type sink struct {
 	name  string
 	bytes chan int
@@ -25,8 +25,8 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// BenchmarkUplink sends GSO packets of one flow from one switch to another on the same machine. Like
-// TCP with a window, the sender has at most 4 of them under way.
+// BenchmarkUplink sends GSO packets of one flow, like TCP with a window of 4, from one switch to another on
+// the same machine.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)

@@ -37,8 +37,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	}
 }
 
-// The log mentions a socket that is reachable from the network, because its first peer gets the
-// uplink.
+// The log mentions a socket that is reachable from the network.
 func TestListenerForTheNetworkIsSaid(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// carriers are all kinds of uplink that need no kernel device, each with its two ends.
+// carriers are the kinds of uplink that need no kernel device, each with its two ends.
 func carriers(t *testing.T) map[string][2]Config {
 	x, y := tunnel(42)
 	path, a := t.TempDir()+"/up", ""
@@ -34,9 +34,7 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// While an uplink listens on a port, the port counts as this program's: guests do not reach it through
-// the gateway, unless the policy names it. Otherwise a VXLAN uplink to a peer on this machine would
-// take a guest's datagrams for the peer's.
+// While an uplink listens on a port, the port counts as this program's (ownports).
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
@@ -57,8 +55,7 @@ func TestPortIsThisPrograms(t *testing.T) {
 	}
 }
 
-// Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
-// learned. GSO packets arrive as their segments, with correct checksums.
+// Frames pass unchanged in both directions; GSO packets arrive as their segments.
 //
 // Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
@@ -113,7 +110,6 @@ func TestFramesGoBothWays(t *testing.T) {
 	}
 }
 
-// segment fails the test unless a frame is TCP with this payload and correct checksums.
 func segment(t *testing.T, b, payload []byte) {
 	t.Helper()
 	var h splitter.Headers
@@ -128,8 +124,7 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct: a
-// receiver whose memory the CPU cannot read has no other check.
+// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct.
 //
 // Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
@@ -155,8 +150,7 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass as
-// before.
+// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass.
 //
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
@@ -217,8 +211,7 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// Received frames from a MAC of this side's own machine close the uplink; its port stays, and
-// drops.
+// Received frames from a MAC of this side's own machine close the uplink.
 //
 // Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
 // uplink.
@@ -250,8 +243,7 @@ func TestLoopClosesTheUplink(t *testing.T) {
 	}
 }
 
-// An attacker who knows the addresses of a tunnel's ends, and now and then forges a frame from this
-// side, does not close the uplink.
+// An attacker who now and then forges a frame from this side does not close the uplink.
 //
 // Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
 // uplink stays open.
@@ -291,8 +283,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
 
-// An uplink that ends with an error passes it to Options.Failed and does not log it; Close does not
-// call Failed.
+// An uplink that ends with an error passes it to Options.Failed; Close does not call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -313,7 +304,7 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two uplinks between two switches form a loop, which an uplink detects by returning broadcasts.
+// Two uplinks between two switches form a loop, which an uplink detects.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -335,9 +326,7 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// If two paths lead to one network, its machines' broadcasts circulate. The uplink bounds the rate
-// of received broadcasts: it drops and counts further ones, and logs one line per second. Frames to
-// one machine still pass.
+// The uplink bounds the rate of received broadcasts: it drops and counts further ones, and logs them.
 //
 // Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
@@ -371,8 +360,8 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	}
 }
 
-// The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
-// too, and from a MAC that a port uses beside its own; the uplink stays open.
+// The uplink drops received frames from the gateway's MAC, and from a MAC that a port uses beside its own; it
+// stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -394,8 +383,7 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries. The
-// error names both lengths and the setting to change.
+// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries.
 //
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
@@ -415,8 +403,8 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the
-// uplink drops its frames, and no sender waits.
+// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the uplink
+// drops its frames.
 //
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
@@ -451,7 +439,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// Now the peer reads: the frames that waited arrive complete, and so do the frames of other ports.
+	// Now the peer reads: the frames that waited arrive complete.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
