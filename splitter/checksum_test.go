@@ -90,8 +90,7 @@ func TestVerifyL4WithNothingToCheck(t *testing.T) {
 	}
 }
 
-// TestUDPChecksumIsNeverZero finds a payload whose checksum would be 0, which in UDP means that
-// there is none.
+// The payload's checksum would be 0, which in UDP means that there is none.
 func TestUDPChecksumIsNeverZero(t *testing.T) {
 	f := udp(tcp4(2))
 	for v := range 1 << 16 {

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso (kernel_test.go
-// writes them).
+// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso (kernel_test.go writes
+// them).
 type golden struct {
 	frame
 	gso GSOType
@@ -57,7 +57,6 @@ func (g *golden) super() ([]byte, *Meta) {
 	return b, m
 }
 
-// readPcap returns the frames of a classic capture file.
 func readPcap(t *testing.T, path string) (frames [][]byte) {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(path))(t)
@@ -69,9 +68,6 @@ func readPcap(t *testing.T, path string) (frames [][]byte) {
 	return frames
 }
 
-// TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte,
-// with the kernel's.
-//
 // Invariant: splitter: Segments of a super-packet are Linux's, byte for byte.
 func TestSegmentsAreThoseOfLinux(t *testing.T) {
 	for name, g := range goldenSuperPackets() {
@@ -207,8 +203,7 @@ func BenchmarkPiece(b *testing.B) {
 	}
 }
 
-// TestFixedIDStays: identifications rise from segment to segment, as with Linux's TSO, unless
-// FixedID is set.
+// Identifications rise from segment to segment, unless FixedID is set.
 func TestFixedIDStays(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := tcp4(3000)

@@ -39,7 +39,7 @@ type Conn struct {
 
 	rmu  sync.Mutex // one reader at a time
 	sink sink
-	drop []pending // scratch
+	drop []pending
 	rsig chan struct{}
 
 	wmu    sync.Mutex // one writer at a time
@@ -52,7 +52,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns an endpoint, which is or was connected, and the endpoint's queue.
+// newConn makes a Conn that owns an endpoint, which is or was connected, and its queue.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
 		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
@@ -82,15 +82,11 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	return c, nil
 }
 
-// fitWindow limits the receive buffer, which is twice the window, to the size of the pool that
-// receives the payload, if the handshake came through a bound queue. Linux leaves this to the
-// administrator; but if the window is wider than the pool, the NIC drops segments that the peer may
-// send. With a NIC that receives GSO packets (sent uncut by a peer, or merged by the NIC),
-// fitWindow counts pages as half full: a sender that needs the whole window sends large frames,
-// which fill their pages, and the other half of the pool is for pages that the application holds.
-// With pages counted as full, the NIC dropped segments when an application read late (vnic run on a
-// busy machine). The limit cannot be set later: netstack deadlocks when a buffer shrinks while data
-// is out of order.
+// fitWindow limits the receive buffer, which is twice the window, to the size of the pool that receives the
+// payload, if the handshake came through a bound queue: if the window is wider than the pool, the NIC drops
+// segments that the peer may send. With a NIC that receives GSO packets, pages count as half full: large
+// frames fill their pages, and the other half of the pool is for pages that the application holds. The limit
+// cannot be set later: netstack deadlocks when a buffer shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -99,7 +95,7 @@ func (c *Conn) fitWindow() {
 	if l == nil || c.s.wide {
 		return
 	}
-	page := int(c.s.link.MTU()) - 52 // payload of a frame in a page: the MTU less IPv4 and TCP headers with timestamps
+	page := int(c.s.link.MTU()) - 52 // the MTU less IPv4 and TCP headers with timestamps
 	if o := c.s.nic.Offloads(); c.f.key.IPv6 && o.RxTSO6 || !c.f.key.IPv6 && o.RxTSO4 {
 		page = pageSize / 2
 	}
@@ -124,8 +120,8 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// wait waits for sig. It returns an error if the connection is closed, d is closed (a deadline), or
-// the connection makes no progress.
+// wait waits for sig. It returns an error if the connection is closed, d is closed (a deadline), or the
+// connection makes no progress.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	limit := time.Duration(c.stall.Load())
 	var start since
@@ -155,7 +151,6 @@ func (c *Conn) failure(err tcpip.Error) error {
 
 func (c *Conn) isClosed() bool { return devmembase.IsClosed(c.closed) }
 
-// over returns an error if the connection is closed or the deadline d has passed.
 func (c *Conn) over(d <-chan struct{}) error {
 	switch {
 	case c.isClosed():

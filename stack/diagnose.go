@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes netstack sends to an idle peer within a stall limit. A peer that
-// answers none is gone.
+// keepalives is how many probes netstack sends to an idle peer within a stall limit.
 const keepalives = 4
 
 // SetStallLimit implements devmem.Conn. While there is a limit, netstack probes an idle peer.
@@ -50,8 +49,7 @@ func (c *Conn) since() since {
 	return since{c.f.heard, n, c.f.heard}
 }
 
-// stalled returns the error of a call that waits while the connection makes no progress. It takes
-// configMu.
+// stalled returns the error of a call that waits while the connection makes no progress. It takes configMu.
 func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 	now := c.since()
 	x := c.facts()

@@ -16,10 +16,9 @@ const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn
 	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
-	maxKeep    = 3     // the same for a flow with payload: a right answer to the SYN cookie would have made an endpoint
+	maxKeep    = 3     // the same for a flow with payload
 )
 
-// flows has the flows of the connections, and finds the flow of a segment.
 type flows struct {
 	s *Stack
 
@@ -61,7 +60,6 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	return f
 }
 
-// forget ends a flow that has been removed or replaced.
 func (fs *flows) forget(f *flow) {
 	f.end()
 	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read the pending payload
@@ -151,7 +149,7 @@ func (fs *flows) alive(f *flow) bool {
 	defer f.mu.Unlock()
 	if ok {
 		switch tcp.EndpointState(ep.State()) {
-		case tcp.StateListen: // this is the listener: the answer to a SYN cookie may still come
+		case tcp.StateListen: // the answer to a SYN cookie may still come
 		case tcp.StateClose, tcp.StateError:
 			return false
 		default:
