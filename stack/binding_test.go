@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// If a NIC does not release a queue, it may still write to the pages that are posted there. Until
-// the NIC releases the queue, the binding is not done, and frames that arrive are received.
+// If a NIC does not release a queue, the binding is not done, and frames that arrive are received.
 //
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {

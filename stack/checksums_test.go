@@ -61,15 +61,14 @@ func fragments(frame []byte) [][]byte {
 	return [][]byte{piece(0, 1, frame[54:54+cut]), piece(cut, 0, frame[54+cut:])}
 }
 
-// A stack drops packets with a wrong checksum that no NIC can have checked: the TCP checksum of a
-// segment in fragments, and the checksum of an IPv4 header.
+// A stack drops packets with a wrong checksum that no NIC can have checked.
 func TestWrongChecksumsAreDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	whole := func(f []byte) [][]byte { return [][]byte{f} }
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
-		off      int // offset of the byte that the test changes
+		off      int // of the byte that the test changes
 		cut      func([]byte) [][]byte
 	}{
 		{"IPv4, fragments", w.a4, w.b4, 34 + 17, fragments}, {"IPv6, fragments", w.a6, w.b6, 54 + 17, fragments},

@@ -35,8 +35,8 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-// local reports whether an address is one of the stack's, or unspecified. Listen and Dial check it,
-// because netstack would bind to other addresses too.
+// local reports whether an address is one of the stack's, or unspecified. Netstack would bind to other
+// addresses too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
 		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -226,7 +226,7 @@ func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue
 	return nil
 }
 
-// DialContext is like net.Dialer's. The address must be numeric: the stack resolves no names.
+// DialContext is like net.Dialer's. The address must be numeric.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

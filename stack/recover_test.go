@@ -30,9 +30,8 @@ func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold in
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// A pool has few pages, and the application holds many of them. With a window that is wider than
-// the pool the NIC drops frames for lack of buffers, or the stack refuses frames that would take
-// the last ones, and all data still arrives.
+// A pool has few pages, and the application holds many of them; with a window wider than the pool frames are
+// dropped or refused, and all data still arrives.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -72,8 +71,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A segment is lost again and again while the segments after it find the pool low or dry, because
-// the application holds many pages: the missing segment must still find a buffer.
+// A segment is lost again and again while the segments after it find the pool low or dry.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -128,8 +126,7 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	}
 }
 
-// A send is complete when it is acknowledged and the device has read it: one of the two is not
-// enough.
+// A send is complete when it is acknowledged and the device has read it: one of the two is not enough.
 //
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
@@ -176,8 +173,7 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	}
 }
 
-// If RSS sends an ordinary connection to a bound queue, its payload is received in device memory
-// too.
+// If RSS sends an ordinary connection to a bound queue, its payload is received in device memory too.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -206,8 +202,7 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	balanced(t, w.b)
 }
 
-// Bytes that the device left in the header buffer come as Linear frags, packed, in the order of the
-// stream.
+// Bytes that the device left in the header buffer come as Linear frags.
 func TestLinearHeads(t *testing.T) {
 	w := newRig(t, stacktest.Options{LinearHead: 200, Cut: true})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -271,7 +266,7 @@ func TestDialErrors(t *testing.T) {
 	testkit.ErrorIs(t, <-done, net.ErrClosed, "accept")
 }
 
-// Many connections at once use the same bindings, and close in several ways from both ends.
+// Many connections at once use the same bindings, and close in several ways.
 func TestManyConnections(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -356,7 +351,7 @@ func TestManyConnections(t *testing.T) {
 	unbind(tx, rx)
 }
 
-// A connection's traffic goes on while bindings are made and closed at least three times.
+// A connection's traffic goes on while bindings are made and closed.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -411,8 +406,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	}
 }
 
-// The window fits the pool: a page holds at least a segment; with a NIC that receives GSO packets a
-// page counts as half full.
+// The window fits the pool; with a NIC that receives GSO packets a page counts as half full.
 func TestWindowFitsThePool(t *testing.T) {
 	const pages = 256
 	for _, v6 := range []bool{false, true} {
@@ -525,8 +519,7 @@ func TestNICStops(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(cb.Write([]byte("x"))), syscall.ENETDOWN, "write")
 }
 
-// Accept and Dial do not wait forever when the NIC is gone: the first errno in their error is
-// ENODEV.
+// Accept and Dial do not wait forever when the NIC is gone.
 func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	l := testkit.Must(w.b.Listen(netip.AddrPortFrom(w.b4, 9)))(t)
@@ -544,7 +537,7 @@ func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	check(testkit.Err(w.b.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.a4, 9))))
 }
 
-// Several kinds of ordinary traffic work without bindings and without a control channel.
+// Ordinary traffic works without bindings and without a control channel.
 func TestOrdinaryTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]stacktest.Options{

@@ -22,8 +22,8 @@ const (
 	discard                 // RecvDevmem with Trunc
 )
 
-// sink receives the slices that netstack delivers, in stream order, and ends netstack's read
-// when it can take no more. It looks at addresses, and copies only bytes in host memory.
+// sink receives the slices that netstack delivers, in stream order, and ends netstack's read when it can take
+// no more. It copies only bytes in host memory.
 type sink struct {
 	c      *Conn
 	mode   sinkMode
@@ -35,7 +35,7 @@ type sink struct {
 	pos    uint64 // stream position of the next byte
 	began  bool
 	device bool  // the bytes taken so far are from packets that are not readable
-	err    error // the reason why the sink took no byte
+	err    error // why the sink took no byte
 }
 
 // Write implements io.Writer: it takes as much of b as it can.
@@ -100,8 +100,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token fills frags, with tokens, for the bytes [off, off+n) of a slot: one frag for the bytes of each
-// page, until frags is full. It returns the number of these bytes.
+// token fills frags, with tokens, for the bytes [off, off+n) of a slot: one frag for the bytes of each page,
+// until frags is full. It returns the number of these bytes.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
@@ -126,7 +126,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		off = 0
 	}
 	if given == 0 {
-		return 0, syscall.EIO // the slot has no pages: it is the junk slot, which netstack should not deliver
+		return 0, syscall.EIO // it is the junk slot, which netstack should not deliver
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, net.ErrClosed

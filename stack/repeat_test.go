@@ -14,7 +14,6 @@ import (
 )
 
 // The last segment is lost while an earlier one is being recovered, and so is its tail loss probe.
-// With RACK, gVisor then has no timer that would send it again, so repeat.go sends it.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
@@ -27,8 +26,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				// This opens the congestion window; netstack recovers the first segment only with a
-				// timeout.
+				// This opens the congestion window; netstack recovers the first segment only with a timeout.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
 				completed(t, ca)

@@ -90,7 +90,6 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	return b
 }
 
-// unbind closes bindings, and waits until they are done.
 func unbind(bs ...devmem.Binding) {
 	for _, b := range bs {
 		b.Close()
@@ -100,7 +99,6 @@ func unbind(bs ...devmem.Binding) {
 	}
 }
 
-// addr returns B's IPv4 address with a port.
 func (w *rig) addr(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
 // connect opens a connection from A to B.
@@ -133,7 +131,6 @@ func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	return a, b
 }
 
-// write writes all of s.
 func write(t testing.TB, c devmem.Conn, s string) {
 	t.Helper()
 	_, err := c.Write([]byte(s))
@@ -149,7 +146,6 @@ func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	}
 }
 
-// completed waits for a completion.
 func completed(t testing.TB, c devmem.Conn) (lo, hi uint32) {
 	t.Helper()
 	lo, hi, err := c.ReadCompletion(time.Now().Add(time.Minute))
@@ -196,13 +192,12 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of
-// device memory at random offsets, which it overwrites as soon as their send is complete. At the
-// end it closes its side.
+// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of device
+// memory, which it overwrites as soon as their send is complete. At the end it closes its side.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
-	mem     []byte // the binding's memory
+	mem     []byte
 	seed    uint64
 	total   int
 	rng     *rand.Rand
@@ -219,7 +214,7 @@ func (s *sender) run() error {
 		free <- i
 	}
 	var mu sync.Mutex
-	owner := map[uint32]int{} // slot of each send, by the send's number
+	owner := map[uint32]int{} // slot of each send, by its number
 	sends := s.first
 	const sending, failed = -1, -2
 	var end atomic.Int64 // sending, failed, or the number after the last send
@@ -325,7 +320,7 @@ func isTimeout(err error) bool {
 // receiver reads a pattern through frags, in random pieces, and returns tokens late.
 type receiver struct {
 	conn   devmem.Conn
-	mem    []byte // memory of the binding
+	mem    []byte
 	seed   uint64
 	total  int
 	rng    *rand.Rand
@@ -437,7 +432,6 @@ func (r *receiver) run() error {
 	return nil
 }
 
-// short returns fewer bytes for short tests.
 func short(n int) int {
 	if testing.Short() {
 		return n / 4
@@ -445,8 +439,7 @@ func short(n int) int {
 	return n
 }
 
-// all runs functions at the same time. When one fails, it closes the connections, so that the
-// others end.
+// all runs functions at the same time. When one fails, it closes the connections, so that the others end.
 func all(conns []devmem.Conn, fs ...func() error) error {
 	var g errgroup.Group
 	var once sync.Once
