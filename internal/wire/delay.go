@@ -15,15 +15,13 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // most deliveries of an entry to a port without buffers, HoldMax apart
-	// The least length of an entry's buffer: minBuf for payload of up to largeFrom bytes, largeBuf for longer
-	// payload, unless the line's bound is lower.
+	maxTries = 8 // most deliveries of an entry to a port without buffers
+	// The least length of an entry's buffer, for payload of up to largeFrom bytes, and for longer payload.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
-	// keepBytes bounds the bytes of free buffers that a line keeps.
 	keepBytes = 8 << 20
-	// Bounds of the packets that a line holds in order.
+	// Bounds of the packets in order.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
@@ -39,7 +37,7 @@ type line struct {
 	maxBytes int
 	wait     time.Duration
 	due      atomic.Uint64 // the lowest due of the held segments, or never
-	kick     chan struct{} // capacity 1
+	kick     chan struct{}
 	stop     chan struct{}
 	done     chan struct{}
 	begin    sync.Once
@@ -55,17 +53,16 @@ type line struct {
 	queue       deque
 	queueBytes  int // buffer bytes of entries for queue: in the queue, being filled or being sent
 	queueCount  int
-	departed    time.Time // on a link with a rate: when the last packet leaves the queue
+	departed    time.Time // when the last packet leaves the queue of a link with a rate
 	jitterDraws uint64
 }
 
-// pool is a list of unused entries with their buffers.
 type pool struct {
 	list  []*heldSegment
-	bytes int // of the entries' buffers
+	bytes int
 }
 
-// take removes and returns the last entry, if its buffer has at most most bytes; otherwise it returns nil.
+// take removes and returns the last entry, if its buffer has at most most bytes.
 func (f *pool) take(most int) *heldSegment {
 	k := len(f.list) - 1
 	if k < 0 || len(f.list[k].buf) > most {
@@ -82,7 +79,6 @@ func (f *pool) put(h *heldSegment) {
 	f.bytes += len(h.buf)
 }
 
-// deque is a first-in, first-out queue of entries.
 type deque struct {
 	list []*heldSegment
 	head int
@@ -118,7 +114,7 @@ type heldSegment struct {
 	Packet
 	hdr    [splitter.MaxHeader]byte
 	buf    []byte
-	region *dma.Region // of buf
+	region *dma.Region
 	seg    [1]dma.Segment
 	run    [1]*Packet
 	due    uint64 // the entry is sent before the segment with this number
@@ -142,7 +138,7 @@ func (l *line) start() { l.begin.Do(func() { dma.Go(l.run) }) }
 
 func (l *line) close() {
 	close(l.stop)
-	l.begin.Do(func() { close(l.done) }) // the goroutine was never started
+	l.begin.Do(func() { close(l.done) })
 	<-l.done
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +157,7 @@ func (l *line) close() {
 }
 
 // hold keeps a copy of a segment, to be sent before segment due, or after HoldMax. It returns false if there
-// is no room, or if the copy failed: *r is then the reason.
+// is no room, or if the copy failed, for reason *r.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -232,7 +228,6 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	return h
 }
 
-// put adds an entry to the held ones.
 func (l *line) put(h *heldSegment) {
 	l.mu.Lock()
 	l.held = append(l.held, h)
@@ -247,7 +242,7 @@ func (l *line) put(h *heldSegment) {
 	}
 }
 
-// recycle gives back an entry's room in the line, and keeps its memory if keepBytes allows it.
+// recycle gives back an entry's room in the line, and may keep its memory.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,19 +263,16 @@ func (l *line) recycle(h *heldSegment) {
 	}
 }
 
-// popDue removes and returns the held entry with the lowest due, if that is at most seq.
 func (l *line) popDue(seq uint64) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool { return h.due <= seq && (best == nil || h.due < best.due) })
 }
 
-// popLate removes and returns the held entry with the earliest time to be sent, if that has come.
 func (l *line) popLate(now time.Time) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool {
 		return !h.late.After(now) && (best == nil || h.late.Before(best.late))
 	})
 }
 
-// pop removes and returns the best held entry, or returns nil.
 func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -355,7 +347,6 @@ func (l *line) sendLate(w *Worker, h *heldSegment) {
 	l.send(w, h)
 }
 
-// nextLate returns the time until the next entry is to be sent, at most an hour.
 func (l *line) nextLate() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -370,7 +361,7 @@ func (l *line) nextLate() time.Duration {
 	return max(d, 0)
 }
 
-// beyond passes packets from the line on: on the way up to the switch, on the way down to the port.
+// beyond passes packets from the line on.
 func (l *line) beyond(w *Worker, run []*Packet) {
 	if l.lv == levelUp {
 		l.link.forward(w, run)
@@ -419,7 +410,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 			due = l.departed
 		}
 		waits, n := due.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
-		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // tolerance for rounding
+		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // for rounding
 			return DropLinkQueue
 		}
 		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {

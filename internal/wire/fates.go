@@ -10,24 +10,24 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. The fates from Loss to
-// Corrupt, except Drop and the effect of ECN, depend only on Seed, the direction and the segment's number, if
-// the link has the Impairment from the start. A GSO packet counts as its segments. The zero value does
-// nothing. A segment meets at most one fate: the first that applies, in the order of the fields.
+// Impairment is what a bad link does to the segments that pass it in one direction. The random fates, from
+// Loss to Corrupt, depend only on Seed, the direction and the segment's number, if the link has the
+// Impairment from the start. A GSO packet counts as its segments. A segment meets at most one fate: the first
+// that applies, in the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
 	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst.
 	ECN   bool
-	Burst Burst // losses in bursts, in addition to Loss
+	Burst Burst // in addition to Loss
 	// Drop are the numbers of the segments that each TCP connection loses once: at most MaxDrop, in order.
-	// Segments count from 0, by the connection's longest segment so far. It applies to the first 4,096
-	// connections whose SYN the link has seen.
+	// Segments count from 0, by the connection's longest segment so far. The link does so for the first 4,096
+	// connections whose SYN it has seen.
 	Drop      []uint32
-	Reorder   float64 // probability that a segment that is not lost is held back
-	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
-	// Corrupt is the probability that a TCP or UDP segment has one bit flipped, in its TCP or UDP header or its
-	// payload, after its checksum was completed.
+	Reorder   float64 // probability that a segment is held back
+	Duplicate float64 // probability that a segment comes twice
+	// Corrupt is the probability that a TCP or UDP segment has one bit flipped, behind its IP header, after its
+	// checksum was completed.
 	Corrupt float64
 	// ReorderDepth is the largest number of later segments that overtake a segment that is held back; 0 means 3.
 	// The number is random, from 1.
@@ -38,24 +38,22 @@ type Impairment struct {
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is the time that a packet is under way that Reorder does not hold back, give or take a random time
-	// of at most Jitter, and longer if it would overtake another packet.
+	// Delay is how long the link delays packets that Reorder does not hold back, give or take at most Jitter,
+	// and longer if a packet would overtake another one.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops packets that
-	// do not fit behind others. With ECN, the queue marks ECN-capable packets while it is more than half full.
-	// 0: no queue.
+	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable packets while it is more than
+	// half full.
 	Rate  float64
 	Limit int
 }
 
-// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or bad, and its
-// state may change after each segment.
+// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or bad.
 type Burst struct {
-	P, R      float64 // probability that a good link turns bad, and a bad one good, at each segment
+	P, R      float64 // probability that a good link turns bad, and a bad one good, at a segment
 	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
 }
 
-// Bounds of an Impairment.
 const (
 	MaxDrop  = 1024
 	MaxDelay = time.Hour
@@ -105,7 +103,6 @@ const (
 	marked
 )
 
-// chances is a compiled Impairment.
 type chances struct {
 	Impairment
 	lv    int
@@ -118,11 +115,11 @@ type chances struct {
 	burst *burst
 	drop  *drops
 
-	onlyLoses bool // Loss is the only random fate; Drop, which depends on the packet, may be set too
+	onlyLoses bool // Loss is the only random fate
 }
 
-// newChances compiles an impairment that begins at segment from. old is the link's previous impairment, or
-// nil: newChances keeps the state of its Burst and its Drop if they are the same.
+// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst and the Drop
+// of old, the link's previous impairment, if they are the same; old may be nil.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -183,8 +180,7 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	return passes, 0
 }
 
-// fateOf returns the fate of segment seq of packet p: with ECN, an ECN-capable packet is marked instead of
-// lost.
+// fateOf returns the fate of segment seq of packet p, with respect to ECN.
 func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	if f, due = c.fate(seq); f == lost && c.ECN && capable(p) {
 		f = marked
@@ -192,16 +188,15 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	return f, due
 }
 
-// burst is the state of a link in the model of Gilbert and Elliott.
 type burst struct {
 	Burst
 	seed uint64
-	from uint64     // the first segment
-	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
+	from uint64
+	ln   [2]float64 // of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // segments at which the state changed; the link was good at from
-	first   uint64   // number of earlier changes, no longer in changes
+	changes []uint64 // the link was good at from
+	first   uint64   // earlier changes
 }
 
 const keptChanges = 256
@@ -223,8 +218,7 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad reports whether the link is bad at a segment. It returns false if the change before the segment is
-// forgotten.
+// bad reports whether the link is bad at a segment.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,7 +256,6 @@ func (b *burst) loses(seq uint64) bool {
 // maxDropFlows is how many connections drops tracks.
 const maxDropFlows = 4096
 
-// drops decides which segments of TCP connections are lost by their numbers (Impairment.Drop).
 type drops struct {
 	list []uint32
 
@@ -271,13 +264,13 @@ type drops struct {
 }
 
 type dropFlow struct {
-	start uint32 // the sequence number of the first byte
+	start uint32 // of the first byte
 	mss   uint32 // the longest segment so far
-	next  int    // index in drops.list of the next segment to lose
+	next  int    // in drops.list, of the next segment to lose
 }
 
 // hits reports whether a segment of n bytes at sequence number seq has the first byte of the next segment of
-// the list. mss is the length of a full segment, as far as known.
+// the list. mss is the length of a full segment.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false
@@ -301,7 +294,6 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	return f.next < len(d.list) && f.first(d) >= uint64(seq-f.start) && f.first(d) < uint64(seq-f.start)+uint64(n)
 }
 
-// first returns the offset of the next segment to lose from the first byte of the connection.
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
 // lost skips the entries of the list for segments that begin before the end of a lost one.

@@ -55,7 +55,6 @@ func TestBurstsAreTheModels(t *testing.T) {
 	}
 }
 
-// Probabilities of 0 and 1 work.
 func TestBurstsAtTheirEnds(t *testing.T) {
 	for _, c := range []struct {
 		b           Burst
@@ -84,8 +83,7 @@ func TestDuplicatesComeTwice(t *testing.T) {
 	testkit.Equal(t, "counted", a.link.Counters().Duplicated, uint64(n))
 }
 
-// A corrupted segment has a wrong TCP or UDP checksum, which a receiver that verifies it detects, and a
-// correct IPv4 header checksum.
+// A corrupted segment has a wrong TCP or UDP checksum, and a correct IPv4 header checksum.
 func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}
@@ -168,13 +166,13 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// The link loses the numbered segments when the sender sends them first, but not when it retransmits them.
+// The link loses the numbered segments only when they are first sent.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})
 		b.setLimits(superLimits)
 		const mss, start = 100, 1_000_000
-		for range 2 { // two connections on the same ports
+		for range 2 { // on the same ports
 			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: start - 1})))
 			b.take()
 			send := func() (seqs []int) {
@@ -210,7 +208,6 @@ func TestDropsByNumber(t *testing.T) {
 	}
 }
 
-// Packets stay on a link with a delay for that time, give or take the jitter, and arrive in order.
 func TestDelay(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -251,8 +248,6 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate drops packets beyond its queue's limit; with ECN it marks packets that find more than
-// half of the limit in the queue.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -282,7 +277,7 @@ func TestQueueOfALink(t *testing.T) {
 	})
 }
 
-// A delay line is bounded, and a sender that reaches the bound waits.
+// A sender that reaches the bound of a delay line waits.
 func TestDelayedPacketsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Delay: time.Second}, Impairment{})
@@ -303,7 +298,6 @@ func TestDelayedPacketsAreBounded(t *testing.T) {
 	})
 }
 
-// The line keeps few buffers for later packets.
 func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	for name, n := range map[string]int{"small": 1000, "large": 60000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -344,7 +338,6 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// A new impairment applies to the next packet.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {
@@ -355,7 +348,7 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// When an impairment changes, unchanged settings keep their state, and new ones start now.
+// When an impairment changes, unchanged settings keep their state.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

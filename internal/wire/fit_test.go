@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// stream checks that frames carry the payload of a packet, in order and once, and returns the lengths of
-// their payloads.
+// stream checks that frames carry the payload of a packet, in order and once, and returns their lengths.
 func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []int) {
 	t.Helper()
 	off := 0
@@ -159,8 +158,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	stream(t, got, append(bytes.Clone(a.ram[:60000]), a.ram[:10]...), 0)
 }
 
-// A port gets busy in the middle of a packet, and its limits change before the sender tries again; it gets no
-// byte twice.
+// A port gets busy in the middle of a packet, and its limits change before the retry.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -175,7 +173,6 @@ func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	if len(got) != 5 || p.Verdict.Kind != Taken {
 		t.Errorf("%d frames", len(got))
 	}
-	// Another port, which has got nothing yet, gets all of the packet.
 	p = a.packet(b.mac, spec{n: 10000, mss: 1000})
 	b.setLimits(Limits{})
 	b.post(4)
@@ -210,7 +207,6 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
-// Checksum starts and offsets elsewhere than Parse expects them are completed, or the packet is dropped.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	a, b := pair(t)
 	b.setLimits(Limits{Csum: true}) // the port accepts partial checksums, but not these
@@ -260,8 +256,6 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	dropped(t, p, DropBadCsum) // not TCP's own field
 }
 
-// If the memory segments of a packet are shorter than its stated length, the link drops the frame that lacks
-// bytes.
 func TestPayloadThatIsNotThere(t *testing.T) {
 	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {
@@ -277,7 +271,6 @@ func TestPayloadThatIsNotThere(t *testing.T) {
 	}
 }
 
-// A sender truncates its memory file while the wire reads the payload of its packets.
 func TestMemoryThatGoesAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		up Impairment
@@ -304,8 +297,6 @@ func TestMemoryThatGoesAway(t *testing.T) {
 	}
 }
 
-// FuzzNothingIsLostOrRepeated simulates a sender with retries and a port whose limits and buffers change.
-//
 // Invariant: wire: Cut, refused and retried, every byte arrives once, in order.
 func FuzzNothingIsLostOrRepeated(f *testing.F) {
 	f.Add([]byte{3, 200, 40, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8})

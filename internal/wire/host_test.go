@@ -16,8 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// host is a machine on the switch: its memory is a memfd, and its port copies what it gets into separate
-// memory.
+// host is a machine on the switch: its memory is a memfd, and its port copies what it gets.
 type host struct {
 	t     testing.TB
 	mac   MAC
@@ -30,7 +29,7 @@ type host struct {
 	mu      sync.Mutex
 	limits  Limits
 	buffers int
-	sizes   []int // of the received batches
+	sizes   []int
 	got     []received
 	wakers  []Waker
 	slow    func()
@@ -103,8 +102,7 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with impaired links from a to b. The switch learns b without a frame, which would
-// count on the links.
+// badPair makes two hosts with impaired links from a to b, and teaches the switch b without a frame.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -209,7 +207,6 @@ func (h *host) take() []received {
 	return got
 }
 
-// send delivers packets while it is inside the host's space, as a worker does.
 func (h *host) send(ps ...*Packet) {
 	tok := h.space.Enter()
 	defer h.space.Leave(tok)
@@ -221,7 +218,6 @@ func (h *host) sent(p *Packet) *Packet {
 	return p
 }
 
-// sendAll sends packets until each has its final verdict.
 func (h *host) sendAll(ps ...*Packet) {
 	for len(ps) > 0 {
 		h.send(ps...)
@@ -250,7 +246,6 @@ func (w waker) Wake() {
 	}
 }
 
-// spec describes a packet for tests.
 type spec struct {
 	udp, v6 bool
 	tags    int
@@ -297,7 +292,7 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory as payload, in segments whose first lengths are cut.
+// payload gives a packet n bytes of h's memory, in segments whose first lengths are cut.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)
@@ -314,7 +309,6 @@ func (h *host) payload(p *Packet, off, n int, cut []int) {
 	}
 }
 
-// header makes the headers of a frame, without checksums.
 func header(src, dst MAC, s *spec) []byte {
 	be := binary.BigEndian
 	b := append(append([]byte{}, dst[:]...), src[:]...)
@@ -359,7 +353,6 @@ func (h *host) arp(to MAC) *Packet {
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// meet makes the switch learn hosts.
 func meet(hosts ...*host) {
 	for _, h := range hosts {
 		h.send(h.arp(broadcast))

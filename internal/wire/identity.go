@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Identity lists the source addresses that the frames of a port may have. The link drops other frames as
-// DropMAC or DropAddress, or as DropBadFrame if it cannot find their sources.
+// Identity lists the source addresses that the frames of a port may have. The link drops other frames.
 //
-// The first port that uses an IP address is bound to it: until the binding ends, no other port may use the
-// address. A port uses an address as the source of an IP packet or an ARP frame, as the target of a neighbor
-// advertisement or a redirect, or as the target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
+// The first port that uses an IP address is bound to it: until the binding ends, links that check sources
+// refuse it from other ports. A port uses an address as the source of an IP packet or an ARP frame, as the
+// target of a neighbor advertisement or a redirect, or as the target of a probe for duplicates (RFC 4862,
+// 5.4; RFC 5227, 2.1).
 type Identity struct {
-	MAC     MAC           // the port's own MAC, which no other port may use; zero: none
+	MAC     MAC           // the port's own MAC; zero: none
 	Learn   bool          // the port's MAC is the source of its first frame since Attach or Link.Forget, instead of MAC
-	Also    []MAC         // other MACs that the port may use, unless another port uses them
+	Also    []MAC         // other MACs that the port may use
 	Any     bool          // the port may use any MAC that no other port uses
-	Router  bool          // the link does not check sources, because the port forwards other hosts' packets
-	Refused func(Refusal) // called at most once in ReportEvery for each reason; may be nil
+	Router  bool          // the link does not check sources
+	Refused func(Refusal) // may be nil
 }
 
 // Refusal is a refused frame, and the number of frames refused for the same reason since the last report.
@@ -31,7 +31,7 @@ type Refusal struct {
 	Reason DropReason // DropMAC or DropAddress
 	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
 	Addr   netip.Addr // for DropAddress
-	Holder string     // the port that is bound to the address, or has reserved it; "": none
+	Holder string     // the port that is bound to the address, or has reserved it
 	Full   bool       // the sender has MaxBindings addresses
 	More   uint64     // other frames refused for Reason since the last report
 }
@@ -40,23 +40,23 @@ const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
 	// its own.
 	MaxBindings = 64
-	// BindingIdle is how long an address without a lease must be unused, after another port wanted it or its own
-	// port lacked room, before its binding may go.
+	// BindingIdle is how long an address without a lease must be unused before its binding may go, once another
+	// port wants the address or its own port lacks room.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
 	// probeIdle replaces BindingIdle for an address that its port has probed for and never used.
 	probeIdle = 10 * time.Second
 	// wantedAgain is how old the last recorded use of an address must be before its port has to show again that
-	// it uses the address. It bounds the look-ups for an address that other ports want.
+	// it uses the address.
 	wantedAgain = 10 * time.Second
 )
 
 // ErrIdentity is the error for an invalid Identity.
 var ErrIdentity = errors.New("bad identity")
 
-// source is a MAC or an IP address. IPv4 and MAC addresses are in the first bytes, as in splitter.Flow; the
-// rest is 0.
+// source is a MAC or an IP address. Shorter addresses are in the first bytes, as in splitter.Flow; the rest
+// is 0.
 type source struct {
 	b    [16]byte
 	kind kind
@@ -106,7 +106,6 @@ func (s source) addr() netip.Addr {
 	return netip.Addr{}
 }
 
-// unspecified reports whether all bytes are 0.
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
 // unicast reports whether the address may be a machine's.
@@ -121,38 +120,36 @@ func (s source) unicast() bool {
 	return s.b[0]&1 == 0 && !s.unspecified()
 }
 
-// bindings has the address bindings of a switch. A link does not look there for frames from addresses in
-// identity.allowed.
+// bindings has the address bindings of a switch.
 type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
 	byAddr map[source]*binding
 }
 
-// binding binds an address to a port.
 type binding struct {
 	src        source
 	by         *identity // nil: reserved, and no port uses it
 	isPortMAC  bool      // src is a port's own MAC
-	reservedBy *Link     // nil: not reserved
+	reservedBy *Link
 	mac        MAC       // if reserved: Identity.MAC of the port for which it is reserved
 	used       bool      // the port has sent from src, or has leased it
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it still uses the address; zero: no need to
+	wanted     time.Time // since then the port has to show that it still uses the address
 }
 
-// fixed reports whether the binding does not count towards MaxBindings, and never becomes idle.
+// fixed: the binding does not count towards MaxBindings, and is never idle.
 func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
-// idle reports whether the binding may make room for another port or another address.
+// idle: the binding may make room for another port or another address.
 func (c *binding) idle(now time.Time) bool {
 	switch {
 	case c.fixed() || now.Before(c.until):
 		return false
 	case !c.until.IsZero():
-		return true // the lease has expired
+		return true
 	case !c.used:
 		return now.Sub(c.seen) >= probeIdle
 	}
@@ -166,8 +163,8 @@ type identity struct {
 
 	learned    MAC
 	movable    [2][]*binding // of IP addresses, of MACs; under bindings.mu, as the next two
-	reported   [2]time.Time  // time of the last call of Refused: for DropMAC, for DropAddress
-	unreported [2]uint64     // frames refused since reported
+	reported   [2]time.Time  // for DropMAC, for DropAddress
+	unreported [2]uint64
 }
 
 // sources are the addresses that a link accepts from its port without a look at the bindings; immutable.
@@ -258,7 +255,6 @@ func (r *bindings) enter(o *Identity) (*identity, error) {
 	return d, nil
 }
 
-// leave removes the bindings and reservations of a link with an Identity.
 func (r *bindings) leave(l *Link) {
 	if l.who == nil {
 		return
@@ -277,9 +273,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's binding. The port
-// calls Forget when another guest may be behind it, while none of its packets is in flight. Addresses
-// reserved for the port stay reserved.
+// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's. The port calls
+// Forget when another guest may be behind it, while none of its packets is in flight. Reserved addresses stay
+// reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -306,8 +302,7 @@ func (l *Link) Forget() {
 }
 
 // Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, while this
-// link is attached. The link must have an Identity. Reserve removes existing bindings, but skips addresses
-// that are reserved already.
+// link is attached. The link must have an Identity. Reserve skips addresses that are reserved already.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -318,7 +313,7 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	for _, a := range addrs {
 		s := sourceOf(a)
 		if c := r.byAddr[s]; c != nil && c.reservedBy != nil {
-			continue // the first reservation counts
+			continue
 		}
 		r.drop(s)
 		r.byAddr[s] = &binding{src: s, reservedBy: l, mac: mac}
@@ -326,8 +321,7 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 }
 
 // Lease binds an address to the port with mac until a time; it does not change a reserved address. It returns
-// false if the port may not have the address. If no port with an Identity has mac, it does nothing and
-// returns true.
+// false if the port may not have the address. If no port with an Identity has mac, it returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
@@ -383,7 +377,7 @@ func (r *bindings) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 	return true
 }
 
-// holder returns the identity to which a MAC is bound, or nil. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) holder(s source) *identity {
 	if c := r.byAddr[s]; c != nil {
 		return c.by
@@ -398,7 +392,7 @@ func (r *bindings) now() time.Time {
 	return time.Now()
 }
 
-// drop removes a binding. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) drop(s source) {
 	c := r.byAddr[s]
 	if c == nil {
@@ -412,7 +406,7 @@ func (r *bindings) drop(s source) {
 	}
 }
 
-// like returns the identity's list for bindings of the address's kind. The caller holds bindings.mu.
+// The caller holds bindings.mu.
 func (d *identity) like(s source) *[]*binding {
 	if s.kind == kindMAC {
 		return &d.movable[1]
@@ -421,13 +415,13 @@ func (d *identity) like(s source) *[]*binding {
 }
 
 // allow binds an address to the port, or returns why the port may not send from it; probe: the port only
-// probes for duplicates. It takes the lock of the bindings, and may call Refused without it.
+// probes for duplicates. It takes the lock of the bindings.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
 	now := r.now()
 	var ok bool
-	var c *binding // the other port's, after a refusal
+	var c *binding
 	if s.kind == kindMAC {
 		ok, c = r.bindMAC(d, s, now)
 	} else {
@@ -459,8 +453,7 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	return reason
 }
 
-// name returns the name of the port that has an address or its reservation, or else of the port that reserved
-// it. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
@@ -473,7 +466,7 @@ func (r *bindings) name(c *binding) string {
 }
 
 // bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other port's
-// binding, or nil. The caller holds mu.
+// binding, if there is one. The caller holds mu.
 func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
 	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
@@ -502,9 +495,8 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 	return true, nil
 }
 
-// bind reports whether a port may use an address, and binds it. It allows a probe of another port's address
-// without binding it. If the port may not, bind returns the other port's binding, or nil. The caller holds
-// mu.
+// bind reports whether a port may use an address, and binds it, but for a probe of another port's address. If
+// not, it returns the other port's binding, if there is one. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
@@ -548,8 +540,7 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 }
 
 // want records that another port wants an address, or that its own port needs room, unless the address was
-// used a short time ago (wantedAgain). The next frame from the address is then recorded as a use. The caller
-// holds mu.
+// used a short time ago (wantedAgain). The caller holds mu.
 func (r *bindings) want(c *binding, now time.Time) {
 	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
@@ -558,8 +549,7 @@ func (r *bindings) want(c *binding, now time.Time) {
 	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
-// makeRoom removes, of the idle bindings in list, the one with the oldest use, if there is one. The caller
-// holds mu.
+// makeRoom removes the least recently used of the idle bindings in list. The caller holds mu.
 func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
 	var found *binding
 	for _, c := range list {

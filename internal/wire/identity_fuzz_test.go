@@ -76,8 +76,6 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 	return macs, addrs
 }
 
-// FuzzIdentity makes two ports send frames, while time passes and guests come and go.
-//
 // Invariant: wire: No frame claims an address that belongs to another port.
 func FuzzIdentity(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}

@@ -30,7 +30,7 @@ func (r *refusals) take() []Refusal {
 	return got
 }
 
-// town is a switch with a clock, a router, and two hosts whose addresses the switch checks.
+// town is a switch with a clock, a router, and two hosts whose addresses it checks.
 type town struct {
 	s       *Switch
 	router  *host // number 9
@@ -59,7 +59,6 @@ func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
 	return v
 }
 
-// ip4, ip6 and ll6 are the addresses of host n.
 func ip4(n byte) []byte { return []byte{10, 0, 0, n} }
 func ip6(n byte) []byte { return []byte{0: 0xfd, 15: n} }
 func ll6(n byte) []byte { return []byte{0: 0xfe, 1: 0x80, 15: n} }
@@ -131,7 +130,7 @@ func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), m
 
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, with hdr bytes in the header and the rest in memory, and returns its drop reason.
+// try sends a frame, with hdr bytes in the header and the rest in memory.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -144,8 +143,7 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame with several lengths of the packet's header, and fails the test unless each has the
-// result want.
+// say sends a frame with several lengths of the header, and compares the results with want.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -226,8 +224,6 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// The switch refuses ARP and neighbor discovery that names another host's MAC, messages that it cannot parse,
-// and invalid sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -276,7 +272,7 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// A sender that rewrites its memory after the switch's check does not change the message that arrives.
+// The sender rewrites its memory after the switch's check.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -302,7 +298,7 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	}
 }
 
-// A probe for duplicate addresses passes, but not for an address that another port has just probed.
+// A probe for duplicates passes, but not for an address that another port has just probed.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -337,13 +333,11 @@ func TestDuplicatesAreFound(t *testing.T) {
 	}
 }
 
-// ping makes a frame from an address that is not configured for any host.
 func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// An address moves to another port when its port has left, has forgotten the address or has not used it for a
-// while, but not while its port uses it.
+// An address moves to another port, but not while its port uses it.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -368,7 +362,6 @@ func TestAddressesMove(t *testing.T) {
 	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.byAddr), 3+1+2)
 }
 
-// A port that invents addresses gets at most MaxBindings, of IP and of MACs.
 func TestInventedAddressesAreBounded(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = n == 1 })
 	a, b := v.a, v.b
@@ -463,7 +456,6 @@ func (sinkPort) Name() string               { return "sink" }
 func (sinkPort) Limits() Limits             { return Limits{} }
 func (sinkPort) Deliver(*Worker, []*Packet) {}
 
-// An address leased to a port's MAC belongs to that port, used or not.
 func TestLeases(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -499,8 +491,7 @@ func TestLeases(t *testing.T) {
 	b.say("by nobody", ping(b, 2), DropNone)
 }
 
-// consistent fails the test unless each port's allowed addresses are bound to that port, and the ports' lists
-// have exactly the bindings that are not fixed.
+// consistent checks the ports' allowed addresses and lists against the bindings.
 func (v *town) consistent(t *testing.T) {
 	t.Helper()
 	r := &v.s.names
@@ -541,7 +532,6 @@ func (v *town) consistent(t *testing.T) {
 	testkit.Equal(t, "claims that no port lists", listed, 0)
 }
 
-// Several queues of two ports use overlapping addresses while leases come and go.
 func TestClaimsFromManySides(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = true })
 	var wg sync.WaitGroup

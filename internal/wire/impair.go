@@ -20,7 +20,7 @@ type impaired struct {
 	link *Link
 	lv   int
 	now  atomic.Pointer[chances]
-	next atomic.Uint64 // number of the next segment
+	next atomic.Uint64
 	line *line
 }
 
@@ -34,8 +34,8 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 }
 
 // Impair replaces the impairments of the packets that the port sends (up) and receives (down); but a
-// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. The numbers of
-// segments continue. If the link is being detached, Impair changes nothing and returns ErrDetached.
+// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. If the link is
+// detached, Impair changes nothing and returns ErrDetached.
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {
@@ -83,8 +83,8 @@ func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	return c.passing(seq, n)
 }
 
-// on puts packets into the delay line if the link delays, or if the line still has packets in order;
-// otherwise it passes them on.
+// on puts packets into the delay line if the link delays or the line still has packets in order; otherwise it
+// passes them on.
 func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
 		im.line.delay(w, c, run)
@@ -93,7 +93,6 @@ func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	im.beyond(w, run)
 }
 
-// beyond passes packets on without the delay line.
 func (im *impaired) beyond(w *Worker, run []*Packet) {
 	switch {
 	case len(run) == 0:
@@ -138,7 +137,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	im.on(w, c, batch[start:])
 }
 
-// cut applies the impairment to the segments of one packet, and passes on the pieces that survive.
+// cut applies the impairment to the segments of one packet.
 func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
@@ -238,8 +237,7 @@ func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	im.link.count.duplicated.Add(1)
 }
 
-// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor from past the piece. On a
-// receiver's link it also reports the piece to the receiver's tap.
+// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor from past the piece.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from
@@ -264,7 +262,6 @@ func (p *Packet) suspend(x *Packet, lv int) {
 	copy(p.Progress.level[lv+1:], x.Progress.level[lv+1:])
 }
 
-// finished clears the progress on the levels after lv.
 func (p *Packet) finished(lv int) {
 	clear(p.Progress.level[lv+1:])
 	p.Progress.arrives = 0

@@ -25,8 +25,7 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends packets over impaired links, each of the given number of segments, and returns the segments that
-// arrived.
+// over sends packets, each of the given number of segments, and returns the segments that arrived.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)
@@ -70,8 +69,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// With one seed the link loses and holds back the same segments, however the sender packs them and whatever
-// the port accepts.
+// With one seed the same segments are lost and held back, however the sender packs them and whatever the port
+// accepts.
 //
 // Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -165,7 +164,6 @@ func TestAllLostAndNoneLost(t *testing.T) {
 	dropped(t, p, DropLinkLoss)
 }
 
-// A link that only reorders delivers a segment at most ReorderDepth places late.
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
@@ -184,7 +182,6 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	}
 }
 
-// The link copies the payload of a frame that it holds back.
 func TestHeldPayloadIsACopy(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}, Impairment{})
 	want := bytes.Clone(a.ram[:500])
@@ -216,7 +213,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
 			t.Errorf("it came after %v", d)
 		}
-		// The link holds a frame back, no other frame follows, and the receiving port is busy for a while.
+		// No other frame follows, and the receiving port is busy for a while.
 		b.post(0)
 		a.send(a.packet(b.mac, spec{n: 500}))
 		for range 3 {
@@ -258,7 +255,6 @@ func TestDelayLineIsBounded(t *testing.T) {
 	}
 }
 
-// Each port's copy of a flooded frame meets the impairment of that port's link.
 func TestFloodOverBadLinks(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{})
@@ -284,8 +280,6 @@ func TestFloodOverBadLinks(t *testing.T) {
 	}
 }
 
-// Several workers of one port send over impaired links while these are detached.
-//
 // Invariant: wire: Every packet is received or counted as lost.
 func TestNothingGoesAstray(t *testing.T) {
 	bad := Impairment{Seed: 5, Loss: 0.05, Reorder: 0.2, HoldMax: 50 * time.Microsecond}

@@ -8,12 +8,12 @@ import (
 )
 
 // unchecked marks, within forward, a packet that admit lets pass, but whose source addresses are still to be
-// checked. It is not a reason to drop, and never counted.
+// checked.
 const unchecked = NumDropReasons + 1
 
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes reports whether all source addresses of a packet are in its parsed headers, and in allowed or
+// passes reports whether the source addresses of a packet are in its parsed headers, and in allowed or
 // unspecified. It takes no lock.
 func (d *identity) passes(p *Packet) bool {
 	allowed, h := d.allowed.Load(), &p.Meta.Headers
@@ -39,8 +39,7 @@ func (d *identity) passes(p *Packet) bool {
 	return s.unspecified() || allowed.has(s)
 }
 
-// sameSource reports whether a packet has the source addresses of the packet before it in its batch, for
-// which passes was true.
+// sameSource compares the source addresses of two packets, if both are TCP or UDP.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
@@ -76,8 +75,8 @@ const (
 	ndTargetLink = 2
 )
 
-// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of it if
-// addresses lie behind its Header. A copy, because the sender may rewrite its own memory after the check.
+// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of it,
+// because the sender may rewrite its memory after the check.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -113,11 +112,10 @@ func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	return q, DropNone
 }
 
-// checkedLen returns how many bytes of a frame checkSource reads at most.
 func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
-		return 0 // all addresses are in Header
+		return 0
 	case h.EtherType == splitter.EtherTypeARP:
 		return uint32(h.L3Off) + arpLen
 	case h.Class == splitter.Malformed:
@@ -167,8 +165,7 @@ func (d *identity) linkAddr(b []byte) DropReason {
 	return d.from(m.source(), m)
 }
 
-// arp checks an ARP frame (RFC 826) by its sender addresses, and a probe (RFC 5227) by its target. It refuses
-// a frame that is not for IPv4 and MACs of 6 bytes.
+// arp checks an ARP frame (RFC 826) by its sender addresses, and a probe (RFC 5227) by its target.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -186,8 +183,7 @@ func (d *identity) arp(b []byte, mac MAC) DropReason {
 	return DropNone
 }
 
-// neighbor checks an ICMPv6 message. unspecified: the IPv6 source is ::; cut: b is only the start of the
-// message.
+// unspecified: the IPv6 source is ::; cut: b is only the start of the message.
 func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
 	if len(b) < 1 {
 		return DropNone
@@ -223,8 +219,7 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 }
 
 // malformed checks the source address of a frame whose headers are inconsistent or too long, because a
-// receiver may be less strict than splitter. It refuses a frame which may have more addresses (ICMPv6,
-// extension headers).
+// receiver may be less strict than splitter.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -244,7 +239,7 @@ func fragmented(h *splitter.Headers, b []byte) DropReason {
 		return DropBadFrame
 	}
 	if binary.BigEndian.Uint16(b[off-6:])&^7 != 0 {
-		return DropNone // not the first fragment
+		return DropNone
 	}
 	next := b[off-8]
 	for extension(next) {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet from a frame's bytes: for TCP and UDP with the headers in its Header, for other
-// frames with at least hdr bytes; the rest is in h's memory at off.
+// rawFrame makes a packet from a frame's bytes; for frames other than TCP and UDP hdr bytes are in its
+// Header. The rest is in h's memory at off.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -54,8 +54,8 @@ func plainSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of an IP header to
-// the address to.
+// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of ip to the address
+// to.
 func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	var b []byte
 	if ip[0]>>4 == 4 {
@@ -67,8 +67,8 @@ func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	return append(b, 0, 0, 0, proto)
 }
 
-// inner is the packet inside a tunnel: IP with TCP or UDP, whose checksum field has the pseudo-header's sum,
-// as Linux sets it for CHECKSUM_PARTIAL.
+// inner is IP with TCP or UDP, whose checksum field has the pseudo-header's sum, as Linux sets it for
+// CHECKSUM_PARTIAL.
 type inner struct {
 	b      []byte // from the IP header on; of SRv6 inline from TCP or UDP on
 	l4     int
@@ -155,9 +155,6 @@ func tunnels(s spec, payload []byte) map[string]struct {
 	return all
 }
 
-// TestTunnelsArriveWithGoodSums checks the checksums of the frames of tunnels, with several lies in memory,
-// over good and impaired links.
-//
 // Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
@@ -218,7 +215,6 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	}
 }
 
-// A frame that met a busy port has its partial checksum completed again.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]
@@ -256,7 +252,6 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	}
 }
 
-// The wire drops a packet whose Meta or Header does not match its bytes, when it completes a checksum.
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
@@ -272,7 +267,6 @@ func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	}
 }
 
-// refused returns packets with partial checksums that would change checked bytes, or whose place is invalid.
 func refused(a, b *host) map[string]*Packet {
 	eth := func(b2 ...[]byte) []byte {
 		return bytes.Join(append([][]byte{b.mac[:], a.mac[:]}, b2...), nil)
@@ -329,7 +323,6 @@ func refused(a, b *host) map[string]*Packet {
 	}
 }
 
-// judged are the properties of a frame that the switch's checks use.
 type judged struct {
 	dst, src  MAC
 	etherType uint16
@@ -343,8 +336,7 @@ func judge(h *splitter.Headers, b []byte) judged {
 	return judged{MAC(b[0:6]), MAC(b[6:12]), h.EtherType, h.Class, h.VLANs, h.VLAN, h.Flow}
 }
 
-// FuzzWhatIsJudgedLeaves sends any frame with any partial checksum, and checks that the bytes that a port
-// gets parse to the headers of the sent frame.
+// The bytes that a port gets parse to the headers of the sent frame.
 //
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
@@ -438,8 +430,8 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves compares a frame that a port got with the sent frame; m is the sent frame's metadata, and was its
-// checked properties.
+// leaves compares a frame that a port got with the sent frame, whose metadata is m and whose checked
+// properties are was.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers

@@ -13,8 +13,7 @@ type LinkOptions struct {
 	Down Impairment
 	// Identity lists the source addresses that the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; 0: any number. The link drops more
-	// (DropStorm).
+	// Storm is how many frames to group addresses the port may send a second; 0: any number.
 	Storm int
 }
 
@@ -29,7 +28,7 @@ type Link struct {
 	count  counters
 
 	sw      *Switch
-	id      uint16 // the link's index in the switch's tables, while attached
+	id      uint16 // in the switch's tables, while attached
 	serial  uint32
 	up      atomic.Pointer[impaired]
 	places  bool
@@ -42,7 +41,7 @@ type Link struct {
 // closed is so large that enter refuses workers once drain has added it to Link.inside.
 const closed = 1 << 62
 
-// enter counts a worker in; false: the link is being detached. It never waits.
+// enter counts a worker in; false: the link is being detached.
 func (l *Link) enter() bool {
 	if l.inside.Add(1) < closed {
 		return true
@@ -121,14 +120,14 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// forward switches packets that came up the link: it groups consecutive packets by destination.
+// forward switches packets that came up the link, in groups for one destination.
 func (l *Link) forward(w *Worker, batch []*Packet) {
 	ports := l.sw.ports.Load()
 	var src, dst MAC  // of the previous packet
 	var to, run *Link // to: the link of dst; run: the link of batch[start:i]
 	start := 0
 	checked := l.checked()
-	var before *Packet // the previous packet that passed the check of its source
+	var before *Packet
 	for i, p := range batch {
 		p.From = l.serial
 		r := admit(p)
@@ -167,8 +166,8 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardAlone drops a packet for which admit returned a reason, or switches one that is unplaced or
-// unchecked: it completes the checksum, and checks the source.
+// forwardAlone drops a packet for which admit returned a reason, or completes its checksum, checks its source
+// and switches it.
 func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
 	p := one[0]
 	q := p
@@ -216,7 +215,6 @@ func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	}
 }
 
-// receive delivers packets down the link to its port; false: the link is being detached.
 func (l *Link) receive(w *Worker, run []*Packet) bool {
 	if !l.enter() {
 		return false
@@ -272,8 +270,8 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	}
 }
 
-// admit returns why a packet may not pass the wire at all, unplaced for a packet whose checksum has to be
-// completed first, or DropNone. It looks only at the link header and what splitter has parsed.
+// admit returns why a packet may not pass the wire, unplaced for a packet whose checksum has to be completed
+// first, or DropNone.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {
@@ -298,7 +296,7 @@ func admit(p *Packet) DropReason {
 	return DropNone
 }
 
-// admitPartial is the part of admit for packets with a partial checksum, which include GSO packets.
+// admitPartial is the part of admit for packets with a partial checksum.
 func admitPartial(p *Packet) DropReason {
 	m := &p.Meta
 	gso := m.GSOType != splitter.GSONone

@@ -1,8 +1,7 @@
 package wire
 
 // Owner returns the link of the port to which a MAC is bound (Identity), or nil if there is none or the
-// binding is idle. isPortMAC: the MAC is that port's own. An uplink calls Owner before it sends a frame, from
-// which the switch would learn the MAC.
+// binding is idle. isPortMAC: the MAC is that port's own.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()

@@ -19,14 +19,13 @@ const EtherTypeControl = 0x88b5
 // writes only Verdict, Progress and From.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from
-// splitter.Parse), then calls Prepare. For a retry after Busy it keeps Progress and does not call Prepare;
-// the bytes may have moved, but must be the same.
+// splitter.Parse), then calls Prepare. For a retry after Busy it keeps Progress and does not call Prepare.
 type Packet struct {
 	// Header holds the headers, in a private copy: exactly Meta.Headers.HdrLen bytes for TCP and UDP; for other
 	// frames at least splitter.EthLen bytes.
 	Header     []byte
-	Payload    []dma.Segment // the rest of the frame, in place: at least PayloadLen bytes
-	PayloadLen uint32        // the frame's bytes behind Header
+	Payload    []dma.Segment // the rest of the frame: at least PayloadLen bytes
+	PayloadLen uint32
 	Meta       splitter.Meta // a GSO packet is CsumPartial; with CsumPartial, CsumAllowed holds
 	Verdict    Verdict
 	Src, Dst   MAC    // from Header, by Prepare
@@ -35,18 +34,17 @@ type Packet struct {
 	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it
-	reason DropReason // flood: drop reason of the last receiver that has not taken it
-	fault  fault      // change for an Impairment, which the receiver's link makes
-	mark   uint64     // the result of Sending of the sender's tap
-	origin *Packet    // the packet from which this piece was cut
+	reason DropReason // of the last receiver that has not taken it
+	fault  fault      // change for an Impairment
+	mark   uint64
+	origin *Packet // from which this piece was cut
 
-	// Progress records which parts of the packet were finished before it met a busy port. It is the last field,
-	// because most packets have no progress.
+	// Progress is the last field, because most packets have none.
 	Progress Progress
 }
 
 // Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses from the
-// header, and cuts the padding of a runt (Meta.Headers.Carried).
+// header, and cuts the padding of a runt.
 func (p *Packet) Prepare() {
 	// One statement for each field: one assignment of several values is slower.
 	p.Verdict = Verdict{}
@@ -67,7 +65,6 @@ func (p *Packet) Prepare() {
 	}
 }
 
-// trim shortens segs, in place, to their first n bytes.
 func trim(segs []dma.Segment, n uint32) []dma.Segment {
 	for i := range segs {
 		if n <= segs[i].Len {
@@ -85,8 +82,7 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 // Len returns the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
-// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not cover. The wire
-// does not segment such a frame.
+// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not cover.
 func (p *Packet) Trailed() bool {
 	h := &p.Meta.Headers
 	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
@@ -101,32 +97,31 @@ func (p *Packet) Segments() uint32 {
 	return (p.PayloadLen + mss - 1) / mss
 }
 
-// Bytes that Ethernet adds to a frame on the wire (IEEE 802.3, clauses 3.1.1 and 4.4.2): preamble and start
-// delimiter, checksum, and a gap of 96 bits. A frame is padded to 64 bytes, checksum included.
+// Bytes that Ethernet adds to a frame on the wire (IEEE 802.3, clauses 3.1.1 and 4.4.2), and the least length
+// of a frame without its checksum.
 const (
 	EtherOverhead = 7 + 1 + 4 + 12
 	etherLeast    = 64 - 4
 )
 
-// WireLen returns how many bytes the packet would take on a real wire: each segment with its own header,
-// Ethernet's overhead, and padding.
+// WireLen returns how many bytes the packet would take on a real wire.
 func (p *Packet) WireLen() uint32 {
 	n, h := p.Segments(), uint32(len(p.Header))
 	return p.PayloadLen + n*(max(h, etherLeast-min(etherLeast, p.PayloadLen/n))+EtherOverhead)
 }
 
 // Progress records the fate of the parts of a packet that the wire had to cut, so that a retry repeats
-// nothing. A new packet has the zero value; a new Packet for a retry needs a copy.
+// nothing. A new packet has the zero value.
 type Progress struct {
 	begun   bool   // the fields below may be set
 	link    uint32 // Serial of the last link that met the packet on levels down and fit
 	level   [levels]level
 	arrives int64
-	dropped [maxNoted / 8]uint64 // bits of segments lost on the sender's link while it has Impairment.Drop, for taps
+	dropped [maxNoted / 8]uint64 // bits of segments lost by Impairment.Drop on the sender's link
 }
 
-// Arrives returns a field for the receiver: the time, by shape.Now, from which on the receiver's PCIe links
-// are free for the next part of the packet; 0 at first.
+// Arrives returns a field for the receiver: the time, by shape.Now, from which on its PCIe links are free for
+// the next part of the packet; 0 at first.
 func (g *Progress) Arrives() *int64 {
 	g.begun = true
 	return &g.arrives
@@ -143,8 +138,7 @@ func (g *Progress) up() *level {
 	return &g.level[levelUp]
 }
 
-// maxNoted is the size, in bytes, of the record of lost segments: it covers the first 8*maxNoted
-// segments of a packet.
+// maxNoted is the size of Progress.dropped in bytes.
 const maxNoted = 16
 
 // Levels at which packets are cut, in their order.
@@ -158,9 +152,9 @@ const (
 type level struct {
 	done  uint32 // payload bytes that are finished
 	known bool
-	taken bool   // a part of the packet was taken, by a receiver or a delay line
-	held  uint16 // segments that a delay line holds back (Impairment.Reorder)
-	seq   uint64 // number of the packet's first segment on an impaired link
+	taken bool
+	held  uint16 // in a delay line
+	seq   uint64 // number of the packet's first segment on the link
 }
 
 // VerdictKind is the kind of a Verdict.
@@ -168,9 +162,9 @@ type VerdictKind uint8
 
 const (
 	Pending VerdictKind = iota // not delivered yet
-	Taken                      // copied, at least a part of it, by a port or a delay line
-	Dropped                    // lost, for Reason
-	Busy                       // not finished: retry when Queue has buffers, or at Until
+	Taken                      // copied, at least a part of it
+	Dropped
+	Busy // not finished: retry when Queue has buffers, or at Until
 )
 
 var kindNames = [...]string{"pending", "taken", "dropped", "busy"}

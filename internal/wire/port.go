@@ -25,12 +25,10 @@ type Limits struct {
 	MaxBytes uint32  // longest GSO packet, headers included; 0: any
 }
 
-// fits reports whether a frame, or a segment, of n bytes is within MaxFrame.
 func (l *Limits) fits(h *splitter.Headers, n uint32) bool {
 	return l.MaxFrame == 0 || n <= l.MaxFrame+4*uint32(h.VLANs)
 }
 
-// takes reports whether the port accepts the packet as it is.
 func (l *Limits) takes(p *Packet) bool {
 	m := &p.Meta
 	if m.GSOType == splitter.GSONone {

@@ -3,8 +3,8 @@ package wire
 import "sync/atomic"
 
 // storm limits how many frames to group addresses a port sends a second. It is a token bucket of a tenth of a
-// second, but at least stormLeast frames. It stores the time at which the bucket will be full again (the
-// generic cell rate algorithm of ITU-T I.371).
+// second, but at least stormLeast frames. It stores when the bucket will be full again (the generic cell rate
+// algorithm of ITU-T I.371).
 type storm struct {
 	each  int64 // nanoseconds in which the bucket gains a frame; 0: no limit
 	spare int64 // nanoseconds in which an empty bucket becomes full
@@ -12,7 +12,6 @@ type storm struct {
 	now   func() int64
 }
 
-// stormLeast is the least size of the bucket in frames.
 const stormLeast = 32
 
 func (s *storm) init(rate int, now func() int64) {

@@ -13,8 +13,8 @@ const (
 	maxPerLink = 128 // addresses of one link; a further one replaces the oldest
 )
 
-// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock. Its size is fixed, and
-// a guest that invents addresses displaces only addresses of its own link.
+// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock. A guest that invents
+// addresses displaces only addresses of its own link.
 type macTable struct {
 	seed  uint64
 	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
@@ -40,7 +40,6 @@ func (t *macTable) bucket(key uint64) *[ways]atomic.Uint64 {
 	return &t.slots[mix64(key^t.seed)%buckets]
 }
 
-// lookup returns the id of the link behind which an address is.
 func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	b := t.bucket(key)
 	for i := range b {
@@ -84,8 +83,7 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// addTo adds an address to a link's list; a link with maxPerLink addresses loses the oldest. The caller holds
-// mu.
+// A link with maxPerLink addresses loses the oldest. The caller holds mu.
 func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
@@ -104,7 +102,6 @@ func (t *macTable) removeFrom(id uint16, key uint64) {
 	}
 }
 
-// forget removes all addresses of a link.
 func (t *macTable) forget(id uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -79,9 +79,6 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// The link reports a packet that met a busy port again when it is sent again, and a segmented packet as its
-// segments.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
@@ -117,8 +114,6 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	}
 }
 
-// On the way up, the sender's tap can ask for the losses; on the way down, the receiver's tap sees them.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldWhatTheLinkLost(t *testing.T) {
@@ -157,7 +152,6 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	}
 }
 
-// placer is a port that itself reports received packets to the tap.
 type placer struct{ *host }
 
 func (placer) ReportsPlacement() {}

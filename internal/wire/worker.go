@@ -13,7 +13,7 @@ const maxPieces = 32
 type Worker struct {
 	Copier *dma.Copier
 
-	busy     []busyLink // links that were busy in this batch
+	busy     []busyLink
 	flooding bool
 	cutting  bool
 
@@ -24,12 +24,12 @@ type Worker struct {
 
 	gone Packet // used by GaveUp
 
-	altered    piece // a packet changed by a link
+	altered    piece
 	alteredRun [1]*Packet
 	alteredBuf *dma.Region // made when first needed
 	alteredSeg [1]dma.Segment
 
-	whole      piece // a packet's copy that completed or pulled made
+	whole      piece
 	wholeRun   [1]*Packet
 	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
 	csumRegion *dma.Region              // of csum
@@ -69,12 +69,11 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding reports whether the packets go to all links: a port without buffers misses them, and no sender
-// waits.
+// Flooding reports whether the packets go to all links, so that no sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports whether the packets are pieces of one packet: for a retry after Busy the wire cuts the
-// pieces anew, and only the first keeps its Progress.Arrives.
+// Cutting reports whether the packets are pieces of one packet: only the first keeps its Progress.Arrives for
+// a retry.
 func (w *Worker) Cutting() bool { return w.cutting }
 
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {
@@ -104,7 +103,7 @@ func setAll(run []*Packet, v Verdict) {
 // cursor is a position in a packet's payload.
 type cursor struct {
 	segs []dma.Segment
-	off  uint32 // bytes used of the first segment
+	off  uint32 // of the first segment
 }
 
 // take appends the next n bytes to dst; ok is false if there are fewer.
@@ -138,7 +137,7 @@ func (c *cursor) move(k uint32) {
 	}
 }
 
-// cut makes a piece of p: payload [off, off+n), which starts at the cursor, with the header that s makes.
+// cut makes a piece of p, with payload [off, off+n), which starts at the cursor.
 func (x *piece) cut(s *splitter.Segmenter, p *Packet, pos *cursor, off, n uint32) DropReason {
 	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {

@@ -18,7 +18,6 @@ const (
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 
-// startAdvertising starts a goroutine that sends router advertisements, if there is an IPv6 network.
 func (g *Gateway) startAdvertising() {
 	if !g.o.Prefix6.IsValid() {
 		return
@@ -47,7 +46,7 @@ func (g *Gateway) startAdvertising() {
 }
 
 // advertisement makes a router advertisement to all nodes (RFC 4861, 4.2), as a whole frame. Without NAT the
-// router's lifetime is 0, so that guests take the gateway for no default router.
+// router's lifetime is 0: it is no default router.
 func (g *Gateway) advertisement() []byte {
 	be := binary.BigEndian
 	lifetime := routerLifetime
@@ -63,9 +62,9 @@ func (g *Gateway) advertisement() []byte {
 
 	ra := []byte{134, 0, 0, 0, 64, 0}
 	ra = be.AppendUint16(ra, lifetime)
-	ra = append(ra, make([]byte, 8)...)          // reachable time, retransmission timer: unspecified
-	ra = append(append(ra, 1, 1), g.o.MAC[:]...) // source link-layer address (4.6.1)
-	ra = append(ra, 5, 1, 0, 0)                  // MTU (4.6.4)
+	ra = append(ra, make([]byte, 8)...) // reachable time, retransmission timer: unspecified
+	ra = append(append(ra, 1, 1), g.o.MAC[:]...)
+	ra = append(ra, 5, 1, 0, 0) // 4.6.4
 	ra = be.AppendUint32(ra, uint32(g.o.MTU))
 	ra = append(ra, 3, 4, byte(g.o.Prefix6.Bits()), flags) // prefix (4.6.2)
 	ra = be.AppendUint32(ra, prefixLifetime)

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Bounds of datagrams that wait for a socket to be opened, or to have room.
+// Bounds of datagrams that wait for a socket.
 const (
 	flowWaiting = 2 << 20  // bytes of a flow
 	flowAlways  = 64 << 10 // bytes of a flow for which allWaiting does not matter
@@ -22,15 +22,14 @@ type backlog struct {
 	shutDown bool
 	waiting  []outgoing
 	bytes    int
-	busy     bool // a goroutine sends the waiting datagrams
+	busy     bool
 }
 
 func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoing)) {
 	q.gateway, q.now, q.later = g, now, later
 }
 
-// send sends a datagram, now or later, and never waits. It drops and counts a datagram for which there is no
-// room.
+// It drops and counts a datagram for which there is no room.
 func (q *backlog) send(d outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,8 +49,7 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer returns the buffer for one more socket of a flow, if necessary that of the oldest one, which it
-// closes.
+// buffer returns the buffer for one more socket of a flow; it may close the oldest one for it.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()

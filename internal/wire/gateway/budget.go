@@ -9,7 +9,7 @@ import (
 // Bounds of the buffers of a gateway's connections, in bytes.
 const (
 	bufferMost  = 1 << 20  // of a connection, each way
-	bufferLeast = 64 << 10 // the guaranteed minimum
+	bufferLeast = 64 << 10 // guaranteed
 	bufferAll   = 256 << 20
 	// bufferSpare are the bytes that connections share for buffers above bufferLeast.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
@@ -19,7 +19,7 @@ const (
 // kernel reserves twice as much (socket(7)).
 const (
 	flowBuffer = 2 << 20  // of a socket
-	flowLeast  = 64 << 10 // the guaranteed minimum
+	flowLeast  = 64 << 10 // guaranteed
 	flowAll    = 256 << 20
 	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two sockets of a
 	// flow.
@@ -41,7 +41,6 @@ func newBudget(most, least, spare int) *budget {
 	return &budget{most: most, least: least, spare: spare, left: spare, by: map[owner]int{}}
 }
 
-// buffers are the buffers of a connection, or of a socket.
 type buffers struct {
 	b     *budget
 	owner owner
@@ -58,8 +57,8 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take returns count buffers of one size for the n-th connection or flow of a port. The part of a buffer up
-// to the least size does not count; when the port's share is used up, the buffers have the least size.
+// take returns count buffers of one size for the n-th connection or flow of a port, of the least size if the
+// port's share is used up.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,8 +71,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer in addition to those of take, all of it from the budget; nil: less than the least
-// size is left of the port's share.
+// more returns one buffer in addition to those of take; nil: the port's share is used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,14 +101,13 @@ func (f *buffers) set(ep tcpip.Endpoint) {
 	o.SetReceiveBufferSize(int64(f.size), true)
 }
 
-// received gives the bytes of the receive buffer back to the budget.
 func (f *buffers) received() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
 	f.give(f.held / 2)
 }
 
-// free gives all bytes back to the budget. Further calls do nothing.
+// free gives all bytes back to the budget.
 func (f *buffers) free() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()

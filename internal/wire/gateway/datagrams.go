@@ -20,11 +20,11 @@ const (
 type datagram struct {
 	data   []byte
 	from   netip.AddrPort
-	sender owner // the port of the switch that sent it
+	sender owner
 }
 
 // datagramServer is a UDP port of the gateway. It takes each datagram out of its endpoint on the goroutine
-// that delivered the frame, which knows the port of the switch.
+// that delivered the frame.
 type datagramServer struct {
 	conn *udpConn
 	g    *Gateway
@@ -39,7 +39,7 @@ type waiting struct {
 	shares shares[datagram]
 }
 
-// push adds a datagram. refused: there is no room for it; evicted: push removed a datagram of another sender.
+// refused: there is no room for it; evicted: push removed a datagram of another sender.
 func (w *waiting) push(d datagram) (refused, evicted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +56,6 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 	return false, evicted
 }
 
-// pop removes and returns the oldest datagram of the sender whose turn it is.
 func (w *waiting) pop() (d datagram, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +63,7 @@ func (w *waiting) pop() (d datagram, ok bool) {
 }
 
 // serveDatagrams starts a goroutine that calls handle for each datagram to an address and port of the
-// gateway, one after the other.
+// gateway.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)
@@ -98,7 +97,6 @@ func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProt
 	return nil
 }
 
-// drain takes all datagrams out of the endpoint.
 func (s *datagramServer) drain() {
 	sender := s.g.port.sender()
 	var buf [maxDatagram]byte

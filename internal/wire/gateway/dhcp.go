@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// startDHCP serves DHCP, if there is an IPv4 network.
 func (g *Gateway) startDHCP() error {
 	if !g.o.Prefix4.IsValid() {
 		return nil
@@ -49,9 +48,8 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC 2131, 4.1):
-// all guests would get broadcast frames. It does not use the endpoint of the DHCP service, because netstack
-// might choose another source address.
+// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC 2131, 4.1).
+// It does not use the endpoint of the DHCP service, because netstack might choose another source address.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -73,7 +71,7 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 }
 
 // mayAsk reports whether a datagram's source address is unspecified, or the switch lets the client's MAC use
-// it. For reassembled fragments it is the only check.
+// it.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -93,7 +91,7 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose client's MAC
-// is missing or not the frame's source.
+// is not the frame's source.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -103,7 +101,7 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 }
 
 // answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is due, and
-// nil if the datagram is invalid, or cannot be served.
+// nil if the datagram is refused.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
 	req, err := dhcpv4.FromBytes(b)
 	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
@@ -153,7 +151,6 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	return g.dhcpReply(req, kind, yours).ToBytes(), to
 }
 
-// optionAddr returns the value of an option; ok: the option exists and is an IPv4 address.
 func optionAddr(m *dhcpv4.DHCPv4, code dhcpv4.OptionCode) (a netip.Addr, ok bool) {
 	a, ok = netip.AddrFromSlice(m.Options.Get(code))
 	return a, ok && a.Is4()
@@ -179,7 +176,7 @@ func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours n
 	return r
 }
 
-// network adds the options that describe the network. Without NAT it names no router.
+// Without NAT it names no router.
 func (g *Gateway) network(r *dhcpv4.DHCPv4, mac wire.MAC) {
 	gateway4 := net.IP(g.o.Prefix4.Addr().AsSlice())
 	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(g.o.Prefix4.Bits(), 32)))

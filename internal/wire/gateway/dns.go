@@ -19,7 +19,7 @@ import (
 const (
 	maxQuestions = 128 // forwarded at a time
 	maxDNSConns  = 32
-	dnsIdle      = 10 * time.Second // timeout of a silent connection
+	dnsIdle      = 10 * time.Second // of a silent connection
 
 	maxUDPQuestion = 4096      // bytes
 	maxTCPQuestion = 1<<16 - 1 // the most that the length field holds (RFC 7766, 8)
@@ -31,7 +31,6 @@ type dnsServer struct {
 	conns *quota
 }
 
-// startDNS serves DNS over UDP on the gateway's addresses.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
@@ -56,7 +55,6 @@ func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	}
 }
 
-// begin forwards a question on a goroutine of its own, or replies with a failure if the quota refuses it.
 func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	ctx, end := context.WithCancel(s.g.ctx)
 	entry := s.asked.take(q.owner, end)
@@ -80,7 +78,7 @@ func (s *dnsServer) serves(a netip.AddrPort) bool {
 }
 
 // connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766). It
-// calls made when the handshake is complete.
+// calls made after the handshake.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -144,13 +142,12 @@ func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
-	raw    []byte // the whole message
-	owner  owner  // the port that asks
+	raw    []byte
+	owner  owner
 	from   netip.AddrPort
 }
 
-// answer returns the answer to a message, or the question to forward; neither for a message that the gateway
-// ignores. The answer to a question longer than most bytes is an error.
+// answer returns the answer to a message, or the question to forward, or neither.
 func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser
@@ -162,7 +159,7 @@ func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	if h.OpCode != 0 {
 		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
 	}
-	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // exactly one question
+	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 {
 		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
 	}
 	qs, err := p.AllQuestions()

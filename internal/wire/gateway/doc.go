@@ -1,9 +1,8 @@
 // Package gateway is a machine of its own on a switch: a router for guests, based on gVisor's
 // netstack.
 //
-// It is a wire.Port without a NIC. Frames that the wire delivers are copied into memory of the process, and
-// one goroutine passes them to netstack; another goroutine passes netstack's frames to the wire. The gateway
-// accepts and sends GSO packets and partial checksums. At its own addresses it offers:
+// It is a wire.Port without a NIC. One goroutine passes the wire's frames to netstack, and another netstack's
+// frames to the wire. At its own addresses it offers:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
 //     a ping of another address goes there by NAT if the host allows that
@@ -24,32 +23,24 @@
 // the host.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a server may
-// answer from another port (TFTP). It ends after 2 minutes of silence (RFC 4787). Its packets lose a hop, and
-// keep their DF. Errors of the host's sockets (IP_RECVERR), and packets without hops left, are reported to
-// the guest by ICMP, and the flow and its source port stay. The filter refuses guests' ICMP errors, because
-// netstack would apply an error to any guest's connection that it quotes.
+// answer from another port (TFTP). It ends after 2 minutes of silence (RFC 4787). Errors of the host's
+// sockets (IP_RECVERR), and packets without hops left, are reported to the guest by ICMP.
 //
 // Queues, flows, leases and pending questions have limits. A port of the switch may use all that is free.
 // When nothing is free, a port with less than its equal share takes an entry of the port that has most
 // (quota.go, unfinished.go). The wire identifies the port (wire.Packet.From), not the source address, so a
-// guest that invents addresses gets no more. Refused and evicted entries are counted in Stats.
+// guest that invents addresses gets no more.
 //
-// Connections share 256 MiB of buffers (budget.go): the first ones of a port have 1 MiB each way, later ones
-// less, but at least 64 KiB. The sockets of datagram flows share another 256 MiB of SO_RCVBUF, which the
-// kernel doubles for its own overhead. Sockets of forwards have 4 MiB each in addition. A flow has one socket
-// that receives from any port of the server, and up to 8 that send, one for each server port, time to live
-// and DF.
+// Connections share 256 MiB of buffers, the sockets of datagram flows another 256 MiB (budget.go). A flow has
+// one socket that receives from any port of the server, and up to 8 that send, one for each server port, time
+// to live and DF.
 //
-// Incoming frames wait for netstack in a queue for each port; the queues are served in turn, by bytes
-// (inbox.go). Senders to a full queue wait (Busy). Outgoing frames wait in a queue for each destination; the
-// queues are served in turn (outbox.go). Frames of kinds that anybody can ask for (ICMP, ARP, ND, RST, DHCP)
-// have a limit of their own there. Like a NIC, the gateway holds frames for a guest without buffers for a
-// limited time (nic.Sender).
+// Incoming frames wait for netstack in a queue for each port (inbox.go); senders to a full queue wait (Busy).
+// Outgoing frames wait in a queue for each destination (outbox.go). Like a NIC, the gateway holds frames for
+// a guest without buffers for a limited time (nic.Sender).
 //
 // The addresses of the gateway and of Hosts with a MAC are reserved on the switch. A DHCP message is accepted
-// only if the client's MAC in it is the frame's source (unless it came in fragments), and its IP source is
-// unspecified or, if a port with a wire.Identity has that MAC, bound to that port. An address that another
-// port uses is not leased.
+// only from its client (mayAsk). An address that another port uses is not leased.
 //
 // A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or tables of
 // flows takes no other lock, with these exceptions: it may wake waiting goroutines; under a lane's lock it
@@ -59,6 +50,5 @@
 //
 // Not implemented: DHCPv6; ICMP except echoes; IP multicast, and protocols other than TCP, UDP and ICMP;
 // VLANs (a tag of VLAN 0 is ignored); guests' addresses outside the gateway's prefixes; two gateways with the
-// same addresses on a switch. TCP options, urgent data and path MTU discovery of TCP end here. With NAT the
-// host's network is open to guests, as far as Policy allows.
+// same addresses on a switch. TCP options, urgent data and path MTU discovery of TCP end here.
 package gateway
