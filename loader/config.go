@@ -38,11 +38,10 @@ type Config struct {
 	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Queue int           // a receive queue that can be bound and that only the Object uses
-	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
-	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
+	Pool  devmem.Buffer // for received data; at least 64 KiB for each connection (ENOSPC)
+	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination
 
-	// Local is the local address of the connections, of the same family as the server's. The zero Addr: the
-	// Device chooses.
+	// Local is the local address of the connections, of the server's family. The zero Addr: the Device chooses.
 	Local netip.Addr
 	// Resolve returns a host's addresses, also those of literal addresses. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
@@ -52,15 +51,14 @@ type Config struct {
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
 	// Header has headers for the requests, for example Authorization. The value of Host replaces the URL's host
-	// in the requests, not as the address. Open refuses headers that the loader sets itself (EINVAL).
+	// in the requests, not as the address.
 	Header http.Header
 
-	// Timeout is how long connecting to a server may take, resolving its name included, and how long the server
-	// may send nothing after a request. 0 means DefaultTimeout.
+	// Timeout is how long connecting to a server may take, and how long the server may send nothing after a
+	// request. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Retry is how long a worker connects or requests again without receiving a byte of the file, after its
-	// connection broke or the server refused for now (408, 429, most 5xx). Each worker, Open and each ReadHost
-	// have their own limit. 0 means DefaultRetry.
+	// connection broke or the server refused for now (408, 429, most 5xx). 0 means DefaultRetry.
 	Retry time.Duration
 
 	now   func() time.Time // tests; nil: package time's
@@ -72,7 +70,7 @@ var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Mo
 	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
 	"Keep-Alive"}
 
-// check sets the defaults. Its error names the first value that is not allowed.
+// check sets the defaults.
 func (c *Config) check() error {
 	c.Connections = cmp.Or(c.Connections, DefaultConnections)
 	c.Pipeline = cmp.Or(c.Pipeline, DefaultPipeline)
@@ -105,7 +103,6 @@ func (c *Config) check() error {
 	return c.checkHeader()
 }
 
-// checkHeader checks the headers, makes their names canonical, and adds a User-Agent if there is none.
 func (c *Config) checkHeader() error {
 	if err := CheckHeader(c.Header); err != nil {
 		return err

@@ -26,16 +26,16 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for. off, n and mem are the rest that has not come.
+// span is the part of a piece that one request asks for. off, n and mem are the rest.
 type span struct {
 	off, n, mem uint64
-	all         uint64 // the value of n when the span was made
+	all         uint64 // n when the span was made
 	piece       *pending
 }
 
 type pending struct {
 	Piece
-	left uint64 // bytes that have not arrived in the buffer; only Fetch's goroutine uses it
+	left uint64 // not in the buffer yet; only Fetch's goroutine uses it
 }
 
 type fetch struct {
@@ -47,11 +47,10 @@ type fetch struct {
 }
 
 // Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections. It
-// calls next from one goroutine for one piece after the other; next may block until its context ends. Of the
-// pieces that Fetch has asked for, at most 2 x Connections x Pipeline + 1 still lack bytes. Fetch calls done
-// once for each complete piece, in any order, from the goroutine that called Fetch, until the first error. It
-// returns when it no longer writes to dst: nil if next has no more pieces and all are complete, or else the
-// first error, which may be done's.
+// calls next from one goroutine for one piece after the other; next may block until its context ends. Fetch
+// calls done once for each complete piece, in any order, from the goroutine that called Fetch, until the
+// first error. It returns when it no longer writes to dst: nil if all pieces are complete, or else the first
+// error, which may be done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
 // beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
@@ -68,7 +67,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 	if err := o.checkBuffer(dst); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	most := o.c.Connections * o.c.Pipeline // requests in progress; spans holds as many more
+	most := o.c.Connections * o.c.Pipeline // spans holds as many more
 	f := &fetch{o: o, dst: dst, spans: make(chan span, most), landed: make(chan span, most)}
 	f.idle.Store(int64(o.c.Connections))
 	var work sync.WaitGroup
@@ -151,14 +150,14 @@ type worker struct {
 	f *fetch
 	l **link // the Object's
 
-	list   []span // requested, or to be requested; a part of the first may have come
+	list   []span // the first may have come in part
 	landed []span // dst has their bytes after the next flush
 	busy   bool   // fetch.idle does not count this worker
 
 	tried retries
 }
 
-// run fetches spans until there are no more. If there was no error, the connection stays open.
+// run fetches spans until there are no more.
 func (w *worker) run(ctx context.Context) (err error) {
 	if l := *w.l; l != nil { // of the previous Fetch
 		l.hold(ctx)
@@ -233,7 +232,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// settle flushes the bytes of the landed spans to dst, and reports the spans.
+// settle flushes the landed spans to dst, and reports them.
 func (w *worker) settle(ctx context.Context) error {
 	if len(w.landed) == 0 {
 		return nil
@@ -245,7 +244,6 @@ func (w *worker) settle(ctx context.Context) error {
 	return nil
 }
 
-// report sends the landed spans to Fetch's goroutine, which always receives them.
 func (w *worker) report() {
 	for _, s := range w.landed {
 		w.f.landed <- s
@@ -300,8 +298,7 @@ func (w *worker) serve(ctx context.Context) error {
 	return nil
 }
 
-// ask adds spans to list, up to the most that may be in progress, and requests the spans that were not
-// requested on this connection.
+// ask adds spans to list, and requests those that were not requested on this connection.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
@@ -350,8 +347,8 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	return nil
 }
 
-// recover flushes the bytes that were taken from the broken connection, closes it, and waits until another
-// attempt is due, or returns the error that ends the worker.
+// recover closes the broken connection, after a flush, and waits until another attempt is due, or returns the
+// error that ends the worker.
 func (w *worker) recover(ctx context.Context, why error) error {
 	if l := *w.l; l != nil {
 		var away *broken
@@ -359,7 +356,7 @@ func (w *worker) recover(ctx context.Context, why error) error {
 			return err
 		}
 		w.report()
-		// The connection ended between two responses: each response that began is complete.
+		// The connection ended between two responses.
 		kept := l.served > 0 && !l.begun && !timeout(why)
 		_ = l.close()
 		*w.l = nil

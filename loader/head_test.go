@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pad returns a response head of length bytes, or the shortest one.
 func pad(off, n, size, length int) []byte {
 	h := head206(off, n, size)
 	if more := length - len(h) - len("X: \r\n"); more >= 0 {

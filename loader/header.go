@@ -42,8 +42,7 @@ func consistsOf(s, extra string) bool {
 // isToken reports whether s is a token of RFC 9110, 5.6.2.
 func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~") }
 
-// isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3),
-// in any order.
+// isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3).
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
 // isFieldValue reports whether s has no control character but the tab (RFC 9110, 5.5).

@@ -28,7 +28,6 @@ func (l *lexer) peek() byte {
 	return 0
 }
 
-// take skips c if c comes next, and reports whether it did.
 func (l *lexer) take(c byte) bool {
 	if l.peek() != c {
 		return false
@@ -51,7 +50,7 @@ func (l *lexer) unexpected(should string) error {
 	return fmt.Errorf("%q where %s should be", short(l.b[l.pos:]), should)
 }
 
-// list parses a list between the brackets from and to; it calls item to parse each element.
+// list parses a list between the brackets from and to; item parses each element.
 func (l *lexer) list(from, to byte, item func() error) error {
 	if err := l.want(from); err != nil {
 		return err
@@ -72,7 +71,7 @@ func (l *lexer) list(from, to byte, item func() error) error {
 	}
 }
 
-// object parses an object: it calls f with each key, and f parses the value.
+// object calls f with each key; f parses the value.
 func (l *lexer) object(f func(key string) error) error {
 	return l.list('{', '}', func() error {
 		key, err := l.text()
@@ -115,8 +114,8 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string and returns its bytes as they are written, with the quotes; plain: it has no escapes
-// and no control characters.
+// quoted takes a string and returns its bytes as they are written; plain: it has no escapes and no control
+// characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")
@@ -137,7 +136,6 @@ func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	return nil, false, io.ErrUnexpectedEOF
 }
 
-// integers parses an array of integers that are not negative.
 func (l *lexer) integers() (list []uint64, err error) {
 	if l.peek() == '[' { // allocate once: while a list grows, the old and the new one exist
 		span := l.b[l.pos : l.pos+1+max(0, bytes.IndexByte(l.b[l.pos+1:], ']'))]
@@ -164,7 +162,7 @@ func (l *lexer) integers() (list []uint64, err error) {
 	})
 }
 
-// skip skips a value of any kind in an object or a list.
+// skip skips a value in an object or a list.
 func (l *lexer) skip() error {
 	l.peek()
 	from := l.pos

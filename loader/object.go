@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	redirects = 10 // the most requests in one attempt of Open, redirected ones included
-	addresses = 16 // the most addresses of a host that dial tries
+	redirects = 10 // in one attempt of Open, redirected ones included
+	addresses = 16 // of a host that dial tries
 )
 
 // Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records.
@@ -35,11 +35,11 @@ type Object struct {
 
 	client *http.Client // for requests to host memory
 
-	conditional, plain asking      // the request with the conditions of version, and without conditions
-	refused            atomic.Bool // a server has answered 412: new connections use plain
+	conditional, plain asking      // with and without the conditions of version
+	refused            atomic.Bool // a server has answered 412
 
 	rx    devmem.Binding
-	links []*link // by worker. The Fetch in progress owns the list
+	links []*link // by worker; owned by the Fetch in progress
 
 	stats counters
 
@@ -50,7 +50,7 @@ type Object struct {
 	idle   chan struct{}           // closed when that Fetch has ended
 
 	once sync.Once
-	err  error // the result of Close, set by once
+	err  error // the result of Close
 }
 
 // asking is a request without its range.
@@ -66,7 +66,7 @@ func askingWith(base *http.Request, h http.Header) (asking, error) {
 	return asking{r, bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))}, err
 }
 
-// asking returns the request of a new connection, and whether it has conditions.
+// asking returns the request of a new connection.
 func (o *Object) asking() (_ *asking, conditional bool) {
 	if o.refused.Load() {
 		return &o.plain, false
@@ -79,11 +79,11 @@ type Stats struct {
 	Payload     uint64 // bytes of the file that Fetch received
 	HostBytes   uint64 // bytes on Fetch's connections that were received in host memory
 	HeaderBytes uint64 // bytes of the file for Open and ReadHost
-	Looked      uint64 // bytes of response heads that were read in device memory (devmem.Memory's Look)
-	Looks       uint64 // the calls of Look that read them
+	Looked      uint64 // bytes of response heads that were read in device memory
+	Looks       uint64 // calls of devmem.Memory's Look that read them
 	Requests    uint64 // by Fetch; a repeated request counts again
 	Connections uint64 // that Fetch made
-	Resumed     uint64 // connections that failed in or before a response, or on which the server refused for now
+	Resumed     uint64 // connections that failed, or on which the server refused for now
 }
 
 type counters struct {
@@ -185,7 +185,6 @@ func inner(err error) error {
 	return err
 }
 
-// probe requests the first byte of the file, and records URL, size and version.
 func (o *Object) probe(ctx context.Context) error {
 	o.conditional.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(),
 		Host: o.c.Header.Get("Host")}
@@ -222,7 +221,7 @@ func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory, and asks again if the server answers that it cannot serve now.
+// get reads bytes of the file to host memory, and asks again if the server cannot serve now.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var tried retries
 	for {
@@ -236,7 +235,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 	}
 }
 
-// getOnce asks for bytes of the file once. The error is broken if the request may be repeated.
+// getOnce returns a *broken if the request may be repeated.
 func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
 	ask, conditional := o.asking()
@@ -264,9 +263,9 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 }
 
 // answer checks that a response has the requested range, in the version of the first response. If the server
-// answers 412 to a conditional request, the error is a *broken: a server whose ETag is weak does so for the
-// same file, because If-Match compares only strong ETags (RFC 9110, section 13.1.1). A response to a request
-// without conditions must have a validator to compare.
+// answers 412 to a conditional request, the error is a *broken: If-Match compares only strong ETags (RFC
+// 9110, section 13.1.1), so the file may be the same. A response to a request without conditions must have a
+// validator to compare.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
@@ -307,7 +306,7 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 	return v, o.learn(v)
 }
 
-// learn compares a later response with the first one that had a validator, if Open's response had none.
+// learn does the same for the first later response with a validator, if Open's response had none.
 func (o *Object) learn(v version) error {
 	if o.version.validators() || !v.validators() {
 		return nil
@@ -367,7 +366,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns at most 16 addresses of the host, of Local's family if Local is not zero.
+// resolve returns at most 16 addresses of the host, of Local's family if Local is set.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
@@ -391,7 +390,6 @@ func (o *Object) address() string {
 	return net.JoinHostPort(o.url.Hostname(), cmp.Or(o.url.Port(), "80"))
 }
 
-// begin registers a Fetch in progress, until end is called.
 func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

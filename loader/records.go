@@ -16,13 +16,13 @@ const maxDepth = 1 << 16
 
 // RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
-	Buffer devmem.Buffer // must have room for Depth batches from Off on (ENOSPC)
+	Buffer devmem.Buffer // with room for Depth batches from Off on (ENOSPC)
 	Off    uint64        // in bytes
 
 	Skip       uint64 // bytes of the file before the first record
 	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
 	Batch      uint64 // records in a batch; the last batch has the rest
-	Depth      int    // batches in memory: being fetched, ready, or held by the consumer
+	Depth      int    // being fetched, ready, or held by the consumer
 }
 
 // Records is a file of records of one size. One consumer takes it batch by batch, in the order of the file.
@@ -33,10 +33,10 @@ type Records struct {
 	each   uint64 // of a batch
 	count  uint64
 	cancel context.CancelCauseFunc
-	free   chan struct{}   // one element for each slot of Buffer that is free
-	ready  []chan struct{} // by slot: has an element when the slot's batch is complete
+	free   chan struct{}   // one element for each free slot of Buffer
+	ready  []chan struct{} // has an element when the slot's batch is complete
 	ended  chan struct{}   // closed when the fetch has ended
-	err    error           // the fetch's error; valid after ended is closed
+	err    error           // valid after ended is closed
 
 	next, held uint64 // only the consumer uses these
 
@@ -54,11 +54,11 @@ type Batch struct {
 	Len     uint64 // in bytes
 }
 
-// RecordsStats counts what the consumer received, and measures its time.
+// RecordsStats counts what the consumer received.
 type RecordsStats struct {
 	Batches, Records, Bytes uint64
 	Waited                  time.Duration // in Next
-	First                   time.Duration // in the call of Next that returned the first batch; a part of Waited
+	First                   time.Duration // in the call of Next that returned the first batch
 	Busy                    time.Duration // between calls of Next
 }
 
@@ -70,7 +70,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check checks c for a file of length file, and returns the length of a batch in bytes.
+// check returns the length of a batch in bytes, of a file of length file.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {
@@ -120,7 +120,6 @@ func (r *Records) batch(i uint64) Batch {
 		Off: r.c.Off + i%uint64(r.c.Depth)*r.each}
 }
 
-// feed returns a next function that gives a batch when a slot is free.
 func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	i := uint64(0)
 	return func(ctx context.Context) (Piece, bool) {
@@ -202,8 +201,8 @@ func (r *Records) Stats() RecordsStats { return r.stats }
 
 var errLeft = errors.New("the records were closed")
 
-// Close ends the fetch, and returns when the fetch no longer writes to memory, with the error with which the
-// fetch ended before, or nil. It is idempotent.
+// Close ends the fetch, and returns when the fetch no longer writes to memory, with its error, or nil. It is
+// idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// StatusError is a response with another status than the request needs, for example 404 or 503.
+// StatusError is a response with another status than the request needs.
 type StatusError struct {
 	Code   int
 	Status string // as in "404 Not Found"
@@ -31,8 +31,8 @@ func (e *StatusError) transient() bool {
 	return e.Code >= 500
 }
 
-// wait returns the server's Retry-After, which is in seconds or a date (RFC 9110, section 10.2.3), relative
-// to the response's Date if there is one, or else to now. 0: no Retry-After.
+// wait returns the server's Retry-After (RFC 9110, section 10.2.3), or 0. A date counts relative to the
+// response's Date if there is one.
 func (e *StatusError) wait(now time.Time) time.Duration {
 	if until, err := http.ParseTime(e.retryAfter); err == nil {
 		if date, err := http.ParseTime(e.date); err == nil {
@@ -44,7 +44,6 @@ func (e *StatusError) wait(now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Bounds of the pause between attempts without progress.
 const (
 	pauseFirst = 10 * time.Millisecond
 	pauseLast  = time.Second

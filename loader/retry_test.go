@@ -84,7 +84,7 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 	}
 }
 
-// A server that closes an idle connection may send a 408 after a response or in place of the next one.
+// A server that closes an idle connection may send a 408 first.
 func TestTimeoutOfAKeptConnection(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	c := w.clock()
@@ -168,7 +168,6 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// If a server serves a part of a load between waits, each wait may take Retry again.
 func TestProgressBeginsTheWaitAnew(t *testing.T) {
 	w := newWorld(t)
 	c := w.clock()

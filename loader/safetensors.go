@@ -41,7 +41,7 @@ type Tensor struct {
 	Name  string
 	DType string // in the format's notation, for example "BF16"
 	Shape []uint64
-	Begin uint64 // offset in the data, which follows the header
+	Begin uint64 // in the data, which follows the header
 	Len   uint64 // in bytes
 }
 
@@ -50,14 +50,13 @@ type Tensor struct {
 type Safetensors struct {
 	Tensors  []Tensor // in the order of their data
 	Metadata map[string]string
-	Data     uint64 // offset of the data in the file, in bytes
+	Data     uint64 // offset in the file, in bytes
 	Size     uint64 // of the data
 
 	o *Object
 }
 
-// Safetensors reads the header of a file, over an ordinary connection (ReadHost). Errors: ErrFormat, and
-// ReadHost's.
+// Safetensors reads the header of a file by ReadHost. Errors: ErrFormat, and ReadHost's.
 func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	var length [8]byte
 	if o.Size() < uint64(len(length)) {
@@ -85,8 +84,7 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	return s, nil
 }
 
-// Load brings the data of all tensors to a buffer, in the layout of the file: tensor t to off + t.Begin.
-// Errors: Fetch's.
+// Load brings the data of all tensors to a buffer: tensor t to off + t.Begin. Errors: Fetch's.
 func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) error {
 	if s.Size == 0 {
 		return nil
@@ -224,7 +222,7 @@ func (t *Tensor) parse(l *lexer) error {
 	return nil
 }
 
-// maxShort is the most runes of the file's text, or of a list of numbers, that an error shows.
+// maxShort is the most runes, or numbers, that an error shows.
 const maxShort = 80
 
 // short returns the start of v, for an error message.
@@ -236,7 +234,6 @@ func short[T string | []byte](v T) string {
 	return string(s)
 }
 
-// shortList returns the start of a list as JSON, for an error message.
 func shortList(list []uint64) string {
 	return short(strings.ReplaceAll(fmt.Sprint(list[:min(len(list), maxShort)]), " ", ", "))
 }

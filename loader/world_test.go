@@ -147,8 +147,7 @@ func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	return n, err
 }
 
-// whole fetches the whole file to off, and fails the test unless the destination has the file and else only
-// poison.
+// whole fetches the whole file to off, and checks the destination.
 func (w *world) whole(o *Object, file []byte, off int) {
 	w.t.Helper()
 	w.poison()
@@ -200,7 +199,7 @@ type rawServer struct {
 }
 
 // raw starts a server. On the first connection it answers requests for the first byte, such as Open's,
-// itself; f answers the others, and returns whether the connection stays open.
+// itself, f the others; f returns whether the connection stays open.
 func raw(t *testing.T, file []byte, f func(c *net.TCPConn, in *bufio.Reader, a ask) bool) *rawServer {
 	t.Helper()
 	l := testkit.Must(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)

@@ -61,8 +61,8 @@ func addressSum(h *Headers, hdr []byte) uint16 {
 }
 
 // PseudoSum returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP frame whose
-// layer 4 header and payload have l4len bytes. Here and below hdr has at least the first h.HdrLen bytes of
-// the frame, and h is what Parse returns for it.
+// layer 4 header and payload have l4len bytes. hdr, here and in FixPartial, FixL4 and VerifyL4, has the first
+// h.HdrLen bytes of the frame.
 func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
 	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
 }
@@ -77,14 +77,13 @@ func FixIPv4(h *Headers, hdr []byte) {
 	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
 }
 
-// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are not IPv4,
-// and false if hdr is shorter than L4Off.
+// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are not IPv4.
 func VerifyIPv4(h *Headers, hdr []byte) bool {
 	return h.IPv6 || h.L4Off == 0 || int(h.L4Off) <= len(hdr) && Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
 }
 
-// CsumPlace returns the start and offset that CsumPartial must have for a frame of this class; ok is true
-// only for TCP and UDP.
+// CsumPlace returns the start and offset of CsumPartial for a frame of this class; ok is true only for TCP
+// and UDP.
 func CsumPlace(h *Headers) (start, offset uint16, ok bool) {
 	switch h.Class {
 	case TCP:
@@ -105,7 +104,7 @@ func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
 }
 
 // FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload has payloadLen bytes and the sum
-// payloadSum. It does nothing to other frames.
+// payloadSum.
 func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	start, offset, ok := CsumPlace(h)
 	if !ok {
@@ -124,8 +123,8 @@ func PutCsum(field []byte, sum uint16, udp bool) {
 	binary.BigEndian.PutUint16(field, sum)
 }
 
-// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumGood, CsumBad, or CsumNone for a
-// frame that it cannot check, such as UDP without a checksum.
+// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumNone for a frame that it cannot
+// check, such as UDP without a checksum.
 func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum {
 	l4 := hdr[h.L4Off:h.HdrLen]
 	l4len := uint32(len(l4)) + payloadLen
@@ -144,8 +143,8 @@ func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum
 	return CsumGood
 }
 
-// Complete replaces the CsumPartial of a TCP or UDP frame, with start and offset as in CsumPlace, by a full
-// checksum; payloadSum is the sum of the payload.
+// Complete replaces the CsumPartial of a TCP or UDP frame by a full checksum; payloadSum is the sum of the
+// payload.
 func (m *Meta) Complete(hdr []byte, payloadSum uint16) {
 	FixL4(&m.Headers, hdr, m.Headers.FrameLen-uint32(m.Headers.HdrLen), payloadSum)
 	m.Csum, m.CsumStart, m.CsumOffset = CsumGood, 0, 0

@@ -2,9 +2,8 @@
 // verifies checksums, and cuts super-packets into segments.
 //
 // Parse reads Ethernet II, 802.1Q and 802.1ad tags, IPv4 with options, IPv6 with extension headers, TCP with
-// options and UDP; only the outer headers of a tunnel. RSS is Microsoft's Toeplitz hash over addresses and
-// ports; Rules are exact-match flow rules with any subset of the fields; a Segmenter does what a NIC's TSO
-// and USO do.
+// options and UDP. RSS is Microsoft's Toeplitz hash over addresses and ports; Rules are exact-match flow
+// rules; a Segmenter does what a NIC's TSO and USO do.
 //
 // Everything here works on private copies of headers. Payload appears only as a length and, where a checksum
 // needs it, as a ones' complement sum: the 16-bit big-endian words added up, folded to 16 bits and not

@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// frame describes a frame for tests. build shares no code with the package, so that a fault does not cancel
-// out.
+// build shares no code with the package, so that a fault does not cancel out.
 type frame struct {
 	tags     []uint16 // outermost first; TCI is 0x2000 + index
 	src, dst string
@@ -114,7 +113,6 @@ func (f *frame) pseudo(n int) []byte {
 	return append(p, 0, 0, 0, f.proto)
 }
 
-// naive computes the sum of RFC 1071 word by word; it does not invert it.
 func naive(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {

@@ -1,7 +1,7 @@
 package splitter
 
 // Bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP headers of
-// ICMPv6: type and target address of a neighbor solicitation (RFC 4861, 4.3).
+// ICMPv6 (RFC 4861, 4.3).
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
@@ -17,11 +17,8 @@ const (
 //     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
-// A link that checks source addresses (wire.Identity) also reads more of neighbor discovery messages, in a
-// private copy, after a partial checksum is complete there.
-//
-// A capture decides nothing. Whoever adds a reader of more bytes must extend JudgedLen. For a Malformed frame
-// the result is its whole length.
+// Whoever adds a reader of more bytes must extend JudgedLen. For a Malformed frame the result is its whole
+// length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {
@@ -37,10 +34,10 @@ func (h *Headers) JudgedLen() uint32 {
 	return min(n, h.FrameLen)
 }
 
-// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed: completing it
-// must not change a byte by which a reader decides (JudgedLen). For TCP and UDP, start and offset must be as
-// in CsumPlace. For other IP protocols and frames that are not IP, start and field must lie after JudgedLen,
-// and the field inside the frame. Fragments and Malformed frames may have no partial checksum.
+// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed without changing
+// a byte of JudgedLen. For TCP and UDP, start and offset must be as in CsumPlace. Otherwise start and field
+// must lie after JudgedLen, and the field inside the frame. Fragments and Malformed frames may have no
+// partial checksum.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
 	return m.csumPlaced() || m.csumBehindJudged(frameLen)
 }

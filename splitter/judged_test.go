@@ -2,7 +2,6 @@ package splitter
 
 import "testing"
 
-// A partial checksum is allowed only where TCP and UDP have it, or after JudgedLen.
 func TestCsumAllowed(t *testing.T) {
 	arp := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6}, make([]byte, 46)...)
 	icmp6, gre := tcp6(0), tcp4(0)

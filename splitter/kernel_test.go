@@ -98,7 +98,6 @@ func tap(t *testing.T, name string) int {
 	return fd
 }
 
-// pcap returns a classic capture file, little endian, Ethernet, with times of 0.
 func pcap(frames [][]byte) []byte {
 	le := binary.LittleEndian
 	b := le.AppendUint32(nil, 0xa1b2c3d4)

@@ -20,9 +20,8 @@ const (
 var errMalformed = errors.New("malformed")
 
 // Parse reads the headers of a frame of frameLen bytes; b is the start of the frame. It always fills in h.
-// ErrShort means that b is too short to decide; then h.Class is Malformed. It does not occur if b is the
-// whole frame or has at least MaxHeader bytes. A frame that is wrong in itself is no error: its Class is
-// Malformed.
+// ErrShort means that b is too short to decide; it does not occur if b is the whole frame or has at least
+// MaxHeader bytes. A frame that is wrong in itself is no error: its Class is Malformed.
 func Parse(b []byte, frameLen uint32, h *Headers) error {
 	*h = Headers{FrameLen: frameLen}
 	p := parser{b: b, end: frameLen}
@@ -39,14 +38,13 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// parser walks a frame. It calls need to check each position before it reads bytes there.
+// It calls need to check each position before it reads bytes there.
 type parser struct {
-	b   []byte // start of the frame; no longer than the frame
+	b   []byte // no longer than the frame
 	end uint32 // of the frame; once known, of the IP datagram
 }
 
-// need returns nil if the frame's first n bytes are in b; errMalformed if the frame is shorter or n is above
-// MaxHeader; and ErrShort if only b is shorter.
+// need checks that the frame's first n bytes are in b; ErrShort: only b is shorter.
 func (p *parser) need(n uint32) error {
 	if n > p.end || n > MaxHeader {
 		return errMalformed
@@ -165,7 +163,6 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	}
 }
 
-// transport reads the header that follows the IP headers, at off.
 func (p *parser) transport(h *Headers, off uint32) error {
 	h.L4Off = uint16(off)
 	switch h.Proto {
@@ -202,7 +199,7 @@ func (p *parser) transport(h *Headers, off uint32) error {
 }
 
 // selectors reads the fields by which rules distinguish flows of other protocols: the ports of SCTP (RFC
-// 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2). A frame that ends before them gets zeros.
+// 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2).
 func (p *parser) selectors(h *Headers, off uint32) error {
 	n := selectorsLen(h.Proto)
 	if n == 0 {
@@ -218,7 +215,6 @@ func (p *parser) selectors(h *Headers, off uint32) error {
 	return nil
 }
 
-// selectorsLen returns how many bytes of a protocol's header selectors needs.
 func selectorsLen(proto uint8) uint32 {
 	switch proto {
 	case ProtoSCTP, ProtoESP:

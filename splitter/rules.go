@@ -14,7 +14,7 @@ import (
 // Fields is a set of fields of a Flow.
 type Fields uint8
 
-// Fields of a rule. The IP version must always match.
+// The IP version must always match.
 const (
 	FieldSrc Fields = 1 << iota
 	FieldDst
@@ -34,8 +34,7 @@ var (
 )
 
 // Rule steers the flows that equal Flow in Fields to Queue. A rule has at least one field; a port or SPI in
-// it is not 0. A rule with FieldProto for ESP or AH has both ports in Fields (the halves of the SPI), or
-// neither.
+// it is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither.
 type Rule struct {
 	ID     uint32 // for errors and LookupID
 	Flow   Flow
@@ -43,11 +42,11 @@ type Rule struct {
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. NewRules makes it. It is immutable. A rule with more fields has
-// priority over one with fewer; among rules with equally many, addresses have priority over the protocol,
-// that over ports, and the destination over the source. The zero Rules has no rules.
+// Rules is a table of exact-match flow rules. It is immutable; NewRules makes it. A rule with more fields has
+// priority over one with fewer; among equally many, addresses have priority over the protocol, that over
+// ports, and the destination over the source.
 type Rules struct {
-	groups []group // in order of priority, highest first
+	groups []group // in order of priority
 }
 
 // group has the rules with the same fields: a hash table with open addressing, at most half full.
@@ -71,7 +70,6 @@ type words struct{ src0, src1, dst0, dst1, rest uint64 }
 
 var le = binary.LittleEndian
 
-// rest returns the flow's fields other than its addresses, as one word.
 func (f *Flow) rest() (w uint64) {
 	w = uint64(f.SrcPort) | uint64(f.DstPort)<<16 | uint64(f.Proto)<<32
 	if f.IPv6 {
@@ -142,7 +140,6 @@ func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
 	}
 }
 
-// with returns a copy of the group with space for one more rule, which shares no memory with g.
 func (g *group) with() group {
 	if 2*(g.n+1) <= len(g.table) {
 		n := *g
@@ -160,8 +157,8 @@ func (g *group) with() group {
 	return n
 }
 
-// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule for an
-// invalid rule, and ErrRuleExists if two rules match exactly the same flows.
+// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule, or
+// ErrRuleExists if two rules match exactly the same flows.
 func NewRules(list []Rule) (*Rules, error) {
 	var count [FieldsAll + 1]int
 	for i := range list {
@@ -216,7 +213,7 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// add puts a checked rule into its group. The group's table must have space, and no other Rules may share it.
+// The group's table must have space, and no other Rules may share it.
 func (r *Rules) add(rule *Rule) error {
 	g := r.group(rule.Fields)
 	m := &g.mask
@@ -232,7 +229,6 @@ func (r *Rules) add(rule *Rule) error {
 	return nil
 }
 
-// weight is a group's priority.
 func (f Fields) weight() int {
 	w := bits.OnesCount8(uint8(f)) << 5
 	for i, one := range []Fields{FieldSrcPort, FieldDstPort, FieldProto, FieldSrc, FieldDst} {
@@ -265,8 +261,8 @@ func (r *Rule) check() error {
 
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
-// LookupFrame returns the queue for an IP frame: by the flow of its upper layer, or else by the flow of an
-// IPv6 frame's authentication header. ok is false if no rule matches.
+// LookupFrame returns the queue for an IP frame: by the flow of its upper layer, or else by that of an IPv6
+// frame's authentication header.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {
@@ -277,7 +273,7 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	return r.Lookup(&f)
 }
 
-// Lookup returns the queue for the flow of an IP frame; ok is false if no rule matches.
+// Lookup returns the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	e := r.lookup(f)
 	if e == nil {
@@ -286,7 +282,7 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	return e.queue, true
 }
 
-// LookupID returns the ID of the rule for the flow of an IP frame; ok is false if no rule matches.
+// LookupID returns the ID of the rule for the flow of an IP frame.
 func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
 	e := r.lookup(f)
 	if e == nil {

@@ -69,7 +69,6 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	}
 }
 
-// A rule for the upper layer precedes one for the header around it.
 func TestRulesFindFrames(t *testing.T) {
 	headers := func(b []byte) Headers { return parsed(t, b) }
 	sctp, esp, ah4, ah6 := headers(other(tcp4(0), ProtoSCTP, 12)), headers(other(tcp6(0), ProtoESP, 12)),
@@ -156,7 +155,6 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// A table of many rules returns what a search of the list would.
 func TestRulesAnswerAsAList(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() Flow { // few distinct values, so that rules and flows often match

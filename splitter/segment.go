@@ -9,7 +9,7 @@ import (
 // MinGSOSize is the smallest segment size that a super-packet may have (Linux: TCP_MIN_GSO_SIZE).
 const MinGSOSize = 8
 
-// ErrBadGSO means that a super-packet's type, headers and segment size do not fit each other.
+// ErrBadGSO is the error for an invalid super-packet.
 var ErrBadGSO = errors.New("bad super-packet")
 
 // Allocated only once, because a guest can cause any number of them.
@@ -23,7 +23,7 @@ var (
 )
 
 // Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k times the
-// MSS. The caller asks for pieces by payload offset, in any order.
+// MSS, in any order.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
@@ -72,8 +72,7 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 }
 
 // Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the next Init
-// and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
-// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
+// and never writes), m is its Meta. A packet that is no super-packet (GSONone) is one segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err
@@ -102,8 +101,7 @@ func (s *Segmenter) Segments() uint32 {
 
 // Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room for HdrLen
 // bytes, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to the payload's end.
-// The checksum of a super-packet's piece is partial (Meta.Complete completes it). A packet that is no
-// super-packet has one piece: itself, unchanged.
+// The checksum of a super-packet's piece is partial.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
 		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso (kernel_test.go writes
-// them).
+// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso.
 type golden struct {
 	frame
 	gso GSOType
@@ -44,7 +43,6 @@ func goldenSuperPackets() map[string]golden {
 func tagFrame(f frame, tags ...uint16) frame { f.tags = tags; return f }
 func extFrame(f frame, ext ...byte) frame    { f.ext = ext; return f }
 
-// super returns the super-packet with a partial checksum, and its Meta.
 func (g *golden) super() ([]byte, *Meta) {
 	b := g.build()
 	m := &Meta{GSOType: g.gso, GSOSize: g.mss, Csum: CsumPartial}
@@ -110,7 +108,6 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 	}
 }
 
-// segments cuts a super-packet into pieces of k segments with full checksums.
 func segments(t *testing.T, super []byte, m *Meta, k uint32) (out [][]byte) {
 	t.Helper()
 	hl := m.Headers.HdrLen
@@ -203,7 +200,6 @@ func BenchmarkPiece(b *testing.B) {
 	}
 }
 
-// Identifications rise from segment to segment, unless FixedID is set.
 func TestFixedIDStays(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := tcp4(3000)

@@ -41,13 +41,11 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// rxBinding is a buffer bound for receive: the buffer's pages belong to a pool, and each bound queue has a
-// shadow queue.
+// rxBinding is a buffer bound for receive, with a pool of its pages and shadow queues.
 //
 // A queue whose pool has no page to post receives nothing, not even headers and resets, because a chain of
-// the device consists of headers and payload. Frames wait in the NIC until pages are free, and the NIC drops
-// frames that it has no room for. If an application holds most pages, GSO packets of up to 64 KiB may never
-// fit.
+// the device consists of headers and payload. If an application holds most pages, GSO packets of up to 64 KiB
+// may never fit.
 type rxBinding struct {
 	binding
 	pool         *gpumem.Pool
@@ -98,7 +96,7 @@ func (b *txBinding) ref() bool {
 	}
 }
 
-// unref drops a reference; the last one ends the binding. It may be called with any lock held.
+// It may be called with any lock held.
 func (b *txBinding) unref() {
 	if b.refs.Add(-1) == 0 {
 		b.s.work.Go(func() { // in a goroutine, because the command Unbind waits for the NIC's answer
@@ -124,8 +122,6 @@ func (b *txBinding) Close() error {
 }
 
 // Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that it has.
-// Then the binding is done only when received frames have used up these pages, or a later Close succeeds, or
-// the stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -148,7 +144,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
 			b.unbound = false
-			continue // the NIC keeps the queue, and the stack still receives its frames
+			continue // the stack still receives the queue's frames
 		}
 		s.rx[l.queue].Store(nil)
 	}
@@ -170,7 +166,7 @@ func (b *rxBinding) ended() {
 	})
 }
 
-// unbind sends the command Unbind to the NIC, unless the NIC has failed, or id is 0: nothing is bound.
+// unbind sends the command Unbind, unless the NIC has failed, or id is 0.
 func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A call that waits for netstack's answer while the connection is closed returns net.ErrClosed.
 func TestCloseIsNoEndOfStream(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	for i := range 200 {

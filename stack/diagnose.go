@@ -19,7 +19,7 @@ import (
 // keepalives is how many probes netstack sends to an idle peer within a stall limit.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. While there is a limit, netstack probes an idle peer.
+// SetStallLimit implements devmem.Conn.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	if d > 0 {
@@ -75,7 +75,6 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts returns the stack's bindings and rules, and the connections that hold tokens.
 func (s *Stack) facts() (d diagnosis.Device) {
 	s.configMu.Lock()
 	for _, r := range s.rules {
@@ -108,7 +107,7 @@ func flowOf(r control.FlowRule) devmem.Flow {
 		Queue: int(r.Queue)}
 }
 
-// allBindings returns the bindings that are not done. Under configMu.
+// Under configMu.
 func (s *Stack) allBindings() (all []diagnosis.Binding) {
 	for _, b := range s.rxBinds {
 		p := b.pool.Stats()

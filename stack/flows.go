@@ -24,9 +24,9 @@ type flows struct {
 
 	mu      sync.RWMutex
 	m       map[splitter.Flow]*flow
-	unowned int // flows without a Conn at the last sweep, plus new flows since
+	unowned int // without a Conn, at the last sweep, plus new flows since
 
-	kick chan struct{} // wakes the sweeper
+	kick chan struct{}
 }
 
 func (fs *flows) get(k *splitter.Flow) *flow {
@@ -36,7 +36,7 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// outgoing returns the flow of an outgoing segment. A SYN creates it.
+// A SYN creates it.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	old := fs.get(&k)
 	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {
@@ -62,10 +62,10 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 
 func (fs *flows) forget(f *flow) {
 	f.end()
-	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read the pending payload
+	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read
 }
 
-// claim assigns a flow to a Conn. It returns nil if there is no flow, or if the flow has or had a Conn.
+// claim assigns a flow to a Conn, unless the flow has or had one.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -82,7 +82,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper removes flows without an endpoint, because netstack does not report when an endpoint ends.
+// sweeper exists because netstack does not report when an endpoint ends.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
@@ -102,7 +102,7 @@ func (fs *flows) sweeper(stop <-chan struct{}) {
 	}
 }
 
-// sweep checks each flow that has no Conn, and returns how many are left.
+// sweep returns how many flows without a Conn are left.
 func (fs *flows) sweep() int {
 	fs.mu.RLock()
 	var look []*flow

@@ -21,14 +21,14 @@ const (
 type txHeader struct {
 	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
 	n    int // bytes of b in use
-	l4   int // offset of the transport header; 0: the packet has none
+	l4   int // 0: the packet has no transport header
 	ipv6 bool
 	// The checksum of the pseudo-header without the length.
 	sum    uint16
 	summed bool
 }
 
-// set copies a packet's headers. It returns false if they do not fit.
+// It returns false if they do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {
@@ -48,8 +48,8 @@ func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 
 func (h *txHeader) tcp() header.TCP { return header.TCP(h.b[h.l4:h.n]) }
 
-// frame writes the header of a frame that carries payload [pos, pos+n) of the packet's total bytes to dst,
-// and sets the fields of f that belong to the header. The device completes the checksum.
+// frame writes the header of a frame with payload [pos, pos+n) of the packet's total bytes to dst, and sets
+// the fields of f that belong to it. The device completes the checksum.
 func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss uint16) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -92,8 +92,7 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet that is not TCP. The device completes a missing checksum of UDP,
-// except in a fragment.
+// other fills in the frame of a packet that is not TCP.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -126,8 +125,8 @@ func (h *txHeader) flowKey() splitter.Flow {
 	return k
 }
 
-// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they are in one view, or else in
-// scratch. ok is false if a byte is missing.
+// dataAt returns bytes [pos, pos+n) of a packet's payload, in place or in scratch. ok is false if a byte is
+// missing.
 func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []byte, ok bool) {
 	if n == 0 {
 		return nil, true

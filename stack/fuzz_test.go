@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzReceive makes a device deliver changed headers, and payload in pages that it has, does not have, or has
-// twice; another connection still works. If the stack reads payload, the access faults and the test ends.
+// twice. A read of payload faults.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {

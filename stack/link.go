@@ -16,8 +16,7 @@ type link struct {
 	s   *Stack
 	gso bool
 
-	// unverified: the checksum of the packet that netstack is receiving was not checked, because it came in
-	// fragments.
+	// unverified: netstack is receiving a packet in fragments, whose checksum was not checked.
 	unverified atomic.Bool
 }
 
@@ -26,10 +25,10 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: that of its flow, but for an acknowledgment the one with the
-// least payload if the flow's queue has much. Behind another flow's payload, acknowledgments would make two
-// transfers in opposite directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of
-// a Congestion Control Algorithm", SIGCOMM 1991).
+// queue returns the transmit queue of a packet: that of its flow, or for an acknowledgment the one with the
+// least payload. Behind another flow's payload, acknowledgments would make two transfers in opposite
+// directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion Control
+// Algorithm", SIGCOMM 1991).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {
@@ -42,11 +41,10 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames is how many frames with payload may be on the ring of a flow's queue before the flow's
-// acknowledgments use another queue.
+// fewFrames is how many frames with payload may be on a queue's ring before acknowledgments use another
+// queue.
 const fewFrames = 8
 
-// acknowledges reports whether a packet is only an acknowledgment, which may overtake earlier packets.
 func acknowledges(pkt *stack.PacketBuffer) bool {
 	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || pkt.Data().Size() > 0 {
 		return false

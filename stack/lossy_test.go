@@ -17,8 +17,8 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// transfer sends n bytes in each direction at once. With halfClose each side closes its direction when it has
-// sent all bytes; without, when it has also received all.
+// With halfClose each side closes its direction when it has sent all bytes; without, when it has also
+// received all.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
@@ -93,8 +93,7 @@ func TestLossy(t *testing.T) {
 						w := newRig(t, o, func(c *stack.Options) {
 							c.NoGSO, c.RACK = v.noGSO, !v.slow
 						})
-						// A gVisor receiver that has closed its own direction sends no SACK, and then RACK recovers only two
-						// segments in each timeout (stack.Options).
+						// A gVisor receiver that has closed its own direction sends no SACK (stack.Options).
 						transfer(t, w, seed, size, v6, v.linear, v.slow)
 						if w.nb.BadSums()+w.na.BadSums() > 0 {
 							t.Errorf("%d segments with a bad checksum", w.nb.BadSums()+w.na.BadSums())

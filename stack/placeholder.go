@@ -7,11 +7,10 @@ import (
 )
 
 // placeholder is a Payloader for n bytes of payload in device memory: netstack counts n bytes without having
-// them, and the link layer puts the payload's place into the frames.
+// them.
 //
-// Netstack reads a payload into buffers that it allocates and keeps. So a placeholder asks for a buffer of
-// one byte and returns n from Read: the view then has n bytes over memory that it does not have. A read of
-// them is out of bounds.
+// A placeholder asks for a buffer of one byte and returns n from Read: the view then has n bytes over memory
+// that it does not have.
 type placeholder struct{ n int }
 
 // Len implements tcpip.Payloader: it asks for room for one byte.

@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The netstack of go.mod accepts placeholders for payload.
 func TestGhostsHaveNoBytes(t *testing.T) {
 	testkit.OK(t, errPlaceholder)
 	g := &placeholder{writeSize}

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The last segment is lost while an earlier one is being recovered, and so is its tail loss probe.
+// The last segment and its tail loss probe are lost while an earlier one is being recovered.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
@@ -32,7 +32,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost, finLost := 0, 0, 0 // sendings seen of the first segment; lost of the last; lost of a FIN after it
+				seen, lost, finLost := 0, 0, 0 // of the first segment; of the last; of a FIN after it
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()

@@ -101,7 +101,6 @@ func unbind(bs ...devmem.Binding) {
 
 func (w *rig) addr(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
-// connect opens a connection from A to B.
 func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	w.t.Helper()
 	addr := w.b4
@@ -137,7 +136,6 @@ func write(t testing.TB, c devmem.Conn, s string) {
 	testkit.OK(t, err)
 }
 
-// send sends n bytes of device memory, in one range.
 func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	t.Helper()
 	k := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}}))(t)
@@ -163,7 +161,6 @@ func frag(t testing.TB, c devmem.Conn, n int) devmem.Frag {
 	return f[0]
 }
 
-// skip receives n bytes and drops them.
 func skip(t testing.TB, c devmem.Conn, n int) {
 	t.Helper()
 	for got := 0; got < n; {
@@ -193,7 +190,7 @@ func mix(z uint64) uint64 {
 }
 
 // sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of device
-// memory, which it overwrites as soon as their send is complete. At the end it closes its side.
+// memory, which it overwrites as soon as their send is complete.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
@@ -201,9 +198,9 @@ type sender struct {
 	seed    uint64
 	total   int
 	rng     *rand.Rand
-	linear  float64         // the share of pieces that are written from host memory
+	linear  float64         // of pieces that are written from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // the sender closes its side when this is closed; nil: at once
+	after   <-chan struct{} // the sender closes its side when this is closed
 }
 
 const arena = 64 << 10
@@ -327,7 +324,7 @@ type receiver struct {
 	hold   int // tokens kept
 	device int // bytes received as frags
 	linear int
-	got    chan struct{} // closed when all bytes have come, or no more will; may be nil
+	got    chan struct{} // closed when no more bytes will come; may be nil
 }
 
 func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {
@@ -439,7 +436,7 @@ func short(n int) int {
 	return n
 }
 
-// all runs functions at the same time. When one fails, it closes the connections, so that the others end.
+// all runs functions at the same time. When one fails, it closes the connections.
 func all(conns []devmem.Conn, fs ...func() error) error {
 	var g errgroup.Group
 	var once sync.Once
@@ -462,7 +459,7 @@ func all(conns []devmem.Conn, fs ...func() error) error {
 	return g.Wait()
 }
 
-// balanced waits until every page of every binding is free or posted, and no send is open.
+// balanced waits until each page is free or posted, and no send is open.
 func balanced(t testing.TB, s *stack.Stack) {
 	t.Helper()
 	open := func(b devmem.BindingStats) bool {

@@ -44,7 +44,6 @@ func (r receiver) Wake() {
 	}
 }
 
-// receiveWhole receives a frame that is completely in host memory.
 func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var start [splitter.MaxHeader]byte
 	var h splitter.Headers

@@ -37,7 +37,7 @@ var riddle = regexp.MustCompile(`(?i)\b(says whether|tells whether|knows (of|whe
 type count struct{ names, riddles int }
 
 // exceptions.txt lists "FOLDER names=N riddles=N", with an empty line between entries so that branches that
-// lower different entries merge. A count must be exact, so it only sinks.
+// lower different entries merge.
 //
 // Invariant: words: No identifier has a name that tells nothing, and comments and pages have no
 // more of the riddles than their folder's exceptions.
@@ -91,7 +91,7 @@ func format(listed map[string]count) string {
 	return text
 }
 
-// finds has, by folder, the counts and a line for each hit, for messages.
+// finds has, by folder, the counts and a line for each hit.
 type finds struct {
 	counts map[string]count
 	places map[string][]string
@@ -170,7 +170,6 @@ var (
 // unstar removes the comment marks of C.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
-// declared returns the identifiers that a file declares.
 func declared(tree *ast.File) (names []*ast.Ident) {
 	add := func(list ...ast.Expr) {
 		for _, x := range list {

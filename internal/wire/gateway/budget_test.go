@@ -42,7 +42,6 @@ func TestBuffersShareABudget(t *testing.T) {
 	}
 }
 
-// Sockets of flows are bounded, in number and in bytes.
 func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	for _, ports := range []int{1, 2, 16, maxUDP} {
 		b := newBudget(flowBuffer, flowLeast, flowSpare)
@@ -72,7 +71,7 @@ func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	}
 }
 
-// A flow that sends to more ports than it may have sockets closes its oldest socket, and goes on.
+// A flow that sends to more ports than it may have sockets goes on.
 func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	const ports = 2 * flowSockets
 	for name, spare := range map[string]int{"none": 0, "some": 4 * flowLeast, "much": flowSpare} {
@@ -118,7 +117,6 @@ func (b *budget) free() int {
 	return b.left
 }
 
-// Ports with many connections leave buffers for a port that has none yet.
 func TestBudgetIsNobodysAlone(t *testing.T) {
 	b := newConnBudget()
 	for n := range 63 {
@@ -128,7 +126,6 @@ func TestBudgetIsNobodysAlone(t *testing.T) {
 	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1, 2).size, bufferMost)
 }
 
-// The buffers of connections go back when their guest restarts.
 func TestConnectionsHaveTheirPart(t *testing.T) {
 	w := newRig(t, nil)
 	v, to := w.guest(1), own4(echoServer(t, "tcp4").Port())

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unconnected opens a guest's socket that receives datagrams from anybody.
 func (v *guest) unconnected(addr netip.AddrPort) *gonet.UDPConn {
 	v.t.Helper()
 	a := fullAddress(addr)
@@ -43,8 +42,7 @@ func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// loopbacks are the host's loopback addresses; gateway returns the address by which guests reach a port
-// there, and addr the address of guest n.
+// loopbacks: gateway returns the address by which guests reach a port there, and addr the address of guest n.
 var loopbacks = []struct {
 	name    string
 	ip      net.IP
@@ -69,7 +67,7 @@ func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// A server may answer from another port than it was asked at, as TFTP servers do (RFC 1350, 4).
+// As TFTP servers do (RFC 1350, 4).
 func TestServersAnswerFromAnotherPort(t *testing.T) {
 	for _, l := range loopbacks {
 		t.Run(l.name, func(t *testing.T) {
@@ -91,7 +89,6 @@ func TestServersAnswerFromAnotherPort(t *testing.T) {
 	}
 }
 
-// A flow's port accepts no datagrams from addresses that the guest has not sent to.
 func TestOthersHaveNoWayIn(t *testing.T) {
 	w := newRig(t, nil)
 	c := w.guest(1).unconnected(netip.AddrPortFrom(addr4Of(1), 2000))
@@ -103,7 +100,6 @@ func TestOthersHaveNoWayIn(t *testing.T) {
 	hears(t, c, "data")
 }
 
-// A guest behind a forward may answer from another port, and the sender can then send to that port.
 func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.NAT = false
@@ -128,8 +124,7 @@ func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	testkit.Equal(t, "again from", hears(t, well, "again").String(), asker.String())
 }
 
-// isUnreachable reports whether a frame is an ICMP error "port unreachable" for a datagram from from to to
-// (RFC 792; RFC 4443, 3.1).
+// isUnreachable: RFC 792; RFC 4443, 3.1.
 func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 	if to.Addr().Is4() {
 		if len(b) < 70 || b[12] != 8 || b[13] != 0 || b[23] != protoICMP || b[34] != 3 || b[35] != 3 {
@@ -147,7 +142,6 @@ func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 		addrPort(ip.DestinationAddress(), udp.DestinationPort()) == to
 }
 
-// A guest gets an error from the address to which it sent if nobody listens there.
 func TestUnreachablePortsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -173,7 +167,6 @@ func TestUnreachablePortsAreTold(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A guest's own network stack reports that nobody listens.
 func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	for _, l := range loopbacks {
 		c := hostUDP(t, l.ip)
@@ -187,7 +180,7 @@ func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	}
 }
 
-// A server that starts late gets the datagrams sent from then on, despite errors from earlier ones.
+// Errors from earlier datagrams make no later one lost.
 func TestServersMayComeLate(t *testing.T) {
 	for _, l := range loopbacks {
 		for _, early := range []int{1, 3} {
@@ -226,7 +219,6 @@ func TestServersMayComeLate(t *testing.T) {
 	}
 }
 
-// A guest behind a forward that opens its socket late gets the datagrams sent from then on.
 func TestGuestsMayComeLate(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	w := newRig(t, forwardUDP(addr))
@@ -254,8 +246,7 @@ func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
 func (c *clock) set(g *Gateway)          { g.now = c.now }
 func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
 
-// A flow still passes datagrams after almost two minutes of silence; after two minutes it ends (RFC 4787,
-// REQ-5).
+// RFC 4787, REQ-5.
 func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	inner := netip.AddrPortFrom(addr4Of(1), 90)
 	var time clock
@@ -289,8 +280,7 @@ func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	testkit.Eventually(t, "both flows end", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// A guest that asks from a new port each time, as a resolver does (RFC 5452), gets its answers, and a flow
-// with more datagrams stays.
+// A guest asks from a new port each time, as a resolver does (RFC 5452).
 func TestManyShortFlows(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set)
@@ -316,7 +306,6 @@ func TestManyShortFlows(t *testing.T) {
 	testkit.Equal(t, "refused", s.Refused, 0)
 }
 
-// If all flows are in use, a port with few flows replaces the longest-silent flow of the port with the most.
 func TestTheMostSilentFlowGoes(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set, func(g *Gateway) { g.udp.shares.all = 4 })
@@ -347,7 +336,7 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams of a size until all n have come, or the missing ones are counted as lost.
+// count receives datagrams of a size until all n have come or are counted as lost.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
@@ -377,8 +366,8 @@ func takesBursts(t *testing.T) bool {
 	return n >= forwardBuffer
 }
 
-// wholeBurst checks that the missing datagrams of a burst were counted, and that none is missing if the
-// host's sockets have room.
+// wholeBurst checks that a burst came, or that the missing datagrams were counted and the host's sockets were
+// too small.
 func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	t.Helper()
 	if came+lost != n || takesBursts(t) && came != n {
@@ -386,8 +375,7 @@ func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	}
 }
 
-// A burst of datagrams at a forward arrives at a guest whose MAC the gateway does not know yet; so does a
-// burst back.
+// The gateway does not know the guest's MAC yet.
 func TestBurstsAtAForward(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	for _, c := range bursts {
@@ -415,7 +403,6 @@ func TestBurstsAtAForward(t *testing.T) {
 	}
 }
 
-// A burst within a flow of NAT arrives, in both directions.
 func TestBurstsInAFlow(t *testing.T) {
 	for _, c := range bursts {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -442,8 +429,7 @@ func TestBurstsInAFlow(t *testing.T) {
 	}
 }
 
-// A frame with a tag of VLAN 0 is treated as untagged (802.1Q, 9.6); a frame of another VLAN is not for the
-// gateway.
+// A frame with a tag of VLAN 0 is treated as untagged (802.1Q, 9.6).
 func TestPriorityTags(t *testing.T) {
 	for _, c := range []struct {
 		name string

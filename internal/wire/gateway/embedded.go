@@ -2,11 +2,11 @@ package gateway
 
 import "net/netip"
 
-// maxLayers is the most addresses that one address stands for, itself included.
+// maxLayers is the most addresses that one address stands for.
 const maxLayers = 8
 
 // embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, to which a router or translator
-// may send the packet, and functions that extract it.
+// may send the packet.
 var embedded = []struct {
 	prefix  netip.Prefix
 	extract []func(b *[16]byte) [4]byte
@@ -25,13 +25,12 @@ var embedded = []struct {
 	}}},
 }
 
-// ownNAT64 is the prefix of addresses with the IPv4 address at one of several places. Reserved candidates do
-// not count: no translator would send a packet there.
+// ownNAT64 is the prefix of addresses with the IPv4 address at one of several places. Reserved ones do not
+// count: no translator would send a packet there.
 var ownNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
 
 var low = []func(*[16]byte) [4]byte{octets(12, 13, 14, 15)}
 
-// octets returns a function that extracts an IPv4 address from these bytes.
 func octets(i, j, k, l int) func(*[16]byte) [4]byte {
 	return func(b *[16]byte) [4]byte { return [4]byte{b[i], b[j], b[k], b[l]} }
 }

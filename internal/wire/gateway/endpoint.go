@@ -9,13 +9,12 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// endpoint is netstack's link endpoint: an Ethernet that segments, and that has verified the checksums of
-// delivered frames, except of fragments.
+// endpoint is netstack's link endpoint. Checksums of delivered frames are verified, except of fragments.
 type endpoint struct {
 	ether.Link
 	out *outbox
 
-	// fragment reports whether the frame that netstack processes now is a fragment.
+	// fragment: the frame that netstack processes now is a fragment.
 	fragment atomic.Bool
 }
 

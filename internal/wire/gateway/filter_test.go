@@ -21,8 +21,7 @@ func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	return p.Verdict
 }
 
-// bypass is a frame with a partial checksum whose completion would change its address from an allowed to a
-// refused one.
+// bypass is a frame with a partial checksum whose completion would change its address to a refused one.
 type bypass struct {
 	frame         []byte
 	start, offset uint16
@@ -47,7 +46,6 @@ var (
 	harmless = []byte{11, 9} // replaces the first half of the refused address
 )
 
-// notDialled makes a gateway that only records which addresses it is asked to dial.
 func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
 	w := newRig(t, nil, func(g *Gateway) {
@@ -63,8 +61,6 @@ func notDialled(t *testing.T) (*rig, chan string) {
 	return w, asked
 }
 
-// The wire drops a frame whose partial checksum would change its destination after the filter has seen it.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
@@ -109,7 +105,6 @@ func tune(f []byte, start int, want uint16, free int) {
 	binary.BigEndian.PutUint16(f[free:], splitter.Add(^want, ^splitter.Sum(f[start:], 0)))
 }
 
-// For packets other than TCP and UDP the filter decides by the checked bytes.
 func TestFilterReadsNoFurther(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -127,7 +122,6 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	}
 }
 
-// The filter refuses frames of which it gets no bytes, or not all headers.
 func TestFilterOfWhatWasNotRead(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -146,8 +140,6 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 	}
 }
 
-// A guest that changes its memory after the filter has read it does not get the new bytes past it.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A flood of incomplete fragments does not keep the gateway from reassembling another guest's datagrams.
 func TestFloodOfFragments(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -38,7 +37,6 @@ func TestFloodOfFragments(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A guest's flood of half-open connections does not prevent another guest from connecting.
 func TestFloodOfConnections(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -59,8 +57,7 @@ func TestFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A guest that never confirms the end of its connections gets no new ones when their table is full; another
-// guest does.
+// A guest that never confirms the end of its connections gets no new ones; another guest does.
 func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -85,7 +82,6 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	testkit.OK(t, exchange(c, noise(1000, 1)))
 }
 
-// When the table is full of connections in TIME-WAIT, the oldest makes room for a guest's next one.
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -116,7 +112,6 @@ func (u *unfinished) len() (n int) {
 	return n
 }
 
-// A guest's flows end when it restarts or detaches.
 func TestFlowsEndWithTheirGuest(t *testing.T) {
 	for name, ends := range map[string]func(*rig, *guest){
 		"restart": func(_ *rig, v *guest) { v.link.Restarted() },

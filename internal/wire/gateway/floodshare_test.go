@@ -33,8 +33,7 @@ func (f *flooding) end() {
 	f.wg.Wait()
 }
 
-// flood starts goroutines, one for each queue, that send frame(r, i) from a port of the switch as fast as
-// possible.
+// flood sends frame(r, i) from a port of the switch, by one goroutine for each queue.
 func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	for q := range queues {
 		b := make([]byte, slotSize)
@@ -58,8 +57,7 @@ func (f *flooding) spin(threads int) {
 	}
 }
 
-// connections returns how many connections with 64 KiB in each direction a guest completes per second,
-// measured for at least d.
+// connections returns how many connections with 64 KiB in each direction a guest completes per second.
 func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	data, begin, n := noise(64<<10, 1), time.Now(), 0
 	for ; n == 0 || time.Since(begin) < d; n++ {
@@ -70,8 +68,7 @@ func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	return float64(n) / time.Since(begin).Seconds()
 }
 
-// leased reports whether a client gets a lease with at most one retry of each message, after 3 s (RFC 2131,
-// 4.1).
+// leased reports whether a client gets a lease with at most one retry of each message (RFC 2131, 4.1).
 func (r *raw) leased() bool {
 	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 		for range 2 {
@@ -105,8 +102,7 @@ func (r *raw) leased() bool {
 	return ack != nil && ack.MessageType() == dhcpv4.MessageTypeAck
 }
 
-// During a flood a guest completes at least 0.8 times as many connections as beside threads that only spin
-// (median of pairs), and gets its leases.
+// The reference is a load by threads that only spin.
 func TestFloodsLeaveShares(t *testing.T) {
 	if os.Getenv(floodShares) == "" {
 		t.Skip("it judges speed, and takes minutes: set " + floodShares)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	flowIdle    = 2 * time.Minute // timeout (RFC 4787, REQ-5; RFC 5508, REQ-2)
-	flowSockets = 8               // most sockets that send for a flow; a further one replaces the oldest
+	flowIdle    = 2 * time.Minute // RFC 4787, REQ-5; RFC 5508, REQ-2
+	flowSockets = 8               // most sockets that send for a flow
 	flowOpens   = 4               // most flows that open sockets at a time (turns.go)
 )
 
@@ -30,7 +30,7 @@ type flowKey struct {
 
 type flows struct {
 	mu       sync.Mutex
-	byKey    map[flowKey]*flow // of NAT
+	byKey    map[flowKey]*flow
 	forwards map[forwardKey]*outerFlow
 }
 
@@ -40,7 +40,7 @@ func (fs *flows) find(key flowKey) *flow {
 	return fs.byKey[key]
 }
 
-// flowLife is the part that flows of NAT and of forwards have in common: their quota and their end.
+// flowLife is the part that flows of NAT and of forwards have in common.
 type flowLife struct {
 	clock func() time.Time
 	entry *entry
@@ -53,8 +53,8 @@ type flowLife struct {
 
 var epoch = time.Now()
 
-// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being closed.
-// When the flow ends, a goroutine for which Gateway.Close waits calls closed and gives the entry back.
+// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being closed. At
+// the flow's end a goroutine for which Gateway.Close waits calls closed and gives the entry back.
 func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	if !g.begin() {
 		return false
@@ -78,8 +78,7 @@ func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 
 func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
 
-// rank orders the flows for eviction, lowest first: flows with one question and one answer come first, then
-// those that have been silent for longest.
+// rank orders the flows for eviction, lowest first.
 func (l *flowLife) rank() int64 {
 	if l.asked.Load() == 1 && l.answered.Load() == 1 {
 		return l.last.Load() - math.MaxInt64/2
@@ -121,13 +120,13 @@ type flow struct {
 	flowLife
 	backlog
 	key  flowKey
-	host netip.Addr   // the server's address as this machine sees it
-	back *stack.Route // to the guest
+	host netip.Addr // the server's address as this machine sees it
+	back *stack.Route
 
-	// hears, of a UDP flow, is connected to the host without a port, and receives from ports to which no socket
-	// of sends is connected. The backlog's mu guards both.
+	// hears, of a UDP flow, receives from ports to which no socket of sends is connected. The backlog's mu
+	// guards both.
 	hears *flowSocket
-	sends []*flowSocket // in the order of opening
+	sends []*flowSocket
 }
 
 // outgoing is a datagram from a guest.
@@ -139,8 +138,7 @@ type outgoing struct {
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: there are too many flows, netstack has no route to the guest, or
-// the gateway is being closed. Only the goroutine that runs netstack calls it.
+// flowOf finds a flow, or begins it; nil: it cannot begin. Only the goroutine that runs netstack calls it.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {
@@ -182,7 +180,6 @@ func (f *flow) close() {
 	f.back.Release()
 }
 
-// permitFor returns the permit of a server's port to which the flow already sends.
 func (f *flow) permitFor(port uint16) (permit, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,7 +191,7 @@ func (f *flow) permitFor(port uint16) (permit, bool) {
 	return permit{}, false
 }
 
-// socketFor returns the socket that fits a datagram, or nil. The caller holds mu.
+// The caller holds mu.
 func (f *flow) socketFor(d *outgoing) *flowSocket {
 	for _, s := range f.sends {
 		if s.port == d.port && s.ttl == d.ttl && s.df == d.df {
@@ -204,7 +201,7 @@ func (f *flow) socketFor(d *outgoing) *flowSocket {
 	return nil
 }
 
-// now sends a datagram; false: the flow has no socket for it, or the socket has no room. The caller holds mu.
+// now sends a datagram; false: the flow has no socket for it, or the socket has no room.
 func (f *flow) now(d *outgoing) bool {
 	s := f.socketFor(d)
 	if s == nil {
@@ -218,8 +215,6 @@ func (f *flow) now(d *outgoing) bool {
 	return true
 }
 
-// sent counts a datagram that was lost for lack of room in a socket of the host, and reports any other error
-// to the guest.
 func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	switch {
 	case err == nil || f.ctx.Err() != nil:
@@ -234,7 +229,6 @@ func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	}
 }
 
-// later sends a datagram; it may open a socket, and wait for room.
 func (f *flow) later(d *outgoing) {
 	g := f.gateway
 	f.mu.Lock()
@@ -262,7 +256,6 @@ func (f *flow) endIfIdle() {
 	}
 }
 
-// heard sends a datagram from the server to the guest.
 func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte) {
 	f.touch()
 	f.answered.Add(1)
@@ -276,7 +269,7 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram. With the first one of a UDP flow it also opens hears.
+// open opens the socket for a datagram, and hears with a UDP flow's first one.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
 	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {

@@ -24,22 +24,20 @@ type flowSocket struct {
 	local uint16
 	bufs  *buffers
 
-	end  context.CancelFunc // of the reader's context
-	done chan struct{}      // closed when the reader has ended
+	end  context.CancelFunc
+	done chan struct{} // closed when the reader has ended
 
-	lost uint32 // the last result of droppedBy; only the reader uses it
+	lost uint32 // only the reader uses it
 }
 
-// flowReader is a flow that gets the datagrams and errors of a flowSocket.
 type flowReader interface {
 	// heard gets a datagram from a sender, and may wait until ctx ends.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
-	// troubled gets an error of a datagram that the socket sent: oob has the error's control messages, to is the
-	// datagram's destination, b its data.
+	// troubled gets an error of a datagram b to to, with control messages oob.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-// newFlowSocket makes a flowSocket of the socket that open opens. After an error it frees bufs.
+// After an error it frees bufs.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
@@ -70,7 +68,6 @@ func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error
 	return s, nil
 }
 
-// start starts the socket's reader.
 func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	ctx, s.end = context.WithCancel(ctx)
 	go func() {
@@ -101,8 +98,7 @@ func (s *flowSocket) drop() {
 	}
 }
 
-// write sends one datagram without waiting; EAGAIN: the socket has no room now. It skips errors of earlier
-// datagrams (udp(7)).
+// write sends one datagram without waiting; EAGAIN: the socket has no room now.
 func (s *flowSocket) write(b []byte) (err error) {
 	if e := s.raw.Write(func(fd uintptr) bool {
 		err = toSocket(int(fd), b)
@@ -114,7 +110,7 @@ func (s *flowSocket) write(b []byte) (err error) {
 }
 
 // pendingErrors is how many times toSocket tries to send a datagram: each try may return the error of an
-// earlier one. The same error twice in succession is the datagram's own.
+// earlier one.
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
@@ -128,7 +124,7 @@ func toSocket(fd int, b []byte) (err error) {
 	return err
 }
 
-// writeWaiting sends one datagram. EAGAIN: there was no room for limits.Patience.
+// writeWaiting sends one datagram, and waits for room; EAGAIN: there was none for limits.Patience.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // fails only if the socket is closed
@@ -152,11 +148,10 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	return max(mtu, 0)
 }
 
-// read passes on received datagrams and errors, until the socket is closed or ctx ends.
 func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // otherwise out of memory, or the like
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // out of memory, or the like
 			return
 		}
 	}
@@ -186,7 +181,7 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 
 const socketErrors = 64
 
-// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)); false: there were none.
+// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)), and reports whether there were any.
 func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -214,7 +209,6 @@ func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	return slices.Clone(chunk[:n]), addrPortOf(from), nil
 }
 
-// addrPortOf converts a socket address, without a zone.
 func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -242,8 +236,8 @@ func (s *flowSocket) countLost(g *Gateway, fd int) {
 	}
 }
 
-// droppedBy returns how many datagrams a socket has dropped: the last number of SO_MEMINFO (SK_MEMINFO_DROPS
-// of linux/sock_diag.h), which lies at the offset of TCPInfo.Lost.
+// droppedBy returns how many datagrams a socket has dropped: SK_MEMINFO_DROPS of SO_MEMINFO
+// (linux/sock_diag.h), which lies at the offset of TCPInfo.Lost.
 func droppedBy(fd int) (uint32, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow describes a socket of a datagram flow. The UDP sockets of a flow have one source port: one socket for
-// each destination port, time to live and DF (IP_MTU_DISCOVER), and one that receives from other ports of the
-// same host.
+// Flow describes a socket of a datagram flow. The UDP sockets of a flow have one source port: one sends for
+// each destination port, time to live and DF (IP_MTU_DISCOVER), and one receives from other ports of the same
+// host.
 type Flow struct {
-	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
+	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, for echoes
 	// To is the address to which the socket is connected. A UDP socket without a port receives from any port of
 	// that host.
 	To netip.AddrPort
@@ -33,13 +33,12 @@ type Flow struct {
 	Buffer int
 }
 
-// forwardBuffer is the receive buffer of a forward's socket, in bytes, as far as net.core.rmem_max allows.
+// forwardBuffer is the receive buffer of a forward's socket, in bytes.
 const forwardBuffer = 4 << 20
 
-// Answer describes a socket for a guest behind a forward that answers from another port than the forward's
-// destination.
+// Answer describes a socket for a guest that answers from another port than the forward's destination.
 type Answer struct {
-	Listen netip.AddrPort // the forward's address on the host
+	Listen netip.AddrPort // on the host
 	Sender netip.AddrPort // to which the socket is connected
 	Buffer int            // as in Flow
 }
@@ -68,7 +67,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets the socket's options; IP_RECVERR makes its error queue get the errors of the path.
+// options sets the socket's options.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]
@@ -131,8 +130,8 @@ func reuse(c *net.UDPConn) error {
 	})
 }
 
-// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow such sockets
-// (net.ipv4.ping_group_range, for IPv6 too).
+// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow them
+// (net.ipv4.ping_group_range).
 func (f *Flow) openEcho() (*net.UDPConn, error) {
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(f.To.Addr().AsSlice())})
 	if f.To.Addr().Is6() {

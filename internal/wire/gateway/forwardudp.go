@@ -20,11 +20,10 @@ type udpForward struct {
 	to     netip.AddrPort
 
 	mu    sync.Mutex
-	flows map[netip.AddrPort]*outerFlow // by sender
+	flows map[netip.AddrPort]*outerFlow
 }
 
-// forwardKey identifies a flow towards a guest, by the gateway's port from which the guest gets the flow's
-// datagrams.
+// forwardKey identifies a flow by the gateway's port from which the guest gets its datagrams.
 type forwardKey struct {
 	guest netip.Addr
 	port  uint16
@@ -37,8 +36,7 @@ const (
 )
 
 // outerFlow is a datagram flow between an outside sender and a guest. Answers from another port than the
-// forward's destination leave through a separate socket for each port. There are at most flowSockets of them;
-// a further one replaces the oldest.
+// forward's destination leave through a socket for each port, of which there are at most flowSockets.
 type outerFlow struct {
 	flowLife
 	backlog
@@ -50,7 +48,7 @@ type outerFlow struct {
 	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
-// listenUDP opens the socket of a UDP forward, and sets the port in f.Listen.
+// listenUDP also sets the port in f.Listen.
 func (g *Gateway) listenUDP(f *Forward) error {
 	c, err := g.listenHost(f.Listen)
 	if err != nil {
@@ -90,8 +88,7 @@ func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
-// flow returns the flow of an outside sender, or makes it; nil: there are too many flows, netstack has no
-// route to the guest, or the gateway is being closed. Only run calls it.
+// flow returns the flow of an outside sender, or makes it; nil: it cannot. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -149,8 +146,7 @@ func (f *outerFlow) close() {
 	f.back.Release()
 }
 
-// answerForward sends a guest's datagram to the outside sender whose flow has the port to of the gateway;
-// false: no flow has it.
+// answerForward sends a guest's datagram to the sender whose flow has the port to; false: none has it.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false
@@ -180,7 +176,6 @@ func (f *outerFlow) later(d *outgoing) {
 	}
 }
 
-// other finds the socket for answers from another port of the guest, or opens it.
 func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	f.mu.Lock()
 	for _, s := range f.extra {

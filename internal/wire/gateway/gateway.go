@@ -25,8 +25,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which Close aborts endpoints again, because a handshake may have made a new
-// one.
+// abortAgain is the interval at which Close aborts endpoints again: a handshake may have made a new one.
 const abortAgain = 5 * time.Millisecond
 
 // Gateway is a running gateway.
@@ -42,22 +41,22 @@ type Gateway struct {
 	leases *leases
 	names  *names
 	dns    *dnsServer
-	tcp    *quota // for connections, of NAT and forwards
+	tcp    *quota // for connections
 	udp    *quota // for datagram flows
 
-	pending *quota // for connections that guests ask for, until they are established
+	pending *quota // for connections that are not established yet
 
 	unfinished unfinished
 	buffers    *budget
 	sockets    *budget
 	flows      flows
-	waiting    atomic.Int64 // bytes in the backlogs of all flows
-	opens      *turns       // for flows that open sockets
+	waiting    atomic.Int64 // bytes in the backlogs
+	opens      *turns
 
 	// Tests may change the following functions and limits before start.
 	now       func() time.Time
 	resolvers func() []netip.AddrPort
-	search    []string // domains by which guests complete names; the gateway's is the first
+	search    []string // domains by which guests complete names
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
 	host      *hostAddrs
 	udpIdle   time.Duration
@@ -72,7 +71,7 @@ type Gateway struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup // all goroutines that use netstack
+	work   sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -130,7 +129,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// start starts the gateway and attaches it. After an error it has undone everything.
+// After an error it has undone everything.
 func (g *Gateway) start() error {
 	var err error
 	if g.out, err = newOutbox(&g.count, g.log); err != nil {
@@ -166,7 +165,6 @@ func (g *Gateway) start() error {
 	return nil
 }
 
-// forget ends the connections, flows and questions of a port whose guest has restarted.
 func (g *Gateway) forget(o owner) {
 	for _, q := range []*quota{g.tcp, g.udp, g.pending, g.dns.asked, g.dns.conns} {
 		q.endOf(o)
@@ -174,8 +172,6 @@ func (g *Gateway) forget(o owner) {
 	g.unfinished.endOf(o)
 }
 
-// reserve reserves, on the switch, the gateway's addresses, addresses that no host may have, and the Hosts'
-// addresses.
 func (g *Gateway) reserve() {
 	addrs := []netip.Addr{g.local6()}
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
@@ -250,8 +246,7 @@ func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack; Close waits until the user has called end. false: the gateway is being
-// closed.
+// begin registers a user of netstack, which must call end; false: the gateway is being closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,7 +291,7 @@ func (g *Gateway) Close() error {
 		return nil
 	}
 	g.cancel()
-	g.port.in.close() // nothing comes in any more
+	g.port.in.close()
 	<-g.port.done
 	ended := make(chan struct{})
 	go func() {
@@ -305,7 +300,7 @@ func (g *Gateway) Close() error {
 	}()
 	g.ns.Close()
 	for again := time.NewTicker(abortAgain); ; {
-		for _, e := range g.ns.RegisteredEndpoints() { // also endpoints of a handshake that has just begun
+		for _, e := range g.ns.RegisteredEndpoints() { // also those of a handshake that has just begun
 			e.Abort()
 		}
 		select {

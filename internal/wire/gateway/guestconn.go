@@ -44,7 +44,7 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq, gone: make(chan struct{})}
 }
 
-// reset resets the connection, and ends calls that wait in it. Further calls do no harm.
+// reset resets the connection, and ends calls that wait in it.
 func (c *guestConn) reset() {
 	c.end.Do(func() { close(c.gone) })
 	_ = c.SetDeadline(time.Now()) // wakes readers and writers

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A half-open connection ends when it is evicted or its guest restarts, and otherwise by a timeout.
 func TestHalfOpenConnectionsEnd(t *testing.T) {
 	const n = 4
 	echo := own4(echoServer(t, "tcp4").Port())

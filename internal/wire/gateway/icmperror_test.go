@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest gets as many errors as allowsError permits; another guest still gets its own.
 func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 	beyond := netip.MustParseAddr("192.0.2.7")
 	datagram := func(to netip.AddrPort) func(r *raw, n uint16) []byte {

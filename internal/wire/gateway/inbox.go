@@ -14,13 +14,13 @@ import (
 )
 
 // Bounds of the frames that wait for netstack. A port may have an equal part of inboxFrames and inboxBytes,
-// but at least laneFrames and laneBytes.
+// or laneFrames and laneBytes if these are more.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
 	laneBytes   = 128 << 10 // twice the longest frame
-	turnBytes   = 64 << 10  // credit in bytes that a port gets in each turn
+	turnBytes   = 64 << 10  // credit of a port in each turn
 	frameCost   = 2 << 10   // least bytes that a frame counts in a turn
 )
 
@@ -28,7 +28,7 @@ const (
 type arrived struct {
 	view      *buffer.View
 	payload   *buffer.View // behind view; nil: view has all bytes
-	from      uint32       // wire.Packet.From
+	from      uint32
 	proto     uint16
 	group     bool // its destination MAC was a group address
 	fragment  bool // its packet's checksum was not verified
@@ -46,28 +46,28 @@ func (a *arrived) release() {
 }
 
 // inbox holds frames for netstack: a queue for each port of the switch (a lane), served in turn by bytes. A
-// port that sends too much fills its own lane only, and its own senders wait.
+// port that sends too much fills its own lane only.
 //
 // A goroutine may take the inbox's lock while it holds a lane's, and no lock while it holds the inbox's.
 type inbox struct {
-	filled chan struct{} // capacity 1: wakes the reader
+	filled chan struct{} // capacity 1
 	closed atomic.Bool
 	active atomic.Int32 // lanes with frames or reserved space
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
-	turn  []*lane          // lanes with frames, the next one first
+	turn  []*lane          // with frames, the next one first
 }
 
-// lane has the frames of one port. The port's senders wait on the lane's RxBase when the lane is full.
+// lane has the frames of one port, whose senders wait on the RxBase.
 type lane struct {
 	nic.RxBase // its lock guards the fields below
 	in         *inbox
 	queue      []arrived
-	used       int // frames in the queue, and those for which a sender has reserved space
+	used       int // queued frames, and those for which a sender has reserved space
 	bytes      int
 	credit     int  // bytes that netstack may still take in the lane's turn
-	inTurn     bool // the lane is in inbox.turn, or the reader has it
+	inTurn     bool // in inbox.turn, or the reader has it
 
 	idle bool // used is 0; under the inbox's lock
 }
@@ -76,8 +76,7 @@ func newInbox() *inbox {
 	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
 }
 
-// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a switch can have
-// ports, it first deletes idle ones.
+// If there are as many lanes as a switch can have ports, it first deletes idle ones.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,13 +92,12 @@ func (q *inbox) lane(from uint32) *lane {
 	return l
 }
 
-// limit returns how many frames and bytes a lane may hold now.
 func (q *inbox) limit() (frames, bytes int) {
 	n := max(1, int(q.active.Load()))
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
-// reserve reserves space for a frame of n bytes. full: the lane has no space now.
+// full: the lane has no space now.
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()
@@ -112,7 +110,7 @@ func (l *lane) reserve(n int) (full, closed bool) {
 	return false, false
 }
 
-// count adds frames and bytes to the lane's use. The caller holds the lock.
+// The caller holds the lock.
 func (l *lane) count(frames, bytes int) {
 	l.used += frames
 	l.bytes += bytes
@@ -167,8 +165,8 @@ func (q *inbox) next() *lane {
 	return l
 }
 
-// take appends frames of the lane whose turn it is to into, by a deficit round robin. If it adds no frame, no
-// lane has frames.
+// take appends frames of the lane whose turn it is, by a deficit round robin. If it adds none, no lane has
+// frames.
 func (q *inbox) take(into []arrived) []arrived {
 	l := q.next()
 	if l == nil {
@@ -226,8 +224,7 @@ func (l *lane) Buffers() int {
 	return max(0, frames-l.used)
 }
 
-// relieve wakes the lane's senders, which all belong to one port, if they need not wait any more. The caller
-// holds the lock.
+// relieve wakes the lane's senders if they need not wait any more. The caller holds the lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()

@@ -15,13 +15,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world4 and world6 are addresses of lo in the network namespace of a test: for a guest they are remote.
+// For a guest these addresses of lo are remote.
 var (
 	world4 = netip.MustParseAddr("192.0.2.7")
 	world6 = netip.MustParseAddr("2001:db8::7")
 )
 
-// worldOnLo sets lo up with an MTU and the addresses of the world, in the test's own network namespace.
 func worldOnLo(t *testing.T, mtu int) {
 	t.Helper()
 	lo := testkit.Must(netlink.LinkByName("lo"))(t)
@@ -60,8 +59,6 @@ func pingGroups(t *testing.T) {
 	testkit.OK(t, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0))
 }
 
-// If net.ipv4.ping_group_range has no group of this process, the gateway answers a ping of a remote address
-// with "prohibited".
 func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -94,7 +91,6 @@ func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	}
 }
 
-// A guest's path MTU discovery finds the path's MTU, with datagrams and with pings.
 func TestPathMTUOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return

@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	poolSize  = 128              // most addresses for unknown MACs
+	poolSize  = 128              // for unknown MACs
 	leaseTime = 2 * time.Hour    // long, because a client may be stopped when it has to renew
 	offerTime = 20 * time.Second // how long offer keeps an address for its client
-	badTime   = 10 * time.Minute // how long decline withholds an address that a client found in use (RFC 2131, 4.4.4)
+	badTime   = 10 * time.Minute // how long decline withholds an address (RFC 2131, 4.4.4)
 )
 
-// leases are the IPv4 addresses that the gateway gives out.
 type leases struct {
-	hosts map[wire.MAC]*Host // hosts with an IPv4 address
-	none  map[wire.MAC]bool  // MACs of Hosts without Addr4, which get no address
+	hosts map[wire.MAC]*Host // with an IPv4 address
+	none  map[wire.MAC]bool  // MACs of Hosts without Addr4
 	sw    *wire.Switch       // nil: no checks
 
 	mu   sync.Mutex
@@ -32,7 +31,7 @@ type lease struct {
 	until time.Time
 }
 
-// newLeases makes a pool of at most poolSize addresses in the gateway's network that no host has.
+// newLeases makes a pool of at most poolSize addresses that no host has.
 func newLeases(o *Options) *leases {
 	l := &leases{hosts: map[wire.MAC]*Host{}, none: map[wire.MAC]bool{}}
 	p := o.Prefix4
@@ -62,9 +61,9 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns an address for a client: the Host's, or the address of the client's earlier lease; otherwise
-// the one that it wants, if that is free; otherwise any free one. An address without a lease is kept for the
-// client for offerTime. false: there is none.
+// offer returns an address for a client: the Host's, or that of its earlier lease; otherwise the one that it
+// wants, if that is free; otherwise any free one. An address without a lease is kept for the client for
+// offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -86,8 +85,8 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return x.addr, true
 }
 
-// confirm leases an address of the pool to a client for leaseTime, and ends the client's lease of any other
-// address; false: the client may not have the address. For a Host it only compares the address.
+// confirm leases an address of the pool to a client for leaseTime, and ends its lease of any other address;
+// false: the client may not have it. For a Host it only compares the address.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr
@@ -115,7 +114,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	}
 }
 
-// decline withholds an address for badTime, because its client found it in use.
+// decline withholds an address for badTime: its client found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,10 +137,10 @@ func (l *leases) taken() (n int64) {
 	return n
 }
 
-// may reports whether no other port than the client's uses an address. The caller holds mu.
+// The caller holds mu.
 func (l *leases) may(mac wire.MAC, x *lease) bool { return l.sw == nil || l.sw.MayLease(mac, x.addr) }
 
-// ended ends the switch's binding of an address to a client's port. The caller holds mu.
+// The caller holds mu.
 func (l *leases) ended(mac wire.MAC, x *lease) {
 	if l.sw != nil {
 		l.sw.EndLease(mac, x.addr)
@@ -150,7 +149,7 @@ func (l *leases) ended(mac wire.MAC, x *lease) {
 
 func (x *lease) free(now time.Time) bool { return !now.Before(x.until) }
 
-// byMAC finds a client's address, also one whose lease has expired. The caller holds mu.
+// byMAC also finds an address whose lease has expired. The caller holds mu.
 func (l *leases) byMAC(mac wire.MAC) *lease {
 	return l.find(func(x lease) bool { return x.owner == mac && mac != (wire.MAC{}) })
 }
@@ -167,8 +166,7 @@ func (l *leases) find(match func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds, of the addresses that the client may have, the one that has been free for longest. The caller
-// holds mu.
+// oldest finds the address that has been free for longest. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
 		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {

@@ -21,17 +21,17 @@ import (
 // Bounds of flows, of NAT and forwards together (quota.go).
 const (
 	maxTCP     = 1024
-	maxPending = 256 // connections that guests ask for and do not have yet
+	maxPending = 256
 	maxUDP     = 1024
-	maxUDPSize = 64 << 10 // bytes of the buffer for a datagram
+	maxUDPSize = 64 << 10 // bytes
 )
 
 // startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's network.
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The forwarder has no limit of its own: that would also count connections that the quota has just evicted.
-	// If it then ignored a new connection, that one would be pending for ever.
+	// The forwarder has no limit of its own: if it ignored a connection that the quota accepts, that one would
+	// be pending for ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -46,7 +46,6 @@ func (g *Gateway) startFlows() {
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
 
-// The host's loopbacks.
 var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	loopback6 = netip.IPv6Loopback()
@@ -57,8 +56,8 @@ func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	return g.isOwn(addrPort(id.RemoteAddress, 0).Addr())
 }
 
-// hostSide returns the host's addresses for an address to which a guest sends: for the gateway's own address
-// both loopbacks, that of the guest's family first, otherwise the address itself.
+// hostSide returns the host's addresses for an address to which a guest sends: both loopbacks for the
+// gateway's own address, that of the guest's family first; otherwise the address itself.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
@@ -88,7 +87,7 @@ func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []perm
 	return list
 }
 
-// refuse counts a refusal, and logs it: at most once a second for each port of the switch.
+// refuse counts a refusal, and logs it at most once a second for each port of the switch.
 func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 	g.count.denied[r.rule].Add(1)
 	name := ""
@@ -107,7 +106,6 @@ const (
 	errorBurst = 50
 )
 
-// rates limits log lines and ICMP errors for a port of the switch.
 type rates struct {
 	refusals nic.LogLimit
 	errors   *rate.Limiter
@@ -127,7 +125,6 @@ func (g *Gateway) ratesOf(o owner) *rates {
 	return r
 }
 
-// allowsError reports whether the guest of a port may get another ICMP error now.
 func (g *Gateway) allowsError(o owner) bool { return g.ratesOf(o).errors.AllowN(g.now(), 1) }
 
 func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err error) {

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The gateway answers ARP and neighbor solicitations for its own addresses, and for no others.
 func TestNeighbors(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -41,7 +40,6 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// icmp6 makes a frame with an ICMPv6 message, and sets its checksum.
 func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	ip := make([]byte, 40)
 	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)),
@@ -109,8 +107,6 @@ func TestRouterAdvertisements(t *testing.T) {
 	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
-// The gateway answers pings of its own addresses, and a ping of a remote address with an ICMP error if the
-// host allows no ping sockets.
 func TestPing(t *testing.T) {
 	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
@@ -154,7 +150,6 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Without NAT the gateway answers a ping of a remote address with "network unreachable".
 func TestPingWithoutNAT(t *testing.T) {
 	w := newRig(t, func(o *Options) { o.NAT = false })
 	r := w.raw(1)

@@ -24,8 +24,8 @@ type Options struct {
 	// MaxMTU is the longest packet that the gateway accepts; 0: MTU
 	MaxMTU int
 	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
-	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a Prefix6 of 64
-	// bits guests configure their own addresses, see EUI64.
+	// fd76:6e69::fe/64. One of them may be missing. In a Prefix6 of 64 bits guests configure their own
+	// addresses, see EUI64.
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
@@ -63,15 +63,13 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
-	// Lost returns how many datagrams the socket has dropped for lack of room, at least those before the one
-	// that was read last.
+	// Lost returns how many datagrams the socket has dropped for lack of room.
 	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
 }
 
-// Host is a guest that the gateway knows: DHCP gives its MAC the address Addr4, and DNS answers for its
-// Name.
+// Host is a guest: DHCP gives its MAC the address Addr4, and DNS answers for its Name.
 type Host struct {
 	Name         string   // "": none
 	MAC          wire.MAC // zero: unknown

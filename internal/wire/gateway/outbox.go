@@ -20,21 +20,21 @@ const (
 	outBatch     = 32           // most frames in flight
 	destUnderWay = outBatch / 4 // most of these for one destination
 	slotSize     = 66 << 10
-	directPieces = 4 // most pieces of a payload that the outbox sends from netstack's memory
+	directPieces = 4 // of a payload that the outbox sends from netstack's memory
 )
 
-// outbox holds netstack's packets for the wire: it is a nic.TxQueue, and the nic.Outlet of its Sender.
+// outbox holds netstack's packets for the wire.
 type outbox struct {
-	link   *wire.Link // set before run; nil: Send drops all packets
+	link   *wire.Link // set before run; nil: Send drops the packets
 	count  *counters
 	log    *slog.Logger
 	sender *nic.Sender
 
 	mu     sync.Mutex
-	queue  outQueue // under mu
-	closed bool     // under mu
+	queue  outQueue // under mu, as closed
+	closed bool
 
-	// Only the Sender's worker uses these.
+	// Used by the Sender's worker.
 	worker *wire.Worker
 	slots  [outBatch]outSlot
 }
@@ -48,7 +48,6 @@ type outSlot struct {
 	dest  *dest
 }
 
-// release frees the slot's packet, and returns its destination.
 func (s *outSlot) release() *dest {
 	if s.pkt != nil {
 		s.pkt.DecRef()
@@ -70,7 +69,7 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
-// put adds a packet, and keeps a reference to it; false: there is no room.
+// put adds a packet; false: there is no room.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.mu.Lock()
 	taken, lost := false, 1
@@ -86,7 +85,7 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 }
 
 // await waits, at most limits.Patience, until the queue of a destination has room for so many frames and
-// bytes of data; false: it had none in time, or ctx ended. It reserves no room.
+// bytes of data; false: it had none, or ctx ended. It reserves no room.
 func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
 	o.mu.Lock()
 	d := o.queue.dests[to]
@@ -111,7 +110,6 @@ func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool
 	return false
 }
 
-// close ends the worker, after it has sent the frames that receivers take at once.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -171,7 +169,7 @@ func (o *outbox) done(d *dest) {
 	o.queue.done(d)
 }
 
-// Reload implements nic.TxQueue: the memory of the slots does not move.
+// Reload implements nic.TxQueue: the slots' memory does not move.
 func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements nic.TxQueue.
@@ -259,9 +257,8 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	return true
 }
 
-// refer leaves a packet's payload in netstack's memory until the frame is released. It returns false unless
-// the packet is TCP with contiguous headers, and its payload has at least directLen bytes in at most
-// directPieces pieces.
+// refer leaves a packet's payload in netstack's memory until the frame is released, if it can: only long
+// payload of TCP, in few pieces.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||

@@ -7,20 +7,19 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of packets that netstack has sent and the worker has not taken. Netstack treats packets beyond them
-// as lost.
+// Bounds of packets that netstack has sent and the worker has not taken.
 const (
-	outBytes    = 32 << 20 // of all; beyond it the longest queue drops its newest packet
+	outBytes    = 32 << 20 // beyond it the longest queue drops its newest packet
 	destBytes   = 8 << 20  // of a destination's data
 	destFrames  = 1024     // of a destination's data
-	destAnswers = 64       // frames to a destination of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
-	maxDests    = 256      // destinations with frames
+	destAnswers = 64       // of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
+	maxDests    = 256
 )
 
-// outQueue holds packets for the worker: a queue for each destination, served in turn.
+// outQueue has a queue for each destination, served in turn.
 type outQueue struct {
 	dests map[wire.MAC]*dest
-	turn  []*dest // destinations with packets that may go
+	turn  []*dest // with packets that may go
 	bytes int
 }
 
@@ -32,7 +31,7 @@ type dest struct {
 	underWay int
 	inTurn   bool
 
-	waiters []chan struct{} // goroutines that wait for room, in order; closed when it is their turn
+	waiters []chan struct{} // in order; closed when it is their turn
 }
 
 func (d *dest) room(frames, bytes int) bool {
@@ -83,8 +82,7 @@ func (f *fifo) dropNewest() (bytes int) {
 	return n
 }
 
-// put adds a packet. lost is how many packets it dropped: pkt itself, and packets of other destinations to
-// make room for pkt.
+// put adds a packet. lost is how many packets it dropped, pkt included.
 func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	var mac wire.MAC
 	copy(mac[:], pkt.LinkHeader().Slice())
@@ -121,7 +119,6 @@ func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	return true, lost
 }
 
-// longest returns the destination with the most bytes of data, or nil.
 func (q *outQueue) longest() (longest *dest) {
 	for _, d := range q.dests {
 		if len(d.data.pkts) > 0 && (longest == nil || d.data.bytes > longest.data.bytes) {
@@ -131,7 +128,6 @@ func (q *outQueue) longest() (longest *dest) {
 	return longest
 }
 
-// take removes and returns the next packet of the destination whose turn it is, or nil.
 func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	for len(q.turn) > 0 {
 		d := q.turn[0]
@@ -173,7 +169,7 @@ func (q *outQueue) rest(d *dest) {
 	}
 }
 
-// isAnswer reports whether a packet is of a kind that anybody can make the gateway send, in any number.
+// isAnswer reports whether a packet is of a kind that anybody can make the gateway send.
 func isAnswer(pkt *stack.PacketBuffer) bool {
 	if pkt.NetworkProtocolNumber == header.ARPProtocolNumber {
 		return true

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Policy defines which addresses guests reach through NAT. The gateway checks it before it makes a socket for
-// a guest, with the address and port to which it connects that socket.
+// Policy defines which addresses guests reach through NAT. The gateway checks it, with the address and port
+// that it dials, before it makes a socket for a guest.
 //
 // An address may be embedded in an IPv6 address in many ways (embedded). Each such layer is checked by
-// itself, as follows, and a refused layer refuses the whole address.
+// itself, as follows:
 //
 //  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
@@ -20,9 +20,8 @@ import (
 //  3. An address of the host itself, loopback and interfaces', passes only with a port in
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
-// Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses it
-// (checkResolver). An address that only a route makes local (ip route add local) does not count as the
-// host's.
+// Only Deny refuses a resolver (checkResolver). An address that only a route makes local (ip route add local)
+// does not count as the host's.
 type Policy struct {
 	HostPorts   Ports // of the host
 	Deny, Allow []netip.Prefix
@@ -37,7 +36,7 @@ const (
 	RuleLinkLocal      // on the host's links
 	RuleMetadata       // clouds' services for the host
 	RuleDeny           // Policy.Deny
-	RuleHostPorts      // a port of the host that Policy.HostPorts does not allow
+	RuleHostPorts
 	NumRules
 )
 
@@ -116,11 +115,9 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%v is refused: %v; %s", r.to, r.rule, r.flag)
 }
 
-// check returns a permit for an address, or why a guest may not reach it. It costs a look at each prefix of
-// the policy for each layer of the address, at most maxLayers.
+// check returns a permit for an address, or why a guest may not reach it.
 //
-// Only this method refuses the program's own ports (Options.Own): a Dialer in another process does not know
-// them.
+// Only this method refuses the program's own ports (Options.Own).
 func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
 	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
@@ -147,8 +144,8 @@ func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// checkResolver returns a permit for a resolver of the host, or why the gateway may not ask it. A resolver's
-// address often is link-local or the host's own.
+// checkResolver returns a permit for a resolver of the host, often link-local or the host's own, or why the
+// gateway may not ask it.
 func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
@@ -158,7 +155,7 @@ func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr returns the rule, of the policy or of builtin, that refuses an address, and refusal.flag.
+// addr returns the rule that refuses an address, and refusal.flag.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"
@@ -201,7 +198,7 @@ func newHostAddrs(read func() ([]netip.Addr, error)) *hostAddrs {
 	return &hostAddrs{read: read, now: time.Now}
 }
 
-const hostAddrsAge = time.Second // longest use of the cached addresses
+const hostAddrsAge = time.Second // how long has uses the cached addresses
 
 // has reports whether an address leads to the host. If that is unknown, it returns true.
 func (h *hostAddrs) has(a netip.Addr) bool {

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is the gateway as a port of the switch.
 type port struct {
 	name      string
 	mac       wire.MAC
@@ -22,16 +21,16 @@ type port struct {
 	count     *counters
 	in        *inbox
 	ep        *endpoint
-	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
+	solicited chan struct{} // capacity 1
 	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // called when a guest restarts or its port is detached; may be nil
+	restarted func(owner) // may be nil
 
-	// unreachable answers a ping of an outside address. Set before run.
+	// Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
 
-	// from is the link of the frame that netstack processes now, for code that netstack calls on run's
-	// goroutine. For a reassembled packet it is the link of the last fragment.
+	// from is the link of the frame that netstack processes now, for code that runs on run's goroutine. For a
+	// reassembled packet it is the link of the last fragment.
 	from atomic.Uint32
 }
 
@@ -68,8 +67,7 @@ func (p *port) PortRestarted(l *wire.Link) {
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
-// Deliver implements wire.Port: it copies frames to the inbox that the filter admits, or that unreachable has
-// to answer.
+// Deliver implements wire.Port: it copies frames to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	in := p.in.lane(batch[0].From) // a batch comes from one port
@@ -119,8 +117,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants reports whether a packet is for the gateway, and returns the bytes at its start that it checked: in
-// its Header, or copied to buf.
+// wants reports whether a packet is for the gateway, and returns the bytes at its start that it checked, in
+// its Header or in buf.
 func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
@@ -129,8 +127,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		return pkt.Header, p.filter.admits(h, pkt.Header)
 	}
-	// For other packets the sender may have left all but the link header in the payload. The filter gets
-	// JudgedLen bytes and no more: behind them, the wire may have completed a checksum.
+	// The sender may have left all but the link header in the payload. Behind JudgedLen the wire may have
+	// completed a checksum.
 	checked = buf[:min(len(buf), int(h.JudgedLen()))]
 	n := copy(checked, pkt.Header)
 	if k, err := w.Copier.Read(checked[n:], pkt.Payload); err == nil {
@@ -141,8 +139,7 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 }
 
 // receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum if the
-// packet is CsumNone, because netstack will not. It takes checked bytes from checked: the sender may have
-// changed the payload's memory.
+// packet is CsumNone. It takes checked bytes from checked: the sender may have changed the memory.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
@@ -181,7 +178,6 @@ func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, 
 	return a, wire.DropNone
 }
 
-// run passes arriving frames to netstack, until the inbox is closed.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived

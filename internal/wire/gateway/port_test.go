@@ -91,8 +91,6 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// When a port's lane is full, Deliver returns Busy; when netstack has taken frames, the inbox wakes the
-// senders.
 func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
@@ -132,8 +130,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
-// A sender that waits for a lane then finds room for the longest frame, however many ports have frames in the
-// inbox.
+// A sender that waits for a lane then finds room for the longest frame.
 func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 	const short, long = 64, 65535
 	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
@@ -199,9 +196,6 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-// A guest that takes 50 frames per second while the gateway has many more for it delays only frames to
-// itself.
-//
 // Invariant: gateway: A guest that takes few frames delays only frames to itself.
 func TestSlowGuestsStarveNobody(t *testing.T) {
 	testkit.Slow(t)
@@ -242,7 +236,6 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 	}
 }
 
-// flood takes 50 frames per second, and makes the gateway send some 40 times as many.
 func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -349,7 +342,6 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 	}
-	// A later error leaves no port and no goroutine.
 	o := options()
 	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("192.0.2.1:1"), netip.AddrPortFrom(addr4Of(1), 1)}}
 	if _, err := New(sw, o); err == nil || errors.Is(err, ErrBadOptions) || len(sw.Links()) != 0 {

@@ -7,15 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// owner is the user for which a quota counts an entry: the port of the switch that sent the frame asking for
-// the entry; for a forward, the port of its guest, or that guest if its port is unknown.
+// owner is the user for which a quota counts an entry: a port of the switch, or a guest whose port is
+// unknown.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf returns the owner of flows from forwards to a guest: its port, if the guest is a Host and the
-// switch knows the port.
+// ownerOf returns the owner of flows from forwards to a guest.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -36,12 +35,12 @@ type shares[T any] struct {
 	all  int
 	n    int
 	by   map[owner][]T // oldest first; no empty lists
-	turn []owner       // keys of by; next serves the first one
+	turn []owner
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
 
-// giver returns the owner that has to give up an entry to o when the table is full; false: none.
+// giver returns the owner that has to give up an entry to o when the table is full.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	held, owners := len(s.by[o]), len(s.by)
 	if held == 0 {
@@ -102,7 +101,6 @@ func (s *shares[T]) clear(o owner) []T {
 	return list
 }
 
-// quota limits the number of flows, questions and the like at a time, and divides them among owners.
 type quota struct {
 	refused *atomic.Uint64
 	evicted *atomic.Uint64
@@ -111,14 +109,13 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is an entry of a quota, until its holder calls give, another entry takes its place, or the quota ends
-// all entries of its owner.
+// entry is an entry of a quota, until its holder calls give or the quota removes it.
 type entry struct {
 	q     *quota
 	owner owner
-	nth   int          // the number of its owner's entries when it was taken, itself included
+	nth   int          // the number of its owner's entries when it was taken
 	end   func()       // ends the flow or question, without waiting
-	rank  func() int64 // the entry of an owner with the lowest rank is evicted first; nil: the oldest one
+	rank  func() int64 // of an owner's entries the one with the lowest rank is evicted; nil: the oldest one
 }
 
 func newQuota(all int, c *counters) *quota {
@@ -126,11 +123,11 @@ func newQuota(all int, c *counters) *quota {
 }
 
 // take takes an entry for an owner; nil: the owner may have no more. The caller returns the entry by give. If
-// another owner takes its place before, the quota calls end.
+// the quota removes it before, it calls end.
 func (q *quota) take(o owner, end func()) *entry { return q.takeRanked(o, end, nil) }
 
-// takeRanked is take for entries that may end at any time: if no other owner has to give up an entry, owner o
-// gives up its own entry of the lowest rank. If rank is nil, o is refused instead.
+// takeRanked is take for entries that may end at any time: owner o may have to give up its own entry of the
+// lowest rank. If rank is nil, o is refused instead.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	e := &entry{q: q, owner: o, end: end, rank: rank}
 	var old *entry
@@ -157,7 +154,6 @@ func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	return e
 }
 
-// first returns the index of the entry that an owner gives up first.
 func first(list []*entry) (i int) {
 	if list[0].rank == nil {
 		return 0
@@ -171,7 +167,6 @@ func first(list []*entry) (i int) {
 	return i
 }
 
-// give removes the entry, unless the quota has done so already.
 func (e *entry) give() {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()

@@ -39,7 +39,6 @@ func fromResolvConf[T any](read func(io.Reader) []T) []T {
 	return read(f)
 }
 
-// readResolvers reads resolv.conf(5).
 func readResolvers(r io.Reader) (found []netip.AddrPort) {
 	for lines := bufio.NewScanner(r); lines.Scan() && len(found) < maxResolvers; {
 		if f := strings.Fields(lines.Text()); len(f) >= 2 && f[0] == "nameserver" {
@@ -51,7 +50,6 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 	return found
 }
 
-// ask forwards a question to the host's resolvers, one after the other, until one answers.
 func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
@@ -68,7 +66,7 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. The question gets a random id, because the guest's may be easy to guess.
+// The question gets a random id, because the guest's may be easy to guess.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -104,7 +102,7 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 	}
 }
 
-// readMessage reads a message into buf; over TCP, a message longer than buf is an error.
+// over TCP, a message longer than buf is an error.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)

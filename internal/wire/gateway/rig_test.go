@@ -48,7 +48,6 @@ func addr6Of(n byte) netip.Addr {
 func own4(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix4.Addr(), port) }
 func own6(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix6.Addr(), port) }
 
-// options returns options of a gateway with the hosts 1 ("a") and 2 ("b").
 func options() Options {
 	return Options{
 		MAC: gatewayMAC, Prefix4: prefix4, Prefix6: prefix6, NAT: true, Policy: Policy{HostPorts: AllPorts},
@@ -70,7 +69,7 @@ type rig struct {
 	lose func(*wire.Packet) bool // selects received frames that guests made from now on lose; nil: none
 }
 
-// newRig makes a gateway that uses none of the machine's resolvers, unless set changes that.
+// newRig makes a gateway without the machine's resolvers.
 func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
 	w := &rig{t: t, sw: newSwitch(t)}
@@ -97,8 +96,7 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	w.g = g
 }
 
-// patient makes a netstack ask for a neighbor's address as long as a test waits, instead of three times in 3
-// s.
+// patient makes a netstack ask for a neighbor's address as long as a test waits, instead of 3 s.
 func patient(t testing.TB, ns *stack.Stack) {
 	t.Helper()
 	c := stack.DefaultNUDConfigurations()
@@ -260,7 +258,7 @@ func (r *raw) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	})
 }
 
-// send sends a frame, and returns its verdict. It retries while the verdict is Busy.
+// It retries while the verdict is Busy.
 func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
@@ -275,7 +273,6 @@ func (r *raw) mustSend(frame []byte) {
 	}
 }
 
-// describe makes a packet of a frame in the slot; it returns false for an invalid frame.
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
@@ -323,7 +320,6 @@ func isARP(b []byte, op byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == op
 }
 
-// answerARP answers a frame if it is the gateway's ARP request.
 func (r *raw) answerARP(b []byte) {
 	if isARP(b, 1) {
 		_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
@@ -414,7 +410,6 @@ func listenTCP(t testing.TB) (net.Listener, uint16) {
 	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-// echoServer starts a server on the host's loopback that sends back what it receives.
 func echoServer(t testing.TB, network string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])

@@ -22,7 +22,6 @@ func sources() (list []netip.Addr) {
 	return list
 }
 
-// spoofed makes guest 1 send n frames, from its invented addresses in turn.
 func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	list := sources()
 	for i := range n {
@@ -36,7 +35,7 @@ func (q *quota) has(r *raw) int {
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and returns the count of evicted entries.
+// takeAll makes a guest take all entries, and counts the evicted ones.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
@@ -45,8 +44,6 @@ func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	return &ended
 }
 
-// A guest that invents source addresses has one share of the gateway's resources.
-//
 // Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it
 // sends from.
 func TestSpoofedSourcesGetOneShare(t *testing.T) {
@@ -161,7 +158,6 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	}
 }
 
-// Flows from forwards to a guest and the guest's own flows count toward one share.
 func TestForwardsCountForTheirGuest(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -179,7 +175,6 @@ func query(name string, t dnsmessage.Type) []byte {
 	return out
 }
 
-// The gateway accepts a port's connection even if the connection evicted for it takes long to end.
 func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {

@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP reserves a connection for an owner; nil: the owner may have no more. If another owner takes its
-// place, the quota calls end. takeTCP also checks the bound of closed connections (unfinished).
+// takeTCP reserves a connection for an owner; nil: the owner may have no more.
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
@@ -38,9 +37,9 @@ type pending struct {
 
 type asked struct {
 	entry *entry
-	to    []permit // addresses of the host's end
+	to    []permit
 	ctx   context.Context
-	end   context.CancelFunc // of ctx; the quota calls it to evict the connection, or when its guest is gone
+	end   context.CancelFunc // the quota calls it to evict the connection
 }
 
 // segment handles TCP segments without a connection; false: netstack answers with a reset.
@@ -86,15 +85,13 @@ func (p *pending) end(id stack.TransportEndpointID) {
 	a.entry.give()
 }
 
-// asked returns the state of a pending connection; entry is nil if none is pending.
 func (p *pending) asked(id stack.TransportEndpointID) asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ids[id]
 }
 
-// connection makes a connection that a guest asks for, and serves it until it ends, on a goroutine of its
-// own.
+// connection makes a connection that a guest asks for, and serves it until it ends.
 func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g, id := p.g, r.ID()
 	made := sync.OnceFunc(func() { p.end(id) })
@@ -145,8 +142,8 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection that the guest asks for. It fails if the guest does not
-// confirm the connection within confirmTime, or if ctx ends. Only Abort ends netstack's own, longer wait.
+// handshake makes the guest's end of a connection. It fails if the guest does not confirm it within
+// confirmTime, or if ctx ends. Only Abort ends netstack's own, longer wait.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())

@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// routeTo returns the route to a guest, from an address of the gateway or, with NAT, of another host; nil:
-// there is none. The caller releases it.
+// routeTo returns the route to a guest, or nil. The caller releases it.
 func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	r, err := g.ns.FindRoute(ether.NIC, ether.Address(from), ether.Address(guest), ether.Protocol(guest), false)
 	if err != nil {
@@ -25,8 +24,7 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	return r
 }
 
-// sendDatagram sends a UDP datagram to a guest. It waits for the guest's MAC, and for room in the outbox
-// (awaitGuest); if it waits in vain, it counts the datagram as lost.
+// sendDatagram sends a UDP datagram to a guest, after awaitGuest.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
@@ -35,7 +33,6 @@ func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uin
 	writeDatagram(r, from, to, b)
 }
 
-// writeDatagram sends a UDP datagram to a guest without waiting.
 func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	n := header.UDPMinimumSize + len(b)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
@@ -52,7 +49,6 @@ func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	_ = r.WritePacket(stack.NetworkHeaderParams{Protocol: header.UDPProtocolNumber, TTL: r.DefaultTTL()}, pkt)
 }
 
-// checksumOf returns the sum of bytes of RFC 1071, not inverted.
 func checksumOf(b []byte) uint16 { return checksum.Checksum(b, 0) }
 
 // awaitGuest waits until netstack knows the guest's MAC, and the outbox has room for a packet with n bytes

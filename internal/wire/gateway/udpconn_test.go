@@ -25,7 +25,6 @@ func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tc
 	return int64(p.Len()), nil
 }
 
-// A writer does not wait for ever if space comes between the failed write and the start of the wait.
 func TestWriterSeesSpace(t *testing.T) {
 	for full := range 4 {
 		e := &fullEndpoint{full: full}

@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is the number of connections in unfinished from which on a new connection needs room.
+// maxUnfinished is the number of connections in unfinished from which on a new one needs room.
 const maxUnfinished = maxTCP
 
 // unfinished are the guests' ends of connections that the gateway has closed and netstack has not finished.
@@ -33,9 +33,8 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room reports whether an owner may have another connection. When the table is full, it aborts a connection
-// to make room: the oldest one of another owner with more than its share, otherwise the owner's own oldest
-// one in TIME-WAIT.
+// room reports whether an owner may have another connection. When the table is full, it may abort one to make
+// room: another owner's oldest, or the owner's own oldest in TIME-WAIT.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -73,7 +72,7 @@ func (u *unfinished) endOf(o owner) {
 	}
 }
 
-// sweep removes the connections that netstack has finished. The caller holds mu.
+// The caller holds mu.
 func (u *unfinished) sweep() {
 	for o, list := range u.shares.by {
 		for i := len(list) - 1; i >= 0; i-- {

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Sending a frame out and receiving it allocates nothing.
 func TestFramesAllocateNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {

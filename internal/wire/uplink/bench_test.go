@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// sink is a port that reports the payload bytes of each batch.
 type sink struct {
 	name  string
 	bytes chan int
@@ -25,8 +24,7 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// BenchmarkUplink sends GSO packets of one flow, like TCP with a window of 4, from one switch to another on
-// the same machine.
+// The sender has a window of 4 packets, as TCP would.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)

@@ -61,7 +61,6 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// The frames of a stream do not depend on the pieces in which it arrives.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)
 	all := streamOf([]byte("one"), nil, long, bytes.Repeat([]byte{2}, 1500), long, []byte("three"))
@@ -93,7 +92,6 @@ func same(a, b [][]byte) bool {
 	return true
 }
 
-// feed returns the frames of a stream that arrives in steps, until an error.
 func feed(t testing.TB, c *cutter, b []byte, step int) (got [][]byte, dropped int) {
 	t.Helper()
 	for len(b) > 0 {

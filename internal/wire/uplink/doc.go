@@ -1,6 +1,5 @@
 // Package uplink implements ports of the switch that lead out of this process: to other machines, to the
-// kernel's bridges, to other emulators. Behind an uplink is any number of machines, whose addresses the
-// switch learns.
+// kernel's bridges, to other emulators.
 //
 //   - VXLAN (RFC 7348), over UDP sockets of the process: it needs no privilege, and the peer may
 //     be another vnic process or a kernel's VXLAN device;
@@ -12,38 +11,30 @@
 //
 // Packets in outgoing frames are at most MTU bytes long, with complete checksums. The uplink verifies TCP and
 // UDP checksums of incoming frames unless a tap's kernel has: a driver that receives to GPU memory cannot.
-// VXLAN passes consecutive frames of one source port and length to the kernel as one datagram that the kernel
-// segments (UDP_SEGMENT). A stream writes up to 64 waiting frames with one system call.
 //
-// Incoming frames may have any source MAC except MACs of this switch's ports (wire.Switch.Owner). A frame
-// from a NIC's own MAC has come back through a loop, or another machine uses the same MAC: 8 such frames in
-// 10 seconds close the uplink. There is no spanning tree. Options.Storm limits the broadcasts and multicasts
-// of other machines; frames to a MAC that the switch has not learned have no limit. Machines behind an uplink
-// are trusted like neighbors in a network: their IP addresses are not checked. A VXLAN peer is identified by
-// its IP address alone, because its port is a hash of the flow (RFC 7348, 5), and addresses can be forged. A
-// listening TCP socket accepts whoever connects first. An inner VLAN tag is kept, which RFC 7348, 6.1, leaves
-// to configuration.
+// Incoming frames may have any source MAC except MACs of this switch's ports (wire.Switch.Owner). 8 frames in
+// 10 seconds from a NIC's own MAC, as in a loop, close the uplink. There is no spanning tree; Options.Storm
+// limits the broadcasts and multicasts of other machines. The IP addresses of machines behind an uplink are
+// not checked. A VXLAN peer is identified by its IP address alone, because its port is a hash of the flow
+// (RFC 7348, 5). A listening TCP socket accepts whoever connects first. An inner VLAN tag is kept, which RFC
+// 7348, 6.1, leaves to configuration.
 //
-// The switch's workers never wait for a socket. An outgoing frame is copied into one of at most 512 buffers,
-// and one goroutine sends the filled buffers. If n ports have frames in buffers, each of them may use one
-// part in n+1 of the buffers. A sender without a buffer is Busy, but while the socket takes nothing, the
-// uplink drops the frame instead. A port's share shrinks when other ports become active, but the port keeps
-// the buffers that it has.
+// The switch's workers never wait for a socket. Outgoing frames are copied into one of at most 512 buffers,
+// and one goroutine sends them. If n ports have frames in buffers, each of them may use one part in n+1 of
+// the buffers. A sender without a buffer is Busy, but while the socket takes nothing, the uplink drops the
+// frame instead.
 //
-// Incoming frames have as many buffers. One goroutine reads the socket, and waits for a free buffer;
-// meanwhile frames wait in the socket. A nic.Sender passes the frames on to the switch, and holds frames for
-// receivers without buffers for a limited time.
+// One goroutine reads the socket, and waits for a free buffer. A nic.Sender passes the frames on to the
+// switch, and holds frames for receivers without buffers for a limited time.
 //
-// Input is hostile. A length beyond QEMU's own bound ends a stream, because the start of the next frame is
-// unknown. The cost of a frame is at most a copy and a checksum of its bytes; the cost of a drop is a
-// counter, and at most one log line a second for each reason.
+// Input is hostile. A frame costs at most a copy and a checksum of its bytes, a drop a counter and at most
+// one log line a second for each reason.
 //
-// The MTU is checked once, at the start: for VXLAN, the MTU of the route to the peer minus the outer headers,
-// as the outer packet must not be fragmented (RFC 7348, 4.3); for a tap the device's.
+// The MTU is checked once, at the start: for VXLAN, that of the route to the peer minus the outer headers, as
+// the outer packet must not be fragmented (RFC 7348, 4.3); for a tap the device's.
 //
 // Not implemented: multicast groups of VXLAN, and more than one peer; VXLAN-GPE and other extensions, whose
-// flags are ignored (RFC 7348, 5); reconnecting a stream (an uplink that connects ends with its stream, one
-// that listens waits for the next peer); a route's MTU that changes later.
+// flags are ignored (RFC 7348, 5); reconnecting a stream; a route's MTU that changes later.
 //
 // The package is not API (README, Stability).
 package uplink

@@ -14,14 +14,14 @@ import (
 
 const (
 	inBatch  = 64                             // most frames that the Sender has at once
-	maxSuper = 65535 + splitter.EthLen + tags // longest GSO packet of a tap
+	maxSuper = 65535 + splitter.EthLen + tags // of a tap
 )
 
-// inbox holds incoming frames for the wire: it is a nic.TxQueue, and the nic.Outlet of its Sender.
+// inbox holds incoming frames for the wire.
 type inbox struct {
 	u       *Uplink
 	longest int // longest frame, or segment of a GSO packet, with its tags
-	skip    int // length of a tap's virtio_net_hdr, which precedes each frame; 0 for other carriers
+	skip    int // length of a tap's virtio_net_hdr; 0 for other carriers
 	free    chan *frame
 	filled  chan *frame
 	sender  *nic.Sender
@@ -61,8 +61,8 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies an incoming frame to a buffer, for the Sender; it drops a frame that is too short or too long.
-// It waits for a free buffer, or until the uplink ends.
+// add copies an incoming frame to a buffer; it drops a frame that is too short or too long. It may wait for a
+// free buffer.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -84,17 +84,15 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch. The uplink ends
-// with it after several such frames.
+// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch.
 var ErrLoop = errors.New("received frames from a MAC of this switch")
 
-// An uplink ends after loopFrames looped frames in loopTime. A single forged frame does not end it.
+// An uplink ends after loopFrames looped frames in loopTime.
 const (
 	loopFrames = 8
 	loopTime   = 10 * time.Second
 )
 
-// looped records a looped frame, and reports whether loopFrames have come within loopTime.
 func (q *inbox) looped(now time.Time) bool {
 	q.loops[q.nLoops%loopFrames] = now
 	q.nLoops++
@@ -161,8 +159,7 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// vouch verifies the checksum of a TCP or UDP frame if the carrier has not. A frame with a bad checksum stays
-// unchanged.
+// vouch verifies the checksum of a TCP or UDP frame if the carrier has not.
 func vouch(p *wire.Packet, b []byte) {
 	h := &p.Meta.Headers
 	if p.Meta.Csum != splitter.CsumNone || h.Class != splitter.TCP && h.Class != splitter.UDP {
@@ -174,8 +171,7 @@ func vouch(p *wire.Packet, b []byte) {
 	}
 }
 
-// checkSource returns an error if a frame may not come in, because of its source MAC. It may if the switch
-// last saw that MAC behind this uplink.
+// checkSource returns an error if a frame may not come in, because of its source MAC.
 func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil

@@ -11,11 +11,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// outBatch is how many frames are passed to the carrier at once.
+// outBatch is the most frames that are passed to the carrier at once.
 const outBatch = 64
 
-// outbox holds outgoing frames. The ports with frames in it have equal shares of its buffers, and one more
-// share is left for the next port.
+// outbox holds outgoing frames.
 type outbox struct {
 	u       *Uplink
 	longest int // with its tags
@@ -30,7 +29,7 @@ type outbox struct {
 	lanes map[uint32]*lane // by wire.Packet.From
 }
 
-// lane is the share of a port. The port's senders wait on the RxBase when they find no buffer.
+// lane is the share of a port, whose senders wait on the RxBase.
 type lane struct {
 	nic.RxBase
 	o    *outbox
@@ -44,8 +43,7 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a switch can have
-// ports, it first deletes unused ones.
+// If there are as many lanes as a switch can have ports, it first deletes unused ones.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,8 +85,7 @@ func (l *lane) count(n int32) int32 {
 	return used
 }
 
-// put copies a packet to buffer f, and queues f. If the packet's memory cannot be read, it releases f, and
-// the verdict is a drop.
+// put copies a packet to buffer f, and queues f. If it cannot read the packet, it releases f.
 func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	n := o.room + copy(f.b[o.room:], pkt.Header)
 	k, err := w.Copier.Read(f.b[n:], pkt.Payload)
@@ -110,7 +107,6 @@ func flowOf(h *splitter.Headers) uint32 {
 	return uint32(h.Flow.SrcPort)*0x9e37 ^ uint32(h.Flow.DstPort)*0x79b9
 }
 
-// release frees a buffer, and wakes senders that wait for one.
 func (o *outbox) release(f *frame) {
 	l := f.lane
 	f.lane = nil
@@ -141,8 +137,8 @@ func (l *lane) relieve() {
 	}
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is unused and a buffer is
-// free, or until the carrier waits for its socket or the uplink ends: then Deliver drops their frames.
+// AwaitBuffers implements nic.RxModel. When it returns false, senders go on, and Deliver may drop their
+// frames.
 func (l *lane) AwaitBuffers() bool {
 	select {
 	case <-l.o.u.ended:
@@ -167,8 +163,8 @@ func (l *lane) Buffers() int { return len(l.o.free) }
 // Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
-// wait is what the carrier calls before it waits for its socket: until the carrier's write returns, Deliver
-// drops frames that find no buffer.
+// wait is what the carrier calls before it waits for its socket: until its write returns, Deliver drops
+// frames that find no buffer.
 func (o *outbox) wait() {
 	o.waits.Store(true)
 	o.each((*lane).relieve)

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Ports have equal shares of the buffers, and one more share is left for the next port.
-//
 // Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)

@@ -5,7 +5,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is an uplink as a port of the switch.
 type port struct{ *Uplink }
 
 var _ wire.Port = (*port)(nil)
@@ -21,7 +20,7 @@ func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
-// Deliver implements wire.Port: it copies frames to free buffers, within the sending port's share.
+// Deliver implements wire.Port.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
 	l := o.lane(batch[0].From) // a batch comes from one port

@@ -41,7 +41,6 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// having counts the lines that contain all parts.
 func (l *lines) having(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +70,7 @@ func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	return newSideOf(t, n, c, Options{MTU: mtu})
 }
 
-// newSideOf is newSide with options; it sets their Config and Log.
+// newSideOf is newSide with options, whose Config and Log it sets.
 func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 	t.Helper()
 	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
@@ -96,7 +95,7 @@ func (u *Uplink) err() error {
 
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
-// machine is a port of a switch. It puts received frames into got.
+// It puts received frames into got.
 type machine struct {
 	t    testing.TB
 	mac  wire.MAC
@@ -191,8 +190,7 @@ func tcp(from, to wire.MAC, n int) []byte {
 	return b
 }
 
-// partial marks a packet's checksum as partial, and makes it a GSO packet with segments of mss bytes if mss
-// is not 0.
+// partial marks a packet's checksum as partial; if mss is not 0, it makes a GSO packet.
 func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	m := &p.Meta
 	m.Csum = splitter.CsumPartial
@@ -217,7 +215,6 @@ func loopback() (a, b netip.AddrPort) {
 	return netip.AddrPortFrom(x, port), netip.AddrPortFrom(y, port)
 }
 
-// peerOf opens a socket at the address of a tunnel end's peer.
 func peerOf(t testing.TB, c Config) *net.UDPConn {
 	t.Helper()
 	local, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)

@@ -17,17 +17,16 @@ func putLength(b []byte, n int) { binary.BigEndian.PutUint32(b, uint32(n)) }
 
 // cutter cuts a stream of bytes into frames. A frame is valid until the next call of room.
 type cutter struct {
-	buf        []byte // at least as long as the longest accepted frame, with its length
+	buf        []byte // with room for the longest accepted frame and its length
 	start, end int    // bytes read and not yet cut
-	skip       int    // bytes still to come of a frame that is too long
+	skip       int    // still to come of a frame that is too long
 }
 
 func newCutter(longest int) *cutter {
 	return &cutter{buf: make([]byte, max(streamLen+longest, 64<<10))}
 }
 
-// room returns the buffer for the next bytes of the stream. filled records how many bytes the caller has read
-// into it.
+// room returns the buffer for the next bytes of the stream.
 func (c *cutter) room() []byte {
 	if c.start > 0 {
 		c.end = copy(c.buf, c.buf[c.start:c.end])
@@ -38,9 +37,8 @@ func (c *cutter) room() []byte {
 
 func (c *cutter) filled(n int) { c.end += n }
 
-// next returns the next frame; more is false if the rest of the frame is still to come. For a frame that is
-// too long for the buffer it returns the reason instead. After an error the start of the next frame is
-// unknown.
+// next returns the next frame, or why it skips a frame; more is false if the rest of the frame is still to
+// come. After an error the start of the next frame is unknown.
 func (c *cutter) next() (frame []byte, why reason, more bool, err error) {
 	k := min(c.skip, c.end-c.start)
 	c.start, c.skip = c.start+k, c.skip-k

@@ -79,7 +79,7 @@ func (t *tap) mtu() (n int, why string) { return t.bytes, t.name + "'s own MTU" 
 
 func (t *tap) room() int { return vnetLen }
 
-// read implements carrier: a read returns one frame, behind its header.
+// read implements carrier: a read returns one frame.
 func (t *tap) read(in func([]byte)) error {
 	buf := make([]byte, vnetLen+maxSuper)
 	for {

@@ -20,29 +20,28 @@ type Options struct {
 	// Storm is how many frames to group addresses may come in a second; 0: any number. The uplink drops more.
 	Storm int
 	// Keep registers the file of a listening Unix socket with another process that can remove the file later.
-	// Close calls remove; if Keep is nil, it removes the file itself.
+	// Close calls remove; if Keep is nil, Close removes the file itself.
 	Keep func(path string, dir bool) (remove func() error, err error)
 	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the error is
 	// logged.
 	Failed func(err error)
 
-	now func() time.Time // tests; nil: time.Now
+	now func() time.Time // tests
 }
 
-// tags is the length of two VLAN tags, which a frame may have beyond MTU and link header.
+// tags is the length of two VLAN tags.
 const tags = 8
 
 // carrier moves frames to and from the outside. One goroutine calls read, another write.
 type carrier interface {
-	// mtu returns the length of the longest packet that the carrier accepts, or 0 for any, and why, for an error
-	// message.
+	// mtu returns the length of the longest packet, or 0 for any, and why, for an error message.
 	mtu() (n int, why string)
 	// room is how many bytes precede a frame in the buffers of write, for the carrier's header.
 	room() int
-	// read passes each incoming frame to in, which copies it, until the carrier ends, and returns why it ended.
-	// A tap's virtio_net_hdr precedes the frame in b.
+	// read passes incoming frames to in, which copies them, until the carrier ends. A tap's virtio_net_hdr
+	// precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames. It drops and counts frames that the socket refuses, and calls wait before it waits for
+	// write sends frames, and drops and counts those that the socket refuses. It calls wait before it waits for
 	// the socket.
 	write(fs []*frame, wait func())
 	// close ends read and write. Any goroutine may call it, more than once.
@@ -140,8 +139,7 @@ func (u *Uplink) read() {
 	}
 }
 
-// fail ends the uplink: its port stays, with its counters, and drops the frames. Only the first call has an
-// effect.
+// fail ends the uplink; its port stays, and drops the frames. Only the first call has an effect.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
 		if u.failed = err; err != nil && u.o.Failed == nil {

@@ -34,7 +34,6 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// While an uplink listens on a port, the port counts as this program's (ownports).
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
@@ -55,8 +54,6 @@ func TestPortIsThisPrograms(t *testing.T) {
 	}
 }
 
-// Frames pass unchanged in both directions; GSO packets arrive as their segments.
-//
 // Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -124,8 +121,6 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct.
-//
 // Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -150,8 +145,6 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass.
-//
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -211,8 +204,6 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// Received frames from a MAC of this side's own machine close the uplink.
-//
 // Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
 // uplink.
 func TestLoopClosesTheUplink(t *testing.T) {
@@ -243,8 +234,6 @@ func TestLoopClosesTheUplink(t *testing.T) {
 	}
 }
 
-// An attacker who now and then forges a frame from this side does not close the uplink.
-//
 // Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
 // uplink stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
@@ -283,7 +272,6 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
 
-// An uplink that ends with an error passes it to Options.Failed; Close does not call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -304,7 +292,6 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two uplinks between two switches form a loop, which an uplink detects.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -326,8 +313,6 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// The uplink bounds the rate of received broadcasts: it drops and counts further ones, and logs them.
-//
 // Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -360,8 +345,6 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	}
 }
 
-// The uplink drops received frames from the gateway's MAC, and from a MAC that a port uses beside its own; it
-// stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -383,8 +366,6 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries.
-//
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -403,9 +384,6 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the uplink
-// drops its frames.
-//
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -439,7 +417,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// Now the peer reads: the frames that waited arrive complete.
+	// Now the peer reads.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
@@ -477,7 +455,6 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// An uplink that connects a stream ends with an error when its peer hangs up.
 func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

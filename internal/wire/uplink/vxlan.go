@@ -23,12 +23,12 @@ const (
 	// kernels), and maxUDP the most bytes of such a datagram.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
-	// socketBuffer is the buffer size requested for each socket (net.core.rmem_max and wmem_max may allow less).
+	// socketBuffer is the requested buffer size of each socket.
 	socketBuffer = 4 << 20
 )
 
-// outer returns the length of the headers that VXLAN to peer a adds to a packet: IP, UDP and VXLAN headers,
-// and the link header of the frame inside.
+// outer returns the length of the headers that VXLAN to peer a adds to a packet, the link header of the frame
+// inside included.
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -36,7 +36,7 @@ func outer(a netip.Addr) int {
 	return 40 + 8 + vxlanLen + splitter.EthLen
 }
 
-// vxlan is a tunnel: a socket that receives datagrams, and several sockets, connected to the peer, that send.
+// vxlan is a tunnel: one socket receives datagrams, and several sockets, connected to the peer, send.
 type vxlan struct {
 	o     *VXLAN
 	count *counters
@@ -53,7 +53,7 @@ type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
 	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
-	size int  // length of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
+	size int  // of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
 }
 
 func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
@@ -102,7 +102,7 @@ func (v *vxlan) source(longest int) (*source, error) {
 }
 
 // cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts none. ok:
-// the kernel supports that.
+// it can.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -142,7 +142,6 @@ func udp(a netip.Addr) string {
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// advise adds to some errors of a socket what the user can do.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -164,8 +163,7 @@ func (v *vxlan) mtu() (n int, why string) {
 
 func (v *vxlan) room() int { return vxlanLen }
 
-// read implements carrier. A read returns one datagram, or several of the same length that the kernel has
-// merged.
+// A read returns one datagram, or several of the same length that the kernel has merged.
 func (v *vxlan) read(in func([]byte)) error {
 	buf := make([]byte, 64<<10)
 	oob := make([]byte, 256)
@@ -192,8 +190,8 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize returns the length of the datagrams that lie in n bytes, from the control messages oob; the last
-// may be shorter. If there is only one, it returns n, or 1 if n is 0.
+// cutSize returns the length of the datagrams that lie in n bytes, at least 1, from the control messages oob;
+// the last may be shorter.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -210,8 +208,7 @@ func cutSize(oob []byte, n int) int {
 	return max(n, 1)
 }
 
-// write implements carrier. It sends consecutive frames of one source and one length, the last perhaps
-// shorter, together.
+// write implements carrier. It sends consecutive frames of one source and one length together.
 func (v *vxlan) write(fs []*frame, wait func()) {
 	for len(fs) > 0 {
 		s := v.out[fs[0].flow%sources]
@@ -230,8 +227,7 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames; several as one datagram that the kernel cuts: all but the last have the same length, and
-// the last is no longer.
+// send sends frames; several as one datagram that the kernel cuts, of which the last may be shorter.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {
