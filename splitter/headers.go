@@ -2,6 +2,7 @@ package splitter
 
 import "errors"
 
+// Lengths of headers.
 const (
 	EthLen    = 14  // without tags
 	MaxHeader = 512 // of the headers that Parse reads
@@ -44,6 +45,7 @@ var ErrShort = errors.New("headers go on beyond the bytes given")
 // Class is the kind of a frame, as Parse found it.
 type Class uint8
 
+// Classes of frames.
 const (
 	NotIP    Class = iota // ARP, LLDP and the like: only the link header is parsed
 	Fragment              // fragment of an IP datagram, also the first: its ports are 0

@@ -3,6 +3,7 @@ package splitter
 // GSOType is the kind of a super-packet (virtio_net_hdr.gso_type, without the ECN bit).
 type GSOType uint8
 
+// GSO types.
 const (
 	GSONone  GSOType = iota
 	GSOTCPv4         // VIRTIO_NET_HDR_GSO_TCPV4
@@ -23,6 +24,7 @@ func (t GSOType) String() string {
 // Csum is the state of a frame's layer 4 checksum.
 type Csum uint8
 
+// States of a checksum.
 const (
 	CsumNone    Csum = iota // unknown
 	CsumPartial             // the field holds the pseudo-header's sum

@@ -5,6 +5,7 @@ import "sync/atomic"
 // DropReason is the reason why a packet was dropped.
 type DropReason uint8
 
+// Reasons to drop a packet.
 const (
 	DropNone         DropReason = iota
 	DropNoBuffer                // the receiver had no buffer

@@ -54,6 +54,7 @@ type Burst struct {
 	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
 }
 
+// Bounds of an Impairment.
 const (
 	MaxDrop  = 1024
 	MaxDelay = time.Hour

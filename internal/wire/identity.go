@@ -36,6 +36,7 @@ type Refusal struct {
 	More   uint64     // other frames refused for Reason since the last report
 }
 
+// Bounds of a port's bindings.
 const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
 	// its own.

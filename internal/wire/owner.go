@@ -18,6 +18,7 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	return c.by.link, c.isPortMAC
 }
 
+// Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
 // Refuse counts a frame that the port has dropped by itself, when there is no Packet of it.

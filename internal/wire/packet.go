@@ -160,6 +160,7 @@ type level struct {
 // VerdictKind is the kind of a Verdict.
 type VerdictKind uint8
 
+// Kinds of verdicts.
 const (
 	Pending VerdictKind = iota // not delivered yet
 	Taken                      // copied, at least a part of it
@@ -169,6 +170,7 @@ const (
 
 var kindNames = [...]string{"pending", "taken", "dropped", "busy"}
 
+// String returns the kind's name.
 func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 
 // Verdict is the result of Deliver for a packet.
@@ -181,6 +183,7 @@ type Verdict struct {
 	Until int64
 }
 
+// Drop returns the verdict for a packet dropped for a reason.
 func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue for whose buffers senders can wait.

@@ -30,6 +30,7 @@ type Policy struct {
 // Rule is a part of a Policy that refuses addresses.
 type Rule uint8
 
+// Rules.
 const (
 	RuleNone      Rule = iota
 	RuleReserved       // not an address of a host

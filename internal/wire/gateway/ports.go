@@ -12,6 +12,7 @@ import (
 // Ports is a set of TCP and UDP ports. The zero value is empty.
 type Ports struct{ ranges [][2]uint16 } // first and last
 
+// AllPorts is the set of all ports.
 var AllPorts = Ports{[][2]uint16{{0, 65535}}}
 
 const portsForm = "all, none, or ports as 80,8000-8010"
@@ -39,6 +40,7 @@ func ParsePorts(s string) (p Ports, err error) {
 	return p, nil
 }
 
+// Contains reports whether a port is in the set.
 func (p Ports) Contains(port uint16) bool {
 	for _, r := range p.ranges {
 		if r[0] <= port && port <= r[1] {
