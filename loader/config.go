@@ -43,7 +43,7 @@ type Config struct {
 
 	// Local is the local address of the connections, of the server's family. The zero Addr: the Device chooses.
 	Local netip.Addr
-	// Resolve returns a host's addresses, also those of literal addresses. nil means net.DefaultResolver.
+	// Resolve returns a host's addresses; it is called for literal addresses too. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections

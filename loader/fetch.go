@@ -47,10 +47,11 @@ type fetch struct {
 }
 
 // Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections. It
-// calls next from one goroutine for one piece after the other; next may block until its context ends. Fetch
-// calls done once for each complete piece, in any order, from the goroutine that called Fetch, until the
-// first error. It returns when it no longer writes to dst: nil if all pieces are complete, or else the first
-// error, which may be done's.
+// calls next from one goroutine for one piece after the other; next may block until its context ends. At most
+// 2 x Connections x Pipeline + 1 pieces from next lack bytes at a time. Fetch calls done once for each
+// complete piece, in any order, from the goroutine that called Fetch, until the first error. It returns when
+// it no longer writes to dst: nil if next has no more pieces and all are complete, or else the first error,
+// which may be done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
 // beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
@@ -298,7 +299,7 @@ func (w *worker) serve(ctx context.Context) error {
 	return nil
 }
 
-// ask adds spans to list, and requests those that were not requested on this connection.
+// ask adds spans to list, and requests the spans that were not requested on this connection.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {

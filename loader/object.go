@@ -26,7 +26,8 @@ const (
 	addresses = 16 // of a host that dial tries
 )
 
-// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records.
+// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records; a second one
+// fails with EBUSY.
 type Object struct {
 	c       Config
 	url     *url.URL // after redirects

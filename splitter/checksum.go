@@ -114,8 +114,8 @@ func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	PutCsum(hdr[start+offset:], Sum(hdr[start:h.HdrLen], payloadSum), h.Class == UDP)
 }
 
-// PutCsum inverts a sum and writes it as a checksum. In UDP a checksum of 0 would mean that there is none
-// (RFC 768).
+// PutCsum inverts a sum and writes it as a checksum. In UDP it writes 0xffff for 0, which would mean that
+// there is no checksum (RFC 768).
 func PutCsum(field []byte, sum uint16, udp bool) {
 	if sum = ^sum; sum == 0 && udp {
 		sum = 0xffff

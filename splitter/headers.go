@@ -78,7 +78,7 @@ type Flow struct {
 // HasSPI reports whether the flow is ESP or AH.
 func (f *Flow) HasSPI() bool { return f.Proto == ProtoESP || f.Proto == ProtoAH }
 
-// SPI returns the security parameters index of an ESP or AH flow.
+// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, as a fragment.
 func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 
 // Headers is the result of Parse. Offsets count from the start of the frame.

@@ -17,8 +17,9 @@ const (
 //     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
-// Whoever adds a reader of more bytes must extend JudgedLen. For a Malformed frame the result is its whole
-// length.
+// wire.Identity also reads neighbor discovery messages beyond JudgedLen, in a private copy with a complete
+// checksum. Whoever adds another reader of more bytes must extend JudgedLen. For a Malformed frame the result
+// is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {

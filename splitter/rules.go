@@ -42,9 +42,9 @@ type Rule struct {
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. It is immutable; NewRules makes it. A rule with more fields has
-// priority over one with fewer; among equally many, addresses have priority over the protocol, that over
-// ports, and the destination over the source.
+// Rules is a table of exact-match flow rules. The zero Rules has no rules. Rules is immutable; NewRules makes
+// it. A rule with more fields has priority over one with fewer; among equally many, addresses have priority
+// over the protocol, that over ports, and the destination over the source.
 type Rules struct {
 	groups []group // in order of priority
 }

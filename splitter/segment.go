@@ -72,7 +72,8 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 }
 
 // Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the next Init
-// and never writes), m is its Meta. A packet that is no super-packet (GSONone) is one segment.
+// and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
+// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err

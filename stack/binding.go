@@ -122,6 +122,8 @@ func (b *txBinding) Close() error {
 }
 
 // Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that it has.
+// Then the binding is done only when received frames have used these pages up, a later Close succeeds, or the
+// stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()

@@ -24,21 +24,21 @@ type flow struct {
 	conn  *Conn
 	age   int    // sweeps that found no endpoint
 	queue int    // of the last segment before conn was set
-	last  int    // -1: no payload came
+	last  int    // queue of the last payload; -1: no payload came
 	heard uint32 // number of packets received
 
 	// Transmit. An unacknowledged byte that is in no part is from Write, in host memory.
 	issKnown, finSent bool
 	iss               uint32
-	mss               int    // of netstack's last GSO packet; 0: unknown
+	mss               int    // segment size of netstack's last GSO packet; 0: unknown
 	una, nxt, written uint64 // ends of the bytes acknowledged, sent, and accepted from the application
 	parts             deque[part]
 	sends             deque[send]
-	firstSend         uint32 // of sends
+	firstSend         uint32 // number of the first send in sends
 	done              deque[completion]
 	tail              tail
 	ended             bool   // netstack sends nothing more
-	wnd               uint32 // not scaled
+	wnd               uint32 // the peer's last advertised window, not scaled
 	wndKnown          bool
 
 	// Receive.
@@ -46,12 +46,12 @@ type flow struct {
 	irs        uint32
 	acked      uint64 // the last acknowledgment that we sent: a lower bound of netstack's RCV.NXT
 	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
-	read       uint64 // up to which the application has read
+	read       uint64 // position up to which the application has read
 	pending    deque[pending]
 	pages      int    // of the frames in pending
 	linear     []span // bytes in host memory at the start of packets that are not readable
 	rxShutdown bool
-	adv        uint32 // not scaled
+	adv        uint32 // our last advertised window, not scaled
 	scale      [2]int8
 	answered   bool // our SYN answered the peer's SYN
 }

@@ -25,10 +25,10 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: that of its flow, or for an acknowledgment the one with the
-// least payload. Behind another flow's payload, acknowledgments would make two transfers in opposite
-// directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion Control
-// Algorithm", SIGCOMM 1991).
+// queue returns the transmit queue of a packet: its flow's, or for an acknowledgment the one with the least
+// payload if the flow's has much. Behind another flow's payload, acknowledgments would make two transfers in
+// opposite directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
+// Control Algorithm", SIGCOMM 1991).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {

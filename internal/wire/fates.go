@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. The random fates, from
-// Loss to Corrupt, depend only on Seed, the direction and the segment's number, if the link has the
-// Impairment from the start. A GSO packet counts as its segments. A segment meets at most one fate: the first
-// that applies, in the order of the fields.
+// Impairment is what a bad link does to the segments that pass it in one direction. The zero value does
+// nothing. The random fates, from Loss to Corrupt, depend only on Seed, the direction and the segment's
+// number, if the link has the Impairment from the start. A GSO packet counts as its segments. A segment meets
+// at most one fate: the first that applies, in the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
@@ -21,8 +21,8 @@ type Impairment struct {
 	ECN   bool
 	Burst Burst // in addition to Loss
 	// Drop are the numbers of the segments that each TCP connection loses once: at most MaxDrop, in order.
-	// Segments count from 0, by the connection's longest segment so far. The link does so for the first 4,096
-	// connections whose SYN it has seen.
+	// Segments count from 0, by the connection's longest segment so far. Drop applies to the first 4,096
+	// connections whose SYN the link has seen.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment is held back
 	Duplicate float64 // probability that a segment comes twice
@@ -193,11 +193,11 @@ type burst struct {
 	Burst
 	seed uint64
 	from uint64
-	ln   [2]float64 // of the probabilities to stay good, and to stay bad
+	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // the link was good at from
-	first   uint64   // earlier changes
+	changes []uint64 // segments at which the state changed; the link was good at from
+	first   uint64   // how many earlier changes are no longer in changes
 }
 
 const keptChanges = 256
@@ -267,7 +267,7 @@ type drops struct {
 type dropFlow struct {
 	start uint32 // of the first byte
 	mss   uint32 // the longest segment so far
-	next  int    // in drops.list, of the next segment to lose
+	next  int    // index in drops.list of the next segment to lose
 }
 
 // hits reports whether a segment of n bytes at sequence number seq has the first byte of the next segment of

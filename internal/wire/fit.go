@@ -30,7 +30,7 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 	}
 }
 
-// It returns the first Busy one.
+// deliver returns the first Busy verdict.
 func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	l.port.Deliver(w, run)
 	v, busy = l.count.deliveredAll(run)
@@ -69,7 +69,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		l.count.drop(p, DropTooBig)
 		return
 	}
-	super := mss // of a piece
+	super := mss // payload bytes of a piece
 	if lim.Csum && lim.GSO.Has(p.Meta.GSOType) {
 		super = p.PayloadLen
 		if room := lim.MaxBytes; room != 0 && super > room-min(room, hdr) {

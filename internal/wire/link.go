@@ -28,7 +28,7 @@ type Link struct {
 	count  counters
 
 	sw      *Switch
-	id      uint16 // in the switch's tables, while attached
+	id      uint16 // the link's index in the switch's tables, while attached
 	serial  uint32
 	up      atomic.Pointer[impaired]
 	places  bool

@@ -34,7 +34,7 @@ type Packet struct {
 	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it
-	reason DropReason // of the last receiver that has not taken it
+	reason DropReason // flood: drop reason of the last receiver that has not taken it
 	fault  fault      // change for an Impairment
 	mark   uint64
 	origin *Packet // from which this piece was cut
@@ -153,7 +153,7 @@ type level struct {
 	done  uint32 // payload bytes that are finished
 	known bool
 	taken bool
-	held  uint16 // in a delay line
+	held  uint16 // segments held in a delay line
 	seq   uint64 // number of the packet's first segment on the link
 }
 

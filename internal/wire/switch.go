@@ -21,7 +21,7 @@ var (
 	ErrBadImpairment = errors.New("bad impairment")
 )
 
-// Switch is a learning Ethernet switch.
+// Switch is a learning Ethernet switch. Ports may be attached and detached while traffic runs.
 type Switch struct {
 	log   *slog.Logger
 	table *macTable
@@ -99,7 +99,7 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 }
 
 // Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or will
-// enter the port's again.
+// enter the port's again. Neither Deliver may call Detach.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {

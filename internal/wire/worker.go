@@ -31,7 +31,7 @@ type Worker struct {
 
 	whole      piece
 	wholeRun   [1]*Packet
-	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
+	csum       [splitter.MaxHeader]byte // start of whole's payload, if the checksum field lies there
 	csumRegion *dma.Region              // of csum
 	csumSegs   []dma.Segment
 }
@@ -103,7 +103,7 @@ func setAll(run []*Packet, v Verdict) {
 // cursor is a position in a packet's payload.
 type cursor struct {
 	segs []dma.Segment
-	off  uint32 // of the first segment
+	off  uint32 // bytes used of the first segment
 }
 
 // take appends the next n bytes to dst; ok is false if there are fewer.

@@ -71,7 +71,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer in addition to those of take; nil: the port's share is used up.
+// more returns one more buffer than take did; nil: the port's share is used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

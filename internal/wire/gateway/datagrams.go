@@ -39,7 +39,7 @@ type waiting struct {
 	shares shares[datagram]
 }
 
-// refused: there is no room for it; evicted: push removed a datagram of another sender.
+// refused: there is no room for the datagram; evicted: push removed a datagram of another sender.
 func (w *waiting) push(d datagram) (refused, evicted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -68,7 +68,7 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 }
 
 // A Dialer makes sockets of this process for a gateway in another process. It does not trust that process: it
-// checks each request by its own options.
+// checks each request by its own options. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy

@@ -36,7 +36,7 @@ const (
 )
 
 // outerFlow is a datagram flow between an outside sender and a guest. Answers from another port than the
-// forward's destination leave through a socket for each port, of which there are at most flowSockets.
+// forward's destination leave through at most flowSockets sockets, one for each port.
 type outerFlow struct {
 	flowLife
 	backlog

@@ -300,7 +300,7 @@ func (g *Gateway) Close() error {
 	}()
 	g.ns.Close()
 	for again := time.NewTicker(abortAgain); ; {
-		for _, e := range g.ns.RegisteredEndpoints() { // also those of a handshake that has just begun
+		for _, e := range g.ns.RegisteredEndpoints() { // endpoints of a handshake that has just begun, too
 			e.Abort()
 		}
 		select {

@@ -61,9 +61,9 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns an address for a client: the Host's, or that of its earlier lease; otherwise the one that it
-// wants, if that is free; otherwise any free one. An address without a lease is kept for the client for
-// offerTime.
+// offer returns an address for a client: the Host's, or the address of its earlier lease; otherwise the one
+// that it wants, if that is free; otherwise any free one. An address without a lease is kept for the client
+// for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true

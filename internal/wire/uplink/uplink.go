@@ -41,7 +41,7 @@ type carrier interface {
 	// read passes incoming frames to in, which copies them, until the carrier ends. A tap's virtio_net_hdr
 	// precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames, and drops and counts those that the socket refuses. It calls wait before it waits for
+	// write sends frames; it drops and counts frames that the socket refuses. It calls wait before it waits for
 	// the socket.
 	write(fs []*frame, wait func())
 	// close ends read and write. Any goroutine may call it, more than once.

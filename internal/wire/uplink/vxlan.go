@@ -227,7 +227,7 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames; several as one datagram that the kernel cuts, of which the last may be shorter.
+// send sends frames; several as one datagram that the kernel cuts; the last frame may be shorter.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {
