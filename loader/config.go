@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults: check replaces zero fields of a Config by these values; it multiplies the two times on
-// machines that run slowly.
+// Defaults for zero fields of a Config; the two times are longer on machines that run slowly.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -30,7 +29,7 @@ const (
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // minimum of the pool's bytes for each connection: enough for a response head
+	poolEach = 16 * devmem.PageSize // of the pool, for each connection: enough for a response head
 )
 
 // Config configures how a file is read.
@@ -39,34 +38,30 @@ type Config struct {
 	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Queue int           // a receive queue that can be bound and that only the Object uses
-	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
-	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
+	Pool  devmem.Buffer // for received data; at least 64 KiB for each connection (ENOSPC)
+	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination
 
-	// Local is the local address of the connections, of the same family as the server's. Zero: the
-	// Device chooses.
+	// Local is the local address of the connections, of the server's family. The zero Addr: the Device chooses.
 	Local netip.Addr
-	// Resolve returns a host's addresses; the loader calls it for literal addresses too. nil means
-	// net.DefaultResolver.
+	// Resolve returns a host's addresses; it is called for literal addresses too. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections
 	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
-	// Header has headers for the requests, for example Authorization. The value of Host replaces the
-	// URL's host in the requests, not as the address. Open refuses headers that the loader sets itself
-	// (EINVAL): ranges, conditions, codings and headers of the connection.
+	// Header has headers for the requests, for example Authorization. The value of Host replaces the URL's host
+	// in the requests, not as the address.
 	Header http.Header
 
-	// Timeout is how long connecting to a server may take, resolving its name included, and how long
-	// the server may send nothing after a request. 0 means DefaultTimeout.
+	// Timeout is how long connecting to a server may take, and how long the server may send nothing after a
+	// request. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Retry is how long a worker connects or requests again without receiving a byte of the file, after
-	// its connection broke or the server refused for now (408, 429, most 5xx). Each of the Connections
-	// workers, Open and each ReadHost have their own limit. 0 means DefaultRetry.
+	// Retry is how long a worker connects or requests again without receiving a byte of the file, after its
+	// connection broke or the server refused for now (408, 429, most 5xx). 0 means DefaultRetry.
 	Retry time.Duration
 
-	now   func() time.Time // a test's clock; nil: package time's
+	now   func() time.Time // tests; nil: package time's
 	after func(time.Duration) <-chan time.Time
 }
 
@@ -75,7 +70,7 @@ var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Mo
 	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
 	"Keep-Alive"}
 
-// check sets the defaults. Its error names the first value that is not allowed.
+// check sets the defaults.
 func (c *Config) check() error {
 	c.Connections = cmp.Or(c.Connections, DefaultConnections)
 	c.Pipeline = cmp.Or(c.Pipeline, DefaultPipeline)
@@ -108,7 +103,6 @@ func (c *Config) check() error {
 	return c.checkHeader()
 }
 
-// checkHeader checks the headers, makes their names canonical, and adds a User-Agent if there is none.
 func (c *Config) checkHeader() error {
 	if err := CheckHeader(c.Header); err != nil {
 		return err

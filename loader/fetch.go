@@ -26,42 +26,38 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for. off, n and mem are the rest that has not come.
+// span is the part of a piece that one request asks for. off, n and mem are the rest.
 type span struct {
 	off, n, mem uint64
-	all         uint64 // the value of n when the span was made
+	all         uint64 // n when the span was made
 	piece       *pending
 }
 
-// pending is a piece that is not complete.
 type pending struct {
 	Piece
-	left uint64 // bytes that have not arrived in the buffer; only Fetch's goroutine uses it
+	left uint64 // not in the buffer yet; only Fetch's goroutine uses it
 }
 
-// fetch is a Fetch in progress.
 type fetch struct {
 	o      *Object
 	dst    devmem.Buffer
 	spans  chan span
 	landed chan span
-	idle   atomic.Int64 // workers without a span
+	idle   atomic.Int64
 }
 
-// Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections;
-// a piece that is longer than RangeSize is asked for in parts. Fetch calls next from one goroutine for
-// one piece after the other. next may block, for example until memory is free, until its context ends;
-// of the pieces that Fetch has asked for, at most 2 x Connections x Pipeline + 1 still lack bytes.
-// Fetch calls done once for each complete piece, in any order, from the goroutine that called Fetch,
-// until the first error; while done blocks, the connections soon wait. Fetch returns when it no longer
-// writes to dst: nil if next has no more pieces and all are complete, or else the first error, which
-// may be done's.
+// Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections. It
+// calls next from one goroutine for one piece after the other; next may block until its context ends. At most
+// 2 x Connections x Pipeline + 1 pieces from next lack bytes at a time. Fetch calls done once for each
+// complete piece, in any order, from the goroutine that called Fetch, until the first error. It returns when
+// it no longer writes to dst: nil if next has no more pieces and all are complete, or else the first error,
+// which may be done's.
 //
-// Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a
-// piece is beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as
-// for Open), the error of the connection that made no progress for Config.Retry, the cause of the
-// context's end, net.ErrClosed, and Memory's. After an error the Object can still be used; the
-// memory of pieces without a call of done has any content.
+// Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
+// beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
+// error of the connection that made no progress for Config.Retry, the cause of the context's end,
+// net.ErrClosed, and Memory's. After an error the Object can still be used; the memory of pieces without a
+// call of done has any content.
 func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx context.Context) (Piece, bool),
 	done func(Piece) error) error {
 	ctx, cancel, end, err := o.begin(ctx)
@@ -72,7 +68,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 	if err := o.checkBuffer(dst); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	most := o.c.Connections * o.c.Pipeline // requests in progress; spans holds as many more
+	most := o.c.Connections * o.c.Pipeline // spans holds as many more
 	f := &fetch{o: o, dst: dst, spans: make(chan span, most), landed: make(chan span, most)}
 	f.idle.Store(int64(o.c.Connections))
 	var work sync.WaitGroup
@@ -151,22 +147,20 @@ func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece,
 	return nil
 }
 
-// worker uses a connection of the Object, or makes one, and asks for spans on it.
 type worker struct {
 	f *fetch
 	l **link // the Object's
 
-	list   []span // spans that this worker has requested or will request; a part of the first may have come
-	landed []span // spans taken from the stream; dst has their bytes after the next flush
-	busy   bool   // list is not empty, so fetch.idle does not count this worker
+	list   []span // the first may have come in part
+	landed []span // dst has their bytes after the next flush
+	busy   bool   // fetch.idle does not count this worker
 
 	tried retries
 }
 
-// run fetches spans until there are no more. If there was no error, the connection stays open,
-// unless the server closes it.
+// run fetches spans until there are no more.
 func (w *worker) run(ctx context.Context) (err error) {
-	if l := *w.l; l != nil { // the connection of the previous Fetch
+	if l := *w.l; l != nil { // of the previous Fetch
 		l.hold(ctx)
 	}
 	defer func() {
@@ -198,7 +192,6 @@ func (w *worker) run(ctx context.Context) (err error) {
 	}
 }
 
-// name adds the byte range of the first span in list to an error.
 func (w *worker) name(err error) error {
 	if len(w.list) == 0 {
 		return err
@@ -206,8 +199,8 @@ func (w *worker) name(err error) error {
 	return fmt.Errorf("bytes %d-%d: %w", w.list[0].off, w.list[0].off+w.list[0].n-1, err)
 }
 
-// gain makes sure that list has a span, and waits for a span if needed. It returns false if there are
-// no more spans.
+// gain makes sure that list has a span, and waits for a span if needed. It returns false if there are no more
+// spans.
 func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	if len(w.list) > 0 {
 		return true, nil
@@ -221,7 +214,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	select {
 	case s, ok = <-w.f.spans:
 	default:
-		// Report landed spans before waiting: next may wait until they are reported.
+		// Before waiting: next may wait until landed spans are reported.
 		if err := w.settle(ctx); err != nil {
 			return false, err
 		}
@@ -240,7 +233,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// settle flushes the bytes of the landed spans to dst, and reports the spans.
+// settle flushes the landed spans to dst, and reports them.
 func (w *worker) settle(ctx context.Context) error {
 	if len(w.landed) == 0 {
 		return nil
@@ -252,7 +245,6 @@ func (w *worker) settle(ctx context.Context) error {
 	return nil
 }
 
-// report sends the landed spans to Fetch's goroutine, which always receives them.
 func (w *worker) report() {
 	for _, s := range w.landed {
 		w.f.landed <- s
@@ -302,13 +294,12 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.settle(ctx); err != nil {
 		return err
 	}
-	_ = l.close() // the server closes the connection too, and drops the other requests
+	_ = l.close() // the server drops the other requests
 	*w.l = nil
 	return nil
 }
 
-// ask adds spans to list, up to the most that may be in progress, and sends requests for the spans of
-// list that were not requested on this connection.
+// ask adds spans to list, and requests the spans that were not requested on this connection.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
@@ -337,7 +328,6 @@ gain:
 	return l.ask(last - first)
 }
 
-// body moves the bytes of a span to dst as they come.
 func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	for s.n > 0 {
 		if l.s.Len() == 0 {
@@ -358,8 +348,8 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	return nil
 }
 
-// recover flushes the bytes that were taken from the broken connection, closes it, and waits until
-// another attempt is due, or returns the error that ends the worker.
+// recover closes the broken connection, after a flush, and waits until another attempt is due, or returns the
+// error that ends the worker.
 func (w *worker) recover(ctx context.Context, why error) error {
 	if l := *w.l; l != nil {
 		var away *broken
@@ -367,8 +357,7 @@ func (w *worker) recover(ctx context.Context, why error) error {
 			return err
 		}
 		w.report()
-		// The server closed or lost the connection between two responses: each response that began
-		// is complete.
+		// The connection ended between two responses.
 		kept := l.served > 0 && !l.begun && !timeout(why)
 		_ = l.close()
 		*w.l = nil

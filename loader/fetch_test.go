@@ -161,7 +161,6 @@ func TestWrongByteIsSeen(t *testing.T) {
 	testkit.Equal(t, "the byte", w.mem()[700_001], bad[700_001])
 }
 
-// elsewhere is a buffer of another GPU.
 type elsewhere struct{ devmem.Buffer }
 
 func (elsewhere) GPU() int { return 1 }
@@ -292,7 +291,6 @@ func TestRuleThatIsRefusedIsAnError(t *testing.T) {
 	w.whole(o, file, 0)
 }
 
-// brokenMemory fails each Gather.
 type brokenMemory struct{ devmem.Memory }
 
 func (brokenMemory) Gather(context.Context, devmem.Buffer, devmem.Buffer, []devmem.Move) error {

@@ -14,25 +14,21 @@ import (
 )
 
 const (
-	lookStep  = 512      // bytes that one Look reads of a head
-	headLimit = 16 << 10 // the most bytes of a head
-	interims  = 8        // the most heads that are read for one request: responses 1xx and the final one
+	lookStep  = 512      // of a head
+	headLimit = 16 << 10 // of a head
+	interims  = 8        // for one request: responses 1xx and the final one
 )
 
 var (
-	// ErrChanged means that the file changed while it was read, or that a server has another version
-	// of it: bytes that came before may belong to another version.
+	// ErrChanged means that the file changed while it was read, or that a server has another version of it.
 	ErrChanged = errors.New("the file changed while it was read")
 
-	// ErrProtocol means that the server breaks HTTP, or answers with something else than the
-	// request asked for. The connection is closed, and nothing outside of the destination of the
-	// request was written.
+	// ErrProtocol means that the server breaks HTTP, or answers with something else than the request asked for.
 	ErrProtocol = errors.New("the server breaks the protocol")
 )
 
 func unsupported(what string) error { return fmt.Errorf("%s: %w", what, syscall.EOPNOTSUPP) }
 
-// headParser parses heads of responses.
 type headParser struct {
 	src bytes.Reader
 	buf *bufio.Reader
@@ -60,9 +56,8 @@ func (p *headParser) parse(head []byte) (*http.Response, error) {
 	return resp, nil
 }
 
-// headEnd returns the length of the head at the start of b, or -1 if b does not have the empty line
-// that ends the head. The search begins at from. A line ends with LF, with or without a CR before it
-// (RFC 9112, section 2.2).
+// headEnd returns the length of the head at the start of b, or -1 if b does not have the head's end. The
+// search begins at from. A line ends with LF, with or without a CR before it (RFC 9112, section 2.2).
 func headEnd(b []byte, from int) int {
 	for {
 		k := bytes.IndexByte(b[from:], '\n')
@@ -81,15 +76,14 @@ func headEnd(b []byte, from int) int {
 
 // version has the headers of a response that identify the file's version.
 type version struct {
-	size         uint64   // 0: the response does not report it
-	etag         string   // "": none
-	lastModified string   // "": none
-	from         net.Addr // the server's address
+	size         uint64 // 0: the response does not report it
+	etag         string
+	lastModified string
+	from         net.Addr
 }
 
-// conditions sets the header by which the server refuses to serve another version: If-Match
-// compares strong ETags alone (RFC 9110, section 13.1.1), and If-Unmodified-Since has the date in
-// the form of section 5.6.7.
+// conditions sets the header by which the server refuses to serve another version. If-Match compares strong
+// ETags alone (RFC 9110, section 13.1.1).
 func (v *version) conditions(h http.Header) {
 	if strong(v.etag) {
 		h.Set("If-Match", v.etag)
@@ -98,9 +92,8 @@ func (v *version) conditions(h http.Header) {
 	}
 }
 
-// same returns an error if now differs from the first version v. The weak and the strong form of an
-// ETag are equal (RFC 9110, section 8.8.3.2). If both ETags are strong and equal, the file is the
-// same to the byte, whatever its dates.
+// same returns an error if now differs from the first version v. The weak and the strong form of an ETag are
+// equal (RFC 9110, section 8.8.3.2).
 func (v *version) same(now version) error {
 	switch {
 	case v.size != 0 && now.size != 0 && v.size != now.size:
@@ -115,20 +108,18 @@ func (v *version) same(now version) error {
 	return nil
 }
 
-// comparable reports whether both versions have an ETag, or both a date.
 func (v *version) comparable(now version) bool {
 	return v.etag != "" && now.etag != "" || v.lastModified != "" && now.lastModified != ""
 }
 
-// validators reports whether v has an ETag or a date.
 func (v *version) validators() bool { return v.etag != "" || v.lastModified != "" }
 
 func (v *version) changed(what string, was, now any, by net.Addr) error {
 	return fmt.Errorf("%w: its %s was %v, from %v, and is %v, from %v", ErrChanged, what, was, v.from, now, by)
 }
 
-// opaque returns the part of an ETag that is compared (RFC 9110, section 8.8.3). Some servers omit
-// the quotes.
+// opaque returns the part of an ETag that is compared (RFC 9110, section 8.8.3). Some servers omit the
+// quotes.
 func opaque(etag string) string {
 	tag := strings.TrimPrefix(etag, "W/")
 	if n := len(tag); n > 1 && tag[0] == '"' && tag[n-1] == '"' {
@@ -137,7 +128,6 @@ func opaque(etag string) string {
 	return tag
 }
 
-// strong reports whether an ETag is strong and has its quotes.
 func strong(etag string) bool { return etag == `"`+opaque(etag)+`"` }
 
 // sameDate reports whether dates are equal in any of the three forms (RFC 9110, section 5.6.7).
@@ -147,8 +137,8 @@ func sameDate(a, b string) bool {
 	return a == b || err1 == nil && err2 == nil && x.Equal(y)
 }
 
-// partial checks that a response is exactly the n bytes from off on, and returns their version,
-// whose size is 0 if the response does not report it.
+// partial checks that a response is exactly the n bytes from off on, and returns their version, without a
+// size if the response does not report it.
 func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	if err := status(resp); err != nil {
 		return v, err
@@ -201,8 +191,7 @@ func status(resp *http.Response) error {
 	return e
 }
 
-// unsatisfied returns the size of the file from a response 416, which means that the file does not
-// have the range that was asked for (RFC 9110, section 15.5.17).
+// unsatisfied returns the size of the file from a response 416 (RFC 9110, section 15.5.17).
 func unsatisfied(resp *http.Response) (size uint64, ok bool) {
 	unit, rest, _ := strings.Cut(resp.Header.Get("Content-Range"), " ")
 	s, ok := strings.CutPrefix(rest, "*/")
@@ -213,8 +202,8 @@ func unsatisfied(resp *http.Response) (size uint64, ok bool) {
 	return size, err == nil
 }
 
-// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4) and checks that the range
-// lies in the file. The size is 0 if the server sends "*" for it.
+// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4). The size is 0 if the server sends "*"
+// for it.
 func contentRange(s string) (first, last, size uint64, err error) {
 	unit, rest, _ := strings.Cut(s, " ")
 	span, total, _ := strings.Cut(rest, "/")
@@ -232,5 +221,4 @@ func contentRange(s string) (first, last, size uint64, err error) {
 	return first, last, size, nil
 }
 
-// decimal parses a number of digits only that fits an int64, like Content-Length.
 func decimal(s string) (uint64, error) { return strconv.ParseUint(s, 10, 63) }

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pad returns a response head of length bytes, or the shortest one.
 func pad(off, n, size, length int) []byte {
 	h := head206(off, n, size)
 	if more := length - len(h) - len("X: \r\n"); more >= 0 {
@@ -207,7 +206,7 @@ func FuzzHead(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 206 x\nContent-Range: bytes 1000-1499/10000\nContent-Length: 500\n\nbody"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		end := headEnd(b, 0)
-		for _, step := range []int{1, 2, 7} { // the size of each read
+		for _, step := range []int{1, 2, 7} { // of each read
 			seen := -1
 			for have := 0; have < len(b) && seen < 0; have += step {
 				seen = headEnd(b[:min(have+step, len(b))], max(0, have-2))

@@ -20,7 +20,7 @@ func CheckHeader(h http.Header) error {
 		case canonical == "Host" && (len(values) != 1 || !isHost(values[0])):
 			return fmt.Errorf("header Host: not one name of a host: %w", syscall.EINVAL)
 		}
-		for _, v := range values { // a value may be a secret, so the error does not show it
+		for _, v := range values { // the error does not show a value, which may be a secret
 			if !isFieldValue(v) {
 				return fmt.Errorf("header %s: its value has characters that cannot be sent: %w", canonical, syscall.EINVAL)
 			}
@@ -29,7 +29,6 @@ func CheckHeader(h http.Header) error {
 	return nil
 }
 
-// consistsOf reports whether each byte of s is an ASCII letter, a digit, or a byte of extra.
 func consistsOf(s, extra string) bool {
 	for _, b := range []byte(s) {
 		letter := 'a' <= b|0x20 && b|0x20 <= 'z'
@@ -43,12 +42,10 @@ func consistsOf(s, extra string) bool {
 // isToken reports whether s is a token of RFC 9110, 5.6.2.
 func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~") }
 
-// isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and
-// 3.2.3). Like net/http it does not check their order.
+// isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3).
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
-// isFieldValue reports whether s has no control character but the tab, as a field value of RFC
-// 9110, 5.5.
+// isFieldValue reports whether s has no control character but the tab (RFC 9110, 5.5).
 func isFieldValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

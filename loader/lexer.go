@@ -9,9 +9,8 @@ import (
 	"strconv"
 )
 
-// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only
-// what it returns; encoding/json's Decoder allocates for each token, 12 to 24 bytes for each byte
-// of a header. encoding/json checks strings with escapes and values that are skipped.
+// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only what it
+// returns; encoding/json's Decoder allocates for each token.
 type lexer struct {
 	b   []byte
 	pos int
@@ -29,7 +28,6 @@ func (l *lexer) peek() byte {
 	return 0
 }
 
-// take skips c if c comes next, and reports whether it did.
 func (l *lexer) take(c byte) bool {
 	if l.peek() != c {
 		return false
@@ -38,7 +36,6 @@ func (l *lexer) take(c byte) bool {
 	return true
 }
 
-// want skips c, which must come next.
 func (l *lexer) want(c byte) error {
 	if !l.take(c) {
 		return l.unexpected(strconv.QuoteRune(rune(c)))
@@ -46,7 +43,6 @@ func (l *lexer) want(c byte) error {
 	return nil
 }
 
-// unexpected returns the error for text that is not what should come next.
 func (l *lexer) unexpected(should string) error {
 	if l.peek(); l.pos == len(l.b) {
 		return io.ErrUnexpectedEOF
@@ -54,7 +50,7 @@ func (l *lexer) unexpected(should string) error {
 	return fmt.Errorf("%q where %s should be", short(l.b[l.pos:]), should)
 }
 
-// list parses a list between the brackets from and to; it calls item to parse each element.
+// list parses a list between the brackets from and to; item parses each element.
 func (l *lexer) list(from, to byte, item func() error) error {
 	if err := l.want(from); err != nil {
 		return err
@@ -75,7 +71,7 @@ func (l *lexer) list(from, to byte, item func() error) error {
 	}
 }
 
-// object parses an object: it calls f with each key, and f parses the value.
+// object calls f with each key; f parses the value.
 func (l *lexer) object(f func(key string) error) error {
 	return l.list('{', '}', func() error {
 		key, err := l.text()
@@ -89,8 +85,7 @@ func (l *lexer) object(f func(key string) error) error {
 	})
 }
 
-// count returns the number of keys of the object that comes next, without moving past it. It skips
-// the values.
+// count returns the number of keys of the object that comes next, without moving past it.
 func (l *lexer) count() (n int, err error) {
 	from := l.pos
 	err = l.list('{', '}', func() error {
@@ -110,7 +105,6 @@ func (l *lexer) count() (n int, err error) {
 	return n, err
 }
 
-// text parses a string.
 func (l *lexer) text() (s string, err error) {
 	raw, plain, err := l.quoted()
 	if err == nil && !plain {
@@ -120,8 +114,8 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string and returns its bytes as they are written, with the quotes; plain reports that
-// it has no escapes and no control characters.
+// quoted takes a string and returns its bytes as they are written; plain: it has no escapes and no control
+// characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")
@@ -142,7 +136,6 @@ func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	return nil, false, io.ErrUnexpectedEOF
 }
 
-// integers parses an array of integers that are not negative.
 func (l *lexer) integers() (list []uint64, err error) {
 	if l.peek() == '[' { // allocate once: while a list grows, the old and the new one exist
 		span := l.b[l.pos : l.pos+1+max(0, bytes.IndexByte(l.b[l.pos+1:], ']'))]
@@ -169,7 +162,7 @@ func (l *lexer) integers() (list []uint64, err error) {
 	})
 }
 
-// skip skips a value of any kind in an object or a list.
+// skip skips a value in an object or a list.
 func (l *lexer) skip() error {
 	l.peek()
 	from := l.pos

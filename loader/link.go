@@ -47,24 +47,24 @@ func (m *memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []dev
 	return m.note(m.Memory.Gather(ctx, dst, src, moves))
 }
 
-// link is a connection to the server for requests of ranges. One Fetch after the other may use it.
+// link is a connection to the server for requests of ranges. Only one Fetch at a time uses it.
 type link struct {
 	o    *Object
 	c    devmem.Conn
 	s    *devmem.Stream
 	m    *memory
 	flow devmem.FlowID // 0: none, so heads are in host memory
-	stop func() bool   // undoes hold; nil: no context holds the link
+	stop func() bool   // undoes hold
 
 	parser headParser
 	head   []byte
 	out    []byte
-	host   uint64 // the part of Stats.HostBytes that this link has added
+	host   uint64 // what this link has added to Stats.HostBytes
 
-	sent     int  // requests sent whose response is not complete
-	served   int  // number of complete responses
+	sent     int  // requests whose response is not complete
+	served   int  // complete responses
 	begun    bool // a byte of the next response has come
-	persists bool // the server has answered and keeps the connection: several requests may be in progress
+	persists bool // several requests may be in progress
 
 	request     *asking
 	conditional bool // the requests of this link have conditions
@@ -73,7 +73,6 @@ type link struct {
 	unflushed uint64
 }
 
-// connect makes a connection, and without Config.Copy steers it to the pool's queue.
 func (o *Object) connect(ctx context.Context) (*link, error) {
 	c, err := o.dial(ctx, o.address())
 	if err != nil {
@@ -94,8 +93,7 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// close closes the connection, by a reset if responses are missing, and deletes its flow rule. l may be
-// nil.
+// close resets the connection if responses are missing. l may be nil.
 func (l *link) close() error {
 	if l == nil {
 		return nil
@@ -114,8 +112,8 @@ func (l *link) close() error {
 	return err
 }
 
-// hold makes the end of ctx end the link's waits, until release is called. release returns false if
-// ctx has ended meanwhile.
+// hold makes the end of ctx end the link's waits, until release, which returns false if ctx has ended
+// meanwhile.
 func (l *link) hold(ctx context.Context) {
 	l.stop = context.AfterFunc(ctx, func() { _ = l.c.SetDeadline(time.Unix(1, 0)) })
 }
@@ -126,7 +124,7 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns nil if err is nil; Memory's error, which ends the worker, if there is one; or else err as a *broken.
+// failed returns Memory's error, which ends the worker, if there is one, or else err as a *broken.
 func (l *link) failed(err error) error {
 	if err == nil {
 		return nil
@@ -137,7 +135,6 @@ func (l *link) failed(err error) error {
 	return &broken{err}
 }
 
-// fill waits until the stream has n bytes.
 func (l *link) fill(ctx context.Context, n int) error {
 	err := l.s.Fill(ctx, n)
 	all := l.s.HostBytes()
@@ -147,7 +144,6 @@ func (l *link) fill(ctx context.Context, n int) error {
 	return l.failed(err)
 }
 
-// ask sends the requests in out.
 func (l *link) ask(requests int) error {
 	l.sent += requests
 	l.o.stats.requests.Add(uint64(requests))
@@ -155,7 +151,6 @@ func (l *link) ask(requests int) error {
 	return l.failed(err)
 }
 
-// response receives the head of the next final response.
 func (l *link) response(ctx context.Context) (*http.Response, error) {
 	for range interims {
 		resp, err := l.nextHead(ctx)
@@ -166,7 +161,6 @@ func (l *link) response(ctx context.Context) (*http.Response, error) {
 	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
 }
 
-// nextHead reads the next head, where the stream has it, and skips its bytes in the stream.
 func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	l.head = l.head[:0]
 	for {
@@ -195,7 +189,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// take takes n received bytes for offset off of dst; they are in dst after the next flush.
+// take takes n received bytes for offset off of dst; they are there after the next flush.
 func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
 	if err := l.s.Take(ctx, dst, off, n); err != nil {
 		return l.failed(err)
@@ -208,14 +202,14 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 	return nil
 }
 
-// flush completes the moves of take, and frees the pages of the pool that held the moved bytes.
+// flush completes the moves of take, and frees the pages of the pool.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
 	return l.failed(l.s.Flush(ctx))
 }
 
-// flushAt returns how many bytes a link may take before it must flush: until the flush they hold pages
-// of the pool that other connections need.
+// flushAt returns how many bytes a link may take before it must flush: they hold pages that other connections
+// need.
 func (o *Object) flushAt() uint64 {
 	const most = 1 << 20
 	if o.c.Copy {

@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	redirects = 10 // the most requests that Open makes in one attempt, redirected ones included
-	addresses = 16 // the most addresses of a host that dial tries
+	redirects = 10 // in one attempt of Open, redirected ones included
+	addresses = 16 // of a host that dial tries
 )
 
-// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records; a
-// second one fails with EBUSY.
+// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records; a second one
+// fails with EBUSY.
 type Object struct {
 	c       Config
 	url     *url.URL // after redirects
-	name    string   // the URL for messages, without secrets
+	name    string   // for messages, without secrets
 	version version
 
 	client *http.Client // for requests to host memory
 
-	conditional, plain asking      // the request with the conditions of version, and without conditions
-	refused            atomic.Bool // a server has answered 412: new connections use plain
+	conditional, plain asking      // with and without the conditions of version
+	refused            atomic.Bool // a server has answered 412
 
 	rx    devmem.Binding
-	links []*link // by worker; nil: no connection. The Fetch in progress owns the list
+	links []*link // by worker; owned by the Fetch in progress
 
 	stats counters
 
@@ -51,7 +51,7 @@ type Object struct {
 	idle   chan struct{}           // closed when that Fetch has ended
 
 	once sync.Once
-	err  error // the result of Close, set by once
+	err  error // the result of Close
 }
 
 // asking is a request without its range.
@@ -60,7 +60,6 @@ type asking struct {
 	head []byte // of base, in wire format
 }
 
-// askingWith returns a request like base, with headers h.
 func askingWith(base *http.Request, h http.Header) (asking, error) {
 	r := &http.Request{Method: base.Method, URL: base.URL, Header: h, Host: base.Host}
 	var b bytes.Buffer
@@ -68,7 +67,7 @@ func askingWith(base *http.Request, h http.Header) (asking, error) {
 	return asking{r, bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))}, err
 }
 
-// asking returns the request of a new connection, and whether the request has conditions.
+// asking returns the request of a new connection.
 func (o *Object) asking() (_ *asking, conditional bool) {
 	if o.refused.Load() {
 		return &o.plain, false
@@ -79,13 +78,13 @@ func (o *Object) asking() (_ *asking, conditional bool) {
 // Stats counts events since Open.
 type Stats struct {
 	Payload     uint64 // bytes of the file that Fetch received
-	HostBytes   uint64 // bytes on Fetch's connections, of any kind, that were received in host memory
-	HeaderBytes uint64 // bytes of the file for Open and ReadHost, on another connection
-	Looked      uint64 // bytes of response heads that the Object read in device memory (devmem.Memory's Look)
-	Looks       uint64 // the calls of Look that read them
-	Requests    uint64 // requests of ranges by Fetch; a repeated request counts again
-	Connections uint64 // connections that Fetch made
-	Resumed     uint64 // connections that failed in or before a response, or on which the server refused for now
+	HostBytes   uint64 // bytes on Fetch's connections that were received in host memory
+	HeaderBytes uint64 // bytes of the file for Open and ReadHost
+	Looked      uint64 // bytes of response heads that were read in device memory
+	Looks       uint64 // calls of devmem.Memory's Look that read them
+	Requests    uint64 // by Fetch; a repeated request counts again
+	Connections uint64 // that Fetch made
+	Resumed     uint64 // connections that failed, or on which the server refused for now
 }
 
 type counters struct {
@@ -103,18 +102,17 @@ func (o *Object) Stats() Stats {
 // Size returns the file's size in bytes; at least 1.
 func (o *Object) Size() uint64 { return o.version.size }
 
-// ETag returns the file's ETag as the server writes it; "" if there is none.
+// ETag returns the file's ETag as the server writes it, or "".
 func (o *Object) ETag() string { return o.version.etag }
 
 // URL returns the file's URL after redirects.
 func (o *Object) URL() string { return o.url.String() }
 
 // Open asks a server for the first byte of a file, follows redirects, and binds the pool (without
-// Config.Copy). If the server answers 408, 429 or 5xx (but not 501 or 505), Open asks again for
-// Config.Retry. Errors: EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP
-// (https, a server that serves no ranges or codes its bodies), ENODATA (an empty file),
-// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, and the errors of
-// Config.Resolve, Device.Dial and Device.BindRX.
+// Config.Copy). Errors: EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP (https, a
+// server that serves no ranges or codes its bodies), ENODATA (an empty file), EADDRNOTAVAIL (no address of
+// Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve, Device.Dial and
+// Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {
@@ -157,7 +155,6 @@ func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	return o, nil
 }
 
-// checkURL returns an error if the loader cannot read from u.
 func checkURL(u *url.URL) error {
 	switch {
 	case u.Scheme == "https":
@@ -172,7 +169,7 @@ func checkURL(u *url.URL) error {
 	return nil
 }
 
-// nameOf returns a URL for messages. It hides the query and the user, which may be secret.
+// nameOf returns a URL for messages, without the query and the user, which may be secret.
 func nameOf(u *url.URL) string {
 	x := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
 	if u.RawQuery != "" {
@@ -189,7 +186,6 @@ func inner(err error) error {
 	return err
 }
 
-// probe requests the first byte of the file, and records URL, size and version.
 func (o *Object) probe(ctx context.Context) error {
 	o.conditional.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(),
 		Host: o.c.Header.Get("Host")}
@@ -217,7 +213,6 @@ func (o *Object) probe(ctx context.Context) error {
 	return err
 }
 
-// ranged appends the request of n bytes from off on.
 func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	b = append(b, a.head...)
 	b = append(b, "Range: bytes="...)
@@ -227,8 +222,7 @@ func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory, and asks again if the server answers that it cannot
-// serve now.
+// get reads bytes of the file to host memory, and asks again if the server cannot serve now.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var tried retries
 	for {
@@ -242,7 +236,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 	}
 }
 
-// getOnce asks for bytes of the file once. The error is broken if the request may be repeated.
+// getOnce returns a *broken if the request may be repeated.
 func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
 	ask, conditional := o.asking()
@@ -269,11 +263,10 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 	return resp, v, err
 }
 
-// answer checks that a response has the requested range, in the version of the first response. If the
-// server answers 412 to a conditional request, the error is a *broken, and the caller repeats the
-// request without conditions: a server whose ETag is weak answers 412 for the same file, because
-// If-Match compares only strong ETags (RFC 9110, section 13.1.1). A response to a request without
-// conditions must have a validator to compare.
+// answer checks that a response has the requested range, in the version of the first response. If the server
+// answers 412 to a conditional request, the error is a *broken: If-Match compares only strong ETags (RFC
+// 9110, section 13.1.1), so the file may be the same. A response to a request without conditions must have a
+// validator to compare.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
@@ -314,8 +307,7 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 	return v, o.learn(v)
 }
 
-// learn compares a later response with the first one that had a validator, if Open's response had
-// none.
+// learn does the same for the first later response with a validator, if Open's response had none.
 func (o *Object) learn(v version) error {
 	if o.version.validators() || !v.validators() {
 		return nil
@@ -328,9 +320,8 @@ func (o *Object) learn(v version) error {
 	return o.learnt.same(v)
 }
 
-// ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
-// data that a CPU has to see, like a header. Errors: EINVAL (beyond the file), ErrChanged, and
-// Open's. A connection that breaks in a response is not replaced.
+// ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection. Errors:
+// EINVAL (beyond the file), ErrChanged, and Open's. A connection that breaks in a response is not replaced.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
@@ -344,7 +335,6 @@ func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	return nil
 }
 
-// dial connects to a host, given by its name or address.
 func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.c.Timeout,
 		fmt.Errorf("no connection within %v: %w", o.c.Timeout, syscall.ETIMEDOUT))
@@ -377,7 +367,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns at most 16 addresses of the host: those with Local's family, or all if Local is zero.
+// resolve returns at most 16 addresses of the host, of Local's family if Local is set.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
@@ -397,12 +387,10 @@ func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, e
 	return list, nil
 }
 
-// address returns the server's host and port, for dial.
 func (o *Object) address() string {
 	return net.JoinHostPort(o.url.Hostname(), cmp.Or(o.url.Port(), "80"))
 }
 
-// begin registers a Fetch in progress, until end is called.
 func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -424,8 +412,8 @@ func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.C
 	}, nil
 }
 
-// Close ends the Fetch in progress, closes the connections and the binding. It is idempotent and
-// must not be called from a callback of Fetch. Buffers stay the caller's.
+// Close ends the Fetch in progress, closes the connections and the binding. It is idempotent and must not be
+// called from a callback of Fetch. Buffers stay the caller's.
 func (o *Object) Close() error {
 	o.once.Do(func() {
 		o.mu.Lock()

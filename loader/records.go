@@ -12,38 +12,36 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxDepth bounds the memory of Records.
 const maxDepth = 1 << 16
 
 // RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
-	Buffer devmem.Buffer // must have room for Depth batches from Off on, one after the other (ENOSPC)
+	Buffer devmem.Buffer // with room for Depth batches from Off on (ENOSPC)
 	Off    uint64        // in bytes
 
 	Skip       uint64 // bytes of the file before the first record
 	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
 	Batch      uint64 // records in a batch; the last batch has the rest
-	Depth      int    // batches in memory: being fetched, ready, or held by the consumer
+	Depth      int    // being fetched, ready, or held by the consumer
 }
 
-// Records is a file of records of one size. One consumer takes it batch by batch, in the order of
-// the file, while the next batches are fetched.
+// Records is a file of records of one size. One consumer takes it batch by batch, in the order of the file.
 type Records struct {
 	o      *Object
 	c      RecordsConfig
 	size   uint64 // bytes of the file after Skip
-	each   uint64 // bytes of a batch
-	count  uint64 // batches
+	each   uint64 // of a batch
+	count  uint64
 	cancel context.CancelCauseFunc
-	free   chan struct{}   // one element for each slot of Buffer that is free
-	ready  []chan struct{} // by slot: has an element when the slot's batch is complete
+	free   chan struct{}   // one element for each free slot of Buffer
+	ready  []chan struct{} // has an element when the slot's batch is complete
 	ended  chan struct{}   // closed when the fetch has ended
-	err    error           // the fetch's error; valid after ended is closed
+	err    error           // valid after ended is closed
 
 	next, held uint64 // only the consumer uses these
 
 	now   func() time.Time
-	asked time.Time // when Next returned last; zero: not yet
+	asked time.Time // when Next returned last
 	stats RecordsStats
 }
 
@@ -56,11 +54,11 @@ type Batch struct {
 	Len     uint64 // in bytes
 }
 
-// RecordsStats counts what the consumer received, and measures its time.
+// RecordsStats counts what the consumer received.
 type RecordsStats struct {
 	Batches, Records, Bytes uint64
 	Waited                  time.Duration // in Next
-	First                   time.Duration // in the call of Next that returned the first batch; a part of Waited
+	First                   time.Duration // in the call of Next that returned the first batch
 	Busy                    time.Duration // between calls of Next
 }
 
@@ -72,7 +70,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check checks c for a file of length file, and returns the length of a batch in bytes.
+// check returns the length of a batch in bytes, of a file of length file.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {
@@ -116,14 +114,12 @@ func (o *Object) Records(ctx context.Context, c RecordsConfig) (*Records, error)
 	return r, nil
 }
 
-// batch returns the i-th batch.
 func (r *Records) batch(i uint64) Batch {
 	n := min(r.each, r.size-i*r.each)
 	return Batch{Index: i, First: i * r.c.Batch, Records: n / r.c.RecordSize, Len: n,
 		Off: r.c.Off + i%uint64(r.c.Depth)*r.each}
 }
 
-// feed returns a next function that gives a batch when a slot is free.
 func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	i := uint64(0)
 	return func(ctx context.Context) (Piece, bool) {
@@ -141,9 +137,9 @@ func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	}
 }
 
-// Next returns the next batch when it is complete; the consumer owns its memory until Release. One
-// goroutine calls Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer
-// holds Depth batches), the context's cause, and Fetch's.
+// Next returns the next batch when it is complete; the consumer owns its memory until Release. Only one
+// goroutine may call Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer holds
+// Depth batches), the context's cause, and Fetch's.
 func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 	begin := r.now()
 	if !r.asked.IsZero() {
@@ -203,12 +199,10 @@ func (r *Records) Release() error {
 // Stats returns a snapshot.
 func (r *Records) Stats() RecordsStats { return r.stats }
 
-// errLeft is the cause with which Close ends a fetch.
 var errLeft = errors.New("the records were closed")
 
-// Close ends the fetch, and returns when the fetch no longer writes to memory; then the Object can
-// start another Fetch or Records. Close returns the error with which the fetch ended before, or nil. It
-// is idempotent.
+// Close ends the fetch, and returns when the fetch no longer writes to memory, with its error, or nil. It is
+// idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -24,7 +24,7 @@ func TestRecordsComeInOrder(t *testing.T) {
 		{1000, 100, 64, 4, 0, 1},
 		{1000, 100, 64, 4, 12, 3},
 		{333, 4099, 7, 5, 1, 5},
-		{10, 1000, 100, 3, 0, 1}, // all records in less than a batch
+		{10, 1000, 100, 3, 0, 1},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			w.poison()
@@ -78,8 +78,7 @@ func TestRecordsComeInOrder(t *testing.T) {
 	}
 }
 
-// A connection must report its batch before it waits for a slot, because the consumer waits for the
-// batch.
+// A connection must report its batch before it waits for a slot, because the consumer waits for the batch.
 func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	w.conf.Connections = 2
@@ -91,7 +90,7 @@ func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
 		if i%4 < 3 {
 			continue
 		}
-		for range 4 { // free several slots at once, so that connections compete
+		for range 4 { // several slots at once, so that connections compete
 			testkit.OK(t, r.Release())
 		}
 	}

@@ -9,19 +9,18 @@ import (
 	"time"
 )
 
-// StatusError is a response with another status than the request needs, for example 404 or 503.
+// StatusError is a response with another status than the request needs.
 type StatusError struct {
 	Code   int
-	Status string // the server's words: "404 Not Found"
+	Status string // as in "404 Not Found"
 
 	retryAfter, date string // headers, as the server writes them
 }
 
 func (e *StatusError) Error() string { return "the server answers " + strconv.Quote(e.Status) }
 
-// transient reports whether the server may answer the same request differently later (RFC 9110,
-// sections 15.5.9 and 15.6; RFC 6585, section 4). A code above 599 counts as 500 (RFC 9110, section
-// 15).
+// transient reports whether the server may answer the same request differently later (RFC 9110, sections
+// 15.5.9 and 15.6; RFC 6585, section 4). A code above 599 counts as 500 (RFC 9110, section 15).
 func (e *StatusError) transient() bool {
 	switch e.Code {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -32,8 +31,8 @@ func (e *StatusError) transient() bool {
 	return e.Code >= 500
 }
 
-// wait returns the server's Retry-After, which is in seconds or a date (RFC 9110, section 10.2.3).
-// A date is compared with the response's Date if there is one, or else with now. 0: no Retry-After.
+// wait returns the server's Retry-After (RFC 9110, section 10.2.3), or 0. A date counts relative to the
+// response's Date if there is one.
 func (e *StatusError) wait(now time.Time) time.Duration {
 	if until, err := http.ParseTime(e.retryAfter); err == nil {
 		if date, err := http.ParseTime(e.date); err == nil {
@@ -45,20 +44,18 @@ func (e *StatusError) wait(now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Bounds of the pause between attempts without progress, if there is no longer Retry-After.
 const (
 	pauseFirst = 10 * time.Millisecond
 	pauseLast  = time.Second
 )
 
-// retries counts attempts without progress.
 type retries struct {
-	since time.Time // when the first of these attempts failed; zero: none failed
+	since time.Time // when the first of these attempts failed
 	n     int
 }
 
-// pause waits until the next attempt, after one has failed with why, or returns the error that ends
-// the attempts.
+// pause waits until the next attempt, after one has failed with why, or returns the error that ends the
+// attempts.
 func (r *retries) pause(ctx context.Context, c *Config, why error) error {
 	now := c.now()
 	if r.since.IsZero() {

@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unwilling serves a file. If answer returns a text for the n-th request, from 1, the server sends
-// the text instead.
+// unwilling serves a file, or the text that answer returns for the n-th request, from 1.
 func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
@@ -40,7 +39,6 @@ func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url stri
 	return s.URL, asked
 }
 
-// times returns an answer for n requests, starting with request number from.
 func times(from, n int64, answer string) func(int64) string {
 	return func(i int64) string {
 		if i >= from && i < from+n {
@@ -86,8 +84,7 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 	}
 }
 
-// A server that closes an idle connection may send a 408 after a response or in place of the next
-// one.
+// A server that closes an idle connection may send a 408 first.
 func TestTimeoutOfAKeptConnection(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	c := w.clock()
@@ -171,8 +168,6 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// Retry bounds the time without progress: if a server serves a part of a load between waits, each wait
-// may take Retry again.
 func TestProgressBeginsTheWaitAnew(t *testing.T) {
 	w := newWorld(t)
 	c := w.clock()

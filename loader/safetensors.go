@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// MaxHeader is the most bytes that the header of a safetensors file may have: the limit of the
-// format's reference (huggingface/safetensors, safetensors/src/tensor.rs, MAX_HEADER_SIZE).
+// MaxHeader is the most bytes that the header of a safetensors file may have (huggingface/safetensors,
+// safetensors/src/tensor.rs, MAX_HEADER_SIZE).
 const MaxHeader = 100_000_000
 
 // minEntry is the length of the shortest entry of a tensor in a header.
@@ -25,8 +25,8 @@ const minEntry = len(`"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},`)
 // ErrFormat means that a file is not a valid safetensors file.
 var ErrFormat = errors.New("no safetensors file")
 
-// dtypes maps the types of elements to their bits, as the format's reference implementation does
-// (huggingface/safetensors, safetensors/src/tensor.rs, Dtype).
+// dtypes maps the types of elements to their bits (huggingface/safetensors, safetensors/src/tensor.rs,
+// Dtype).
 var dtypes = map[string]uint64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 	"BOOL": 8, "U8": 8, "I8": 8,
@@ -41,24 +41,22 @@ type Tensor struct {
 	Name  string
 	DType string // in the format's notation, for example "BF16"
 	Shape []uint64
-	Begin uint64 // offset in the data, which follows the header
+	Begin uint64 // in the data, which follows the header
 	Len   uint64 // in bytes
 }
 
-// Safetensors is a file of tensors (https://github.com/huggingface/safetensors, "Format"): 8 bytes
-// with the length of the header, little endian; the header, in JSON; the tensors, one after the
-// other.
+// Safetensors is a file of tensors (https://github.com/huggingface/safetensors, "Format"): 8 bytes with the
+// length of the header, little endian; the header, in JSON; the tensors, one after the other.
 type Safetensors struct {
 	Tensors  []Tensor // in the order of their data
 	Metadata map[string]string
-	Data     uint64 // offset of the data in the file, in bytes
-	Size     uint64 // length of the data
+	Data     uint64 // offset in the file, in bytes
+	Size     uint64 // of the data
 
 	o *Object
 }
 
-// Safetensors reads the header of a file, over an ordinary connection (ReadHost). Errors:
-// ErrFormat, and ReadHost's.
+// Safetensors reads the header of a file by ReadHost. Errors: ErrFormat, and ReadHost's.
 func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	var length [8]byte
 	if o.Size() < uint64(len(length)) {
@@ -86,8 +84,7 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	return s, nil
 }
 
-// Load brings the data of all tensors to a buffer, in the layout of the file: tensor t to off +
-// t.Begin. Errors: Fetch's.
+// Load brings the data of all tensors to a buffer: tensor t to off + t.Begin. Errors: Fetch's.
 func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) error {
 	if s.Size == 0 {
 		return nil
@@ -95,10 +92,9 @@ func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) e
 	return s.o.Fetch(ctx, dst, Pieces(Piece{Off: s.Data, Len: s.Size, Mem: off}), func(Piece) error { return nil })
 }
 
-// ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the
-// data. It checks what the format's reference checks: each name occurs once, elements and shape
-// give the length, and the tensors cover the data without gaps and without overlap. Errors:
-// ErrFormat.
+// ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the data. Each
+// name must occur once, elements and shape must give the length, and the tensors must cover the data without
+// gaps and without overlap. Errors: ErrFormat.
 func ParseSafetensors(header []byte, size uint64) (*Safetensors, error) {
 	s := &Safetensors{Size: size}
 	if err := s.parse(header); err != nil {
@@ -226,10 +222,10 @@ func (t *Tensor) parse(l *lexer) error {
 	return nil
 }
 
-// maxShort is the most runes of the file's text, or of a list of numbers, that an error shows.
+// maxShort is the most runes, or numbers, that an error shows.
 const maxShort = 80
 
-// short returns the start of v, which may be long, for an error message.
+// short returns the start of v, for an error message.
 func short[T string | []byte](v T) string {
 	s := []rune(string(v[:min(len(v), maxShort*utf8.UTFMax)]))
 	if len(s) > maxShort {
@@ -238,7 +234,6 @@ func short[T string | []byte](v T) string {
 	return string(s)
 }
 
-// shortList returns the start of a list as JSON, for example [1, 2], for an error message.
 func shortList(list []uint64) string {
 	return short(strings.ReplaceAll(fmt.Sprint(list[:min(len(list), maxShort)]), " ", ", "))
 }

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tensors returns a file with a header and n bytes of data.
 func tensors(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), random(n, 50)...)
@@ -145,8 +144,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// The loader accepts these headers, as the reference does (huggingface/safetensors,
-// safetensors/src/tensor.rs).
+// As the reference does (huggingface/safetensors, safetensors/src/tensor.rs).
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	for _, c := range []struct {
@@ -207,7 +205,6 @@ func TestLongestHeader(t *testing.T) {
 	testkit.ErrorSays(t, err, "100000001 bytes", "100000000 at most")
 }
 
-// repeated returns a JSON object of at least size bytes, made of entries that contain their index.
 func repeated(size int, entry string) string {
 	b := []byte{'{'}
 	for i := 0; len(b) < size; i++ {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// labelled serves a file. f returns the size, and sets headers, of the n-th response, from 1.
+// f returns the size, and sets headers, of the n-th response, from 1.
 func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.HandlerFunc {
 	var asked atomic.Int64
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -29,7 +29,7 @@ func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.Ha
 	}
 }
 
-// Only the first response must contain the file's length (RFC 9110, section 14.4).
+// RFC 9110, section 14.4.
 func TestSizeIsSaidOnce(t *testing.T) {
 	file := random(300_000, 70)
 	for _, from := range []int64{1, 2, 3} { // the first response without the size
@@ -53,7 +53,6 @@ func TestSizeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// The loader compares the validators of several servers of one file, like nodes behind one name.
 func TestValidatorsOfSeveralServers(t *testing.T) {
 	file := random(400_000, 71)
 	const (
@@ -122,8 +121,7 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	}
 }
 
-// A condition is a strong ETag, or else a date in the form that clients send (RFC 9110, sections
-// 13.1.1 and 5.6.7).
+// RFC 9110, sections 13.1.1 and 5.6.7.
 func TestConditionsOfRequests(t *testing.T) {
 	const date = "Thu, 02 Jan 2020 03:04:05 GMT"
 	for _, c := range []struct{ etag, modified, match, unmodified string }{
@@ -145,13 +143,11 @@ func TestConditionsOfRequests(t *testing.T) {
 	}
 }
 
-// A server that has the file under a weak ETag, or without one, answers 412 to If-Match (RFC 9110,
-// section 13.1.1). The loader then sends requests without conditions on new connections, and
-// compares the validators of the responses.
+// RFC 9110, section 13.1.1.
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {
-		etag string // ETag of later responses; the first response has a strong one
+		etag string // of later responses; the first response has a strong one
 		date time.Time
 		says string // part of the error; "": no error
 	}{
@@ -211,7 +207,6 @@ func TestConditionThatIsNotMet(t *testing.T) {
 	}
 }
 
-// The error about two servers that differ names both servers, and the validator of each.
 func TestServersThatDifferAreNamed(t *testing.T) {
 	file := random(100_000, 72)
 	x, y := testkit.Loopback()

@@ -29,7 +29,6 @@ const (
 	poison   = 0xa5
 )
 
-// rules counts the flow rules of a Device.
 type rules struct {
 	devmem.Device
 	n, added atomic.Int64
@@ -67,7 +66,6 @@ type world struct {
 
 func newWorld(t *testing.T) *world { return newWorldOf(t, dstSize) }
 
-// newWorldOf makes a world whose destination has size bytes.
 func newWorldOf(t *testing.T, size uint64) *world {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -94,7 +92,6 @@ type clock struct {
 	paused []time.Duration
 }
 
-// clock makes a clock for Objects that are opened later.
 func (w *world) clock() *clock {
 	c := &clock{now: longAgo}
 	w.conf.now = func() time.Time {
@@ -114,7 +111,6 @@ func (w *world) clock() *clock {
 	return c
 }
 
-// pauses returns the pauses since the last call.
 func (c *clock) pauses() (list []time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +118,6 @@ func (c *clock) pauses() (list []time.Duration) {
 	return list
 }
 
-// mem returns the memory of the destination.
 func (w *world) mem() []byte { return w.gpu.Bytes()[:w.dst.Size()] }
 
 func (w *world) poison() { copy(w.mem(), bytes.Repeat([]byte{poison}, len(w.mem()))) }
@@ -144,7 +139,6 @@ func (w *world) open(url string) *Object {
 	return o
 }
 
-// fetch fetches pieces and returns how many are done.
 func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	err = o.Fetch(w.t.Context(), w.dst, Pieces(list...), func(Piece) error {
 		n++
@@ -153,8 +147,7 @@ func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	return n, err
 }
 
-// whole fetches the whole file to off, and fails the test unless the destination has the file and
-// else only poison.
+// whole fetches the whole file to off, and checks the destination.
 func (w *world) whole(o *Object, file []byte, off int) {
 	w.t.Helper()
 	w.poison()
@@ -166,7 +159,6 @@ func (w *world) whole(o *Object, file []byte, off int) {
 	w.only(off, len(file))
 }
 
-// random returns n random bytes.
 func random(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed)})
@@ -174,7 +166,6 @@ func random(n int, seed uint64) []byte {
 	return b
 }
 
-// serve starts a server that is closed at the end of the test.
 func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -184,7 +175,6 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 
 var longAgo = time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// content serves a file with a strong ETag.
 func content(file []byte) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("ETag", `"v1"`)
@@ -192,10 +182,9 @@ func content(file []byte) http.HandlerFunc {
 	}
 }
 
-// ask is a request that a raw server received.
 type ask struct {
-	conn     int // which connection, from 0
-	nth      int // which request of the connection, from 0
+	conn     int // from 0
+	nth      int // of the connection, from 0
 	off, n   int
 	r        *http.Request
 	buffered int // bytes after the request that the server has read
@@ -209,8 +198,8 @@ type rawServer struct {
 	asks []ask
 }
 
-// raw starts a server. On the first connection it answers requests for the first byte, such as
-// Open's, itself; f answers all others, and returns whether the connection stays open.
+// raw starts a server. On the first connection it answers requests for the first byte, such as Open's,
+// itself, f the others; f returns whether the connection stays open.
 func raw(t *testing.T, file []byte, f func(c *net.TCPConn, in *bufio.Reader, a ask) bool) *rawServer {
 	t.Helper()
 	l := testkit.Must(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
@@ -269,13 +258,11 @@ func (s *rawServer) all() []ask {
 	return s.asks
 }
 
-// head206 returns the head of a valid response.
 func head206(off, n, size int, more ...string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nContent-Range: bytes %d-%d/%d\r\n"+
 		"ETag: \"v1\"\r\n%s\r\n", n, off, off+n-1, size, strings.Join(more, ""))
 }
 
-// good sends a valid response.
 func good(c *net.TCPConn, file []byte, a ask) bool {
 	_, err := c.Write(append(head206(a.off, a.n, len(file)), file[a.off:a.off+a.n]...))
 	return err == nil

@@ -5,15 +5,14 @@ import (
 	"math/bits"
 )
 
-// Offsets of the checksum fields in their headers.
 const (
 	ipv4CsumOff = 10
 	tcpCsumOff  = 16
 	udpCsumOff  = 6
 )
 
-// Sum returns the ones' complement sum of the big-endian words of b and initial (RFC 1071), folded,
-// not inverted. It is meant for headers.
+// Sum returns the ones' complement sum of the big-endian words of b and initial (RFC 1071), folded, not
+// inverted.
 func Sum(b []byte, initial uint16) uint16 {
 	acc := uint64(initial)
 	for len(b) >= 4 {
@@ -44,8 +43,7 @@ func Add(a, b uint16) uint16 {
 	return uint16(s>>16) + uint16(carry)
 }
 
-// SumAt converts the sum of bytes that start at offset off of the data, so that Add can add it to
-// sums of other parts: it swaps the sum's bytes if off is odd.
+// SumAt converts the sum of bytes at offset off of the data, so that Add can add it to sums of other parts.
 func SumAt(sum uint16, off uint32) uint16 {
 	if off&1 != 0 {
 		return bits.ReverseBytes16(sum)
@@ -62,9 +60,9 @@ func addressSum(h *Headers, hdr []byte) uint16 {
 	return Sum(ip[12:20], uint16(h.Proto))
 }
 
-// PseudoSum returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP
-// frame whose layer 4 header and payload have l4len bytes. For each function of this file with h and
-// hdr, hdr has the first h.HdrLen bytes of the frame, and h is what Parse returns for it.
+// PseudoSum returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP frame whose
+// layer 4 header and payload have l4len bytes. hdr, here and in FixPartial, FixL4 and VerifyL4, has the first
+// h.HdrLen bytes of the frame.
 func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
 	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
 }
@@ -79,14 +77,13 @@ func FixIPv4(h *Headers, hdr []byte) {
 	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
 }
 
-// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are
-// not IPv4, and false if hdr is shorter than L4Off.
+// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are not IPv4.
 func VerifyIPv4(h *Headers, hdr []byte) bool {
 	return h.IPv6 || h.L4Off == 0 || int(h.L4Off) <= len(hdr) && Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
 }
 
-// CsumPlace returns the start and offset that CsumPartial must have for a frame of this class; ok
-// is true only for TCP and UDP.
+// CsumPlace returns the start and offset of CsumPartial for a frame of this class; ok is true only for TCP
+// and UDP.
 func CsumPlace(h *Headers) (start, offset uint16, ok bool) {
 	switch h.Class {
 	case TCP:
@@ -106,8 +103,8 @@ func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
 	}
 }
 
-// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload has payloadLen bytes
-// and the sum payloadSum. It does nothing to other frames.
+// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload has payloadLen bytes and the sum
+// payloadSum.
 func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	start, offset, ok := CsumPlace(h)
 	if !ok {
@@ -117,8 +114,8 @@ func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	PutCsum(hdr[start+offset:], Sum(hdr[start:h.HdrLen], payloadSum), h.Class == UDP)
 }
 
-// PutCsum inverts a sum and writes it as a checksum. In UDP a checksum of 0 would mean that there
-// is none (RFC 768), so PutCsum writes 0xffff instead.
+// PutCsum inverts a sum and writes it as a checksum. In UDP it writes 0xffff for 0, which would mean that
+// there is no checksum (RFC 768).
 func PutCsum(field []byte, sum uint16, udp bool) {
 	if sum = ^sum; sum == 0 && udp {
 		sum = 0xffff
@@ -126,9 +123,8 @@ func PutCsum(field []byte, sum uint16, udp bool) {
 	binary.BigEndian.PutUint16(field, sum)
 }
 
-// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumGood, CsumBad, or
-// CsumNone for a frame that it cannot check (a frame of another class; UDP without a checksum, or
-// with a length field that differs from the length of layer 4).
+// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumNone for a frame that it cannot
+// check, such as UDP without a checksum.
 func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum {
 	l4 := hdr[h.L4Off:h.HdrLen]
 	l4len := uint32(len(l4)) + payloadLen
@@ -147,8 +143,8 @@ func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum
 	return CsumGood
 }
 
-// Complete replaces the CsumPartial of a TCP or UDP frame, whose start and offset are as in
-// CsumPlace, by a full checksum; payloadSum is the sum of the payload.
+// Complete replaces the CsumPartial of a TCP or UDP frame by a full checksum; payloadSum is the sum of the
+// payload.
 func (m *Meta) Complete(hdr []byte, payloadSum uint16) {
 	FixL4(&m.Headers, hdr, m.Headers.FrameLen-uint32(m.Headers.HdrLen), payloadSum)
 	m.Csum, m.CsumStart, m.CsumOffset = CsumGood, 0, 0

@@ -19,7 +19,7 @@ func TestSumEqualsRFC1071(t *testing.T) {
 		if got, want := Sum(b, 0), naive(b); got != want {
 			t.Fatalf("%d bytes: %#x, want %#x", n, got, want)
 		}
-		for cut := range n + 1 { // the parts' sums add up to the whole's, also at odd offsets
+		for cut := range n + 1 { // also at odd offsets
 			if got, want := Add(Sum(b[:cut], 0), SumAt(Sum(b[cut:], 0), uint32(cut))), naive(b); got != want {
 				t.Fatalf("%d bytes cut at %d: %#x, want %#x", n, cut, got, want)
 			}
@@ -90,8 +90,6 @@ func TestVerifyL4WithNothingToCheck(t *testing.T) {
 	}
 }
 
-// TestUDPChecksumIsNeverZero finds a payload whose checksum would be 0, which in UDP means that
-// there is none.
 func TestUDPChecksumIsNeverZero(t *testing.T) {
 	f := udp(tcp4(2))
 	for v := range 1 << 16 {

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The headers of a frame as a guest with TSO sends it: 4000 bytes of payload, in one packet of
-// 4054.
+// The headers of a frame as a guest with TSO sends it: 4000 bytes of payload, in one packet of 4054.
 const superPacket = `
 	0200 0000 0001 0200 0000 0002 0800
 	4500 0fc8 0001 4000 4006 0000 0a00 0001 0a00 0002

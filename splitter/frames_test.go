@@ -8,12 +8,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// frame describes a frame for tests. build shares no code with the package, so that a fault in the
-// package does not cancel out.
+// build shares no code with the package, so that a fault does not cancel out.
 type frame struct {
-	tags     []uint16 // EtherTypes of the tags, outermost first; TCI is 0x2000 + index
+	tags     []uint16 // outermost first; TCI is 0x2000 + index
 	src, dst string
-	ipOpts   int    // bytes of IPv4 options
+	ipOpts   int    // bytes
 	ext      []byte // IPv6 extension headers: their next header numbers, 8 bytes each
 	fragOff  uint16 // IPv4: flags and offset field
 	id       uint16
@@ -75,7 +74,6 @@ func (f *frame) build() []byte {
 	return append(b, make([]byte, f.padding)...)
 }
 
-// transport returns the layer 4 header and payload, with the full checksum.
 func (f *frame) transport() []byte {
 	var l4 []byte
 	csum := 0
@@ -115,7 +113,6 @@ func (f *frame) pseudo(n int) []byte {
 	return append(p, 0, 0, 0, f.proto)
 }
 
-// naive computes the sum of RFC 1071 word by word; it does not invert it.
 func naive(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {
@@ -130,14 +127,12 @@ func naive(b []byte) uint16 {
 	return uint16(s)
 }
 
-// parsed returns the headers of a complete frame.
 func parsed(t testing.TB, b []byte) (h Headers) {
 	t.Helper()
 	testkit.OK(t, Parse(b, uint32(len(b)), &h))
 	return h
 }
 
-// pattern returns payload without repetition.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -146,7 +141,6 @@ func pattern(n int) []byte {
 	return b
 }
 
-// tcp4 and tcp6 return ordinary frames, for tests to modify.
 func tcp4(payload int) frame {
 	return frame{src: "10.0.0.1", dst: "10.0.0.2", proto: ProtoTCP, sport: 40000, dport: 5201, seq: 0xfffffe00, ack: 77,
 		id: 0xfffe, flags: ACK, tcpOpts: 12, payload: pattern(payload)}

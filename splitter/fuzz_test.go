@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzParse checks the guarantees of Parse for any bytes, and compares the headers with gVisor's
-// parser.
+// FuzzParse checks the guarantees of Parse, and compares the headers with gVisor's parser.
 func FuzzParse(f *testing.F) {
 	for _, b := range [][]byte{
 		built(tcp4(20)), built(tcp6(20)), built(udp(tcp4(20))), built(udp(tcp6(20))), tagged(tcp4(0), 0x88a8, 0x8100),
@@ -57,7 +56,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// compare compares the headers with gVisor's parser.
 func compare(t *testing.T, b []byte, h *Headers) {
 	var src, dst tcpip.Address
 	switch {
@@ -100,8 +98,8 @@ func compare(t *testing.T, b []byte, h *Headers) {
 	}
 }
 
-// useHeaders calls the functions that work on headers: none may panic, and checksums that they
-// write must verify.
+// useHeaders calls the functions that work on headers: none may panic, and checksums that they write must
+// verify.
 func useHeaders(t *testing.T, b []byte, h *Headers) {
 	hdr := bytes.Clone(b)
 	FixIPv4(h, hdr)

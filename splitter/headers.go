@@ -2,13 +2,13 @@ package splitter
 
 import "errors"
 
-// Lengths by which callers size their buffers.
+// Lengths of headers.
 const (
-	EthLen    = 14  // link header without tags
-	MaxHeader = 512 // longest headers that Parse reads; a frame with longer headers is Malformed
+	EthLen    = 14  // without tags
+	MaxHeader = 512 // of the headers that Parse reads
 )
 
-// EtherTypes that this package knows (IEEE 802 numbers).
+// EtherTypes (IEEE 802 numbers).
 const (
 	EtherTypeIPv4 = 0x0800
 	EtherTypeARP  = 0x0806
@@ -38,8 +38,8 @@ const (
 	CWR = 0x80
 )
 
-// ErrShort means that the headers continue beyond the bytes given to Parse, and that the frame is
-// longer than these bytes.
+// ErrShort means that the headers continue beyond the bytes given to Parse, and that the frame is longer than
+// these bytes.
 var ErrShort = errors.New("headers go on beyond the bytes given")
 
 // Class is the kind of a frame, as Parse found it.
@@ -47,17 +47,17 @@ type Class uint8
 
 // Classes of frames.
 const (
-	NotIP     Class = iota // ARP, LLDP and the like: only the link header is parsed
-	Fragment               // fragment of an IP datagram, also the first: its ports are 0, so it matches no rule with ports
-	OtherIP                // IP of a protocol other than TCP and UDP, or with an IPv6 source route that is not at its end
-	TCP                    // complete headers, options included
-	UDP                    // complete headers
-	Malformed              // headers that contradict themselves, or exceed the frame or MaxHeader
+	NotIP    Class = iota // ARP, LLDP and the like: only the link header is parsed
+	Fragment              // fragment of an IP datagram, also the first: its ports are 0
+	OtherIP               // IP of a protocol other than TCP and UDP, or with an IPv6 source route that is not at its end
+	TCP
+	UDP
+	Malformed // headers that contradict themselves, or exceed the frame or MaxHeader
 )
 
 var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
 
-// String returns the class's name for counters and logs; "malformed" also for an unknown class.
+// String returns the class's name; "malformed" also for an unknown class.
 func (c Class) String() string {
 	if int(c) < len(classNames) {
 		return classNames[c]
@@ -65,10 +65,9 @@ func (c Class) String() string {
 	return "malformed"
 }
 
-// Flow is the 5-tuple. It is comparable, so it can be a map key. An IPv4 address is in the first 4
-// bytes, the rest is 0. For ESP and AH the ports are the upper and the lower half of the SPI.
-// Frames without ports (Fragment, OtherIP that is neither SCTP, ESP nor AH) have both ports 0; a
-// frame that is not IP has the zero Flow.
+// Flow is the 5-tuple. An IPv4 address is in the first 4 bytes, the rest is 0. For ESP and AH the ports are
+// the upper and the lower half of the SPI. Frames without ports have both ports 0; a frame that is not IP has
+// the zero Flow.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
@@ -76,48 +75,44 @@ type Flow struct {
 	IPv6             bool
 }
 
-// HasSPI reports whether the flow is ESP or AH, where the ports are an SPI's halves.
+// HasSPI reports whether the flow is ESP or AH.
 func (f *Flow) HasSPI() bool { return f.Proto == ProtoESP || f.Proto == ProtoAH }
 
-// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, as a
-// fragment.
+// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, as a fragment.
 func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 
 // Headers is the result of Parse. Offsets count from the start of the frame.
 type Headers struct {
 	Class     Class
-	Proto     uint8 // protocol of the upper layer, after IPv6 extension headers
+	Proto     uint8 // after IPv6 extension headers
 	TCPFlags  uint8
-	VLANs     uint8  // number of tags before the EtherType
-	IPv6      bool   // the frame is IPv6
-	AH        bool   // the IPv6 frame has an authentication header, after which Parse went on: its SPI is AHSPI
+	VLANs     uint8 // before the EtherType
+	IPv6      bool
+	AH        bool   // the IPv6 frame has an authentication header before its upper layer: see AHSPI
 	EtherType uint16 // after the tags
 	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0; see Tagged
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
 	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
-	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header.
-	// For OtherIP and Fragment it is the end of the IP headers (of an IPv6 fragment: of the
-	// fragment header), for NotIP the end of the link header, for Malformed 0. It never exceeds
-	// FrameLen or the bytes given to Parse.
+	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header. For OtherIP
+	// and Fragment it is the end of the IP headers, for NotIP the end of the link header, for Malformed 0.
 	HdrLen   uint16
-	Seq, Ack uint32 // sequence and acknowledgment number, of TCP
+	Seq, Ack uint32 // of TCP
 	AHSPI    uint32 // SPI of the first authentication header, if AH
-	// FrameLen is the frame's length by its IP header: bytes after it are padding of a short frame
-	// (see Carried), or a trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP
-	// and Malformed it is the length that was given to Parse.
+	// FrameLen is the frame's length by its IP header: bytes after it are padding or a trailer. For NotIP and
+	// Malformed it is the length that was given to Parse.
 	FrameLen uint32
 	Flow     Flow
 }
 
-// minFrame is the shortest frame on a wire, without its frame check sequence (IEEE 802.3, 4A.4.2).
-// A sender may let each tag lengthen it by tagLen (802.1Q, annex G.2.3).
+// minFrame is the shortest frame on a wire, without its frame check sequence (IEEE 802.3, 4A.4.2). A sender
+// may let each tag lengthen it by tagLen (802.1Q, annex G.2.3).
 const (
 	minFrame = 60
 	tagLen   = 4
 )
 
-// Carried returns how many of a frame's n bytes NICs and switches forward: all, except the padding
-// of an IP packet that is too short for a frame.
+// Carried returns how many of a frame's n bytes are forwarded: all, except the padding of an IP packet that
+// is too short for a frame.
 func (h *Headers) Carried(n uint32) uint32 {
 	if h.FrameLen < n && h.FrameLen >= EthLen && n <= minFrame+tagLen*uint32(h.VLANs) {
 		return h.FrameLen
@@ -125,14 +120,11 @@ func (h *Headers) Carried(n uint32) uint32 {
 	return n
 }
 
-// PayloadLen returns how many bytes of a TCP or UDP frame follow its headers, by its IP header: the
-// bytes that the layer 4 checksum covers, without a trailer.
+// PayloadLen returns how many bytes of a TCP or UDP frame follow its headers, by its IP header.
 func (h *Headers) PayloadLen() uint32 { return h.FrameLen - uint32(h.HdrLen) }
 
-// SplitLen returns how many bytes of the frame belong in a header buffer of limit bytes: for TCP
-// the headers, for all other classes the whole frame, as devmem requires (no payload for SYN, ACK,
-// ARP, ICMP, UDP). ok is false if these bytes do not fit or the frame is Malformed: then the frame
-// cannot be split, and the device model decides where it goes.
+// SplitLen returns how many bytes of the frame belong in a header buffer of limit bytes: for TCP the headers,
+// otherwise the whole frame. ok is false if these bytes do not fit or the frame is Malformed.
 func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	n = h.FrameLen
 	if h.Class == TCP {
@@ -141,6 +133,6 @@ func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	return n, h.Class != Malformed && n <= limit
 }
 
-// Tagged reports whether a frame belongs to a VLAN: a single tag with VLAN 0 sets only a priority,
-// and the frame counts as untagged (802.1Q, 9.6).
+// Tagged reports whether a frame belongs to a VLAN: a single tag with VLAN 0 sets only a priority (802.1Q,
+// 9.6).
 func (h *Headers) Tagged() bool { return h.VLANs > 1 || h.VLANs == 1 && h.VLAN&0xfff != 0 }

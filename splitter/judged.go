@@ -1,17 +1,15 @@
 package splitter
 
-// Bytes that the filter of vnic's gateway (internal/wire/gateway) reads after the link header of
-// ARP (RFC 826) and after the IP headers of ICMPv6: type and target address of a neighbor
-// solicitation (RFC 4861, 4.3).
+// Bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP headers of
+// ICMPv6 (RFC 4861, 4.3).
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
-	protoICMPv6  = 58 // its protocol number
+	protoICMPv6  = 58
 )
 
-// JudgedLen returns how many bytes at the start of a frame decide what happens to it: before it
-// delivers a frame, vnic's code decides by no more of the frame, except by a checksum. (It reads
-// all of a control frame, which it takes.) The readers are:
+// JudgedLen returns how many bytes at the start of a frame decide what happens to it, except for a checksum,
+// and for control frames. The readers are:
 //
 //   - vnic's switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;
@@ -19,12 +17,9 @@ const (
 //     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
-// A link that checks source addresses (wire.Identity) also reads the bytes of neighbor discovery
-// messages beyond JudgedLen. It reads them in a private copy of the frame, after it has completed a
-// partial checksum there.
-//
-// A capture copies headers and payload to a file, and decides nothing. Whoever adds a reader of
-// more bytes must extend JudgedLen. For a Malformed frame the result is its whole length.
+// wire.Identity also reads neighbor discovery messages beyond JudgedLen, in a private copy with a complete
+// checksum. Whoever adds another reader of more bytes must extend JudgedLen. For a Malformed frame the result
+// is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {
@@ -40,17 +35,14 @@ func (h *Headers) JudgedLen() uint32 {
 	return min(n, h.FrameLen)
 }
 
-// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed:
-// completing it must not change a byte by which a reader decides (JudgedLen). For TCP and UDP,
-// start and offset must be as in CsumPlace. For other IP protocols and frames that are not IP,
-// start and field must lie after JudgedLen, and the field inside the frame: there the field belongs
-// to a header that Parse does not read (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route
-// that is not at its end). Fragments and Malformed frames may have no partial checksum.
+// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed without changing
+// a byte of JudgedLen. For TCP and UDP, start and offset must be as in CsumPlace. Otherwise start and field
+// must lie after JudgedLen, and the field inside the frame. Fragments and Malformed frames may have no
+// partial checksum.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
 	return m.csumPlaced() || m.csumBehindJudged(frameLen)
 }
 
-// csumPlaced reports whether start and offset are the ones of the checksum of TCP or UDP.
 func (m *Meta) csumPlaced() bool {
 	start, offset, ok := CsumPlace(&m.Headers)
 	return ok && m.CsumStart == start && m.CsumOffset == offset

@@ -2,8 +2,6 @@ package splitter
 
 import "testing"
 
-// JudgedLen ends where the last reader ends, and a partial checksum is allowed only where TCP and
-// UDP have it, or after JudgedLen; fragments and malformed frames may have none.
 func TestCsumAllowed(t *testing.T) {
 	arp := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6}, make([]byte, 46)...)
 	icmp6, gre := tcp6(0), tcp4(0)

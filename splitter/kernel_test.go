@@ -18,9 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/gso/*.pcap from what this kernel does")
 
-// TestKernelSegments writes, or checks, the golden captures of segment_test.go: it sends a
-// super-packet into one tap of a bridge, in a separate network namespace, and the kernel segments
-// it for the other tap, which has no offloads. It needs root, /dev/net/tun and ip(8): go test -tags
+// TestKernelSegments writes, or checks, the golden captures of segment_test.go: the kernel segments a
+// super-packet from one tap of a bridge for the other. It needs root, /dev/net/tun and ip(8): go test -tags
 // golden -run TestKernelSegments ./splitter [-update]
 func TestKernelSegments(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
@@ -99,7 +98,6 @@ func tap(t *testing.T, name string) int {
 	return fd
 }
 
-// pcap returns a classic capture file, little endian, Ethernet, with times of 0.
 func pcap(frames [][]byte) []byte {
 	le := binary.LittleEndian
 	b := le.AppendUint32(nil, 0xa1b2c3d4)

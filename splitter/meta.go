@@ -13,7 +13,7 @@ const (
 
 var gsoNames = [...]string{GSONone: "none", GSOTCPv4: "tcpv4", GSOTCPv6: "tcpv6", GSOUDPL4: "udp-l4"}
 
-// String returns the type's name for counters and logs.
+// String returns the type's name.
 func (t GSOType) String() string {
 	if int(t) < len(gsoNames) {
 		return gsoNames[t]
@@ -26,9 +26,9 @@ type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // unknown: a receiver that needs a verified checksum has to verify it
-	CsumPartial             // the field holds the pseudo-header's sum; the sum of header and payload is still missing
-	CsumGood                // vnic has verified or computed it, or the NIC that sent the frame declares it right
+	CsumNone    Csum = iota // unknown
+	CsumPartial             // the field holds the pseudo-header's sum
+	CsumGood                // verified, computed, or declared right by the NIC that sent the frame
 	CsumBad                 // verified, and wrong
 )
 
@@ -36,13 +36,13 @@ const (
 type Meta struct {
 	Headers    Headers
 	GSOType    GSOType
-	ECN        bool   // VIRTIO_NET_HDR_GSO_ECN: a super-packet with CWR set
+	ECN        bool   // VIRTIO_NET_HDR_GSO_ECN
 	GSOSize    uint16 // payload bytes per segment (MSS) of a super-packet
-	FixedID    bool   // all segments of an IPv4 super-packet have its identification (RFC 6864, atomic datagrams)
+	FixedID    bool   // all segments of an IPv4 super-packet have its identification (RFC 6864)
 	Csum       Csum
 	CsumStart  uint16 // of CsumPartial: offset in the frame where summing starts
 	CsumOffset uint16 // of CsumPartial: offset of the field from CsumStart
 	HashValid  bool
 	AccECN     bool   // a super-packet's CWR is set on all segments, not only the first (Linux: SKB_GSO_TCP_ACCECN)
-	Hash       uint32 // RSS hash of the flow
+	Hash       uint32 // of RSS
 }

@@ -17,13 +17,11 @@ const (
 	extDestOpts = 60
 )
 
-// errMalformed ends the parse of a frame that is Malformed.
 var errMalformed = errors.New("malformed")
 
-// Parse reads the headers of a frame of frameLen bytes; b is the start of the frame: the whole
-// frame or at least MaxHeader bytes, if the caller wants no ErrShort. It always fills in h.
-// ErrShort means that b is too short to decide; then h.Class is Malformed. A frame that is wrong in
-// itself is no error: its Class is Malformed.
+// Parse reads the headers of a frame of frameLen bytes; b is the start of the frame. It always fills in h.
+// ErrShort means that b is too short to decide; it does not occur if b is the whole frame or has at least
+// MaxHeader bytes. A frame that is wrong in itself is no error: its Class is Malformed.
 func Parse(b []byte, frameLen uint32, h *Headers) error {
 	*h = Headers{FrameLen: frameLen}
 	p := parser{b: b, end: frameLen}
@@ -40,14 +38,13 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// parser walks a frame. It calls need to check each position before it reads bytes there.
+// It calls need to check each position before it reads bytes there.
 type parser struct {
-	b   []byte // start of the frame; no longer than the frame
-	end uint32 // end of the frame; once known, of the IP datagram
+	b   []byte // no longer than the frame
+	end uint32 // of the frame; once known, of the IP datagram
 }
 
-// need returns nil if the frame's first n bytes are in b; errMalformed if the frame is shorter or n is
-// above MaxHeader; and ErrShort if only b is shorter.
+// need checks that the frame's first n bytes are in b; ErrShort: only b is shorter.
 func (p *parser) need(n uint32) error {
 	if n > p.end || n > MaxHeader {
 		return errMalformed
@@ -142,7 +139,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 			return p.transport(h, off)
 		}
 		switch next {
-		case extFragment: // also atomic fragments (RFC 6946): vnic neither splits them nor steers them by ports
+		case extFragment: // also atomic fragments (RFC 6946)
 			next = p.b[off]
 			off += 8
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = Fragment, next, next, uint16(off), uint16(off)
@@ -166,7 +163,6 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	}
 }
 
-// transport reads the header that follows the IP headers, at off.
 func (p *parser) transport(h *Headers, off uint32) error {
 	h.L4Off = uint16(off)
 	switch h.Proto {
@@ -202,9 +198,8 @@ func (p *parser) transport(h *Headers, off uint32) error {
 	return nil
 }
 
-// selectors reads the fields by which rules distinguish flows of other protocols: the ports of SCTP
-// (RFC 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2). A frame that ends before
-// them gets zeros.
+// selectors reads the fields by which rules distinguish flows of other protocols: the ports of SCTP (RFC
+// 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2).
 func (p *parser) selectors(h *Headers, off uint32) error {
 	n := selectorsLen(h.Proto)
 	if n == 0 {
@@ -220,8 +215,6 @@ func (p *parser) selectors(h *Headers, off uint32) error {
 	return nil
 }
 
-// selectorsLen returns how many bytes of a protocol's header selectors needs: it reads the last
-// four of them.
 func selectorsLen(proto uint8) uint32 {
 	switch proto {
 	case ProtoSCTP, ProtoESP:

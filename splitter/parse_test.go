@@ -58,8 +58,6 @@ func TestParseClasses(t *testing.T) {
 	}
 }
 
-// Parse finds the fields by which rules distinguish flows of SCTP, ESP and AH, if the frame has
-// them.
 func TestParseFindsSelectors(t *testing.T) {
 	tags, first, first6 := tcp6(0), tcp4(0), tcp6(0)
 	tags.tags, first.fragOff, first6.ext = []uint16{0x88a8}, 0x2000, []byte{extFragment}
@@ -97,7 +95,6 @@ func TestParseFindsSelectors(t *testing.T) {
 	}
 }
 
-// other returns a frame of another protocol with n bytes after the IP headers.
 func other(f frame, proto uint8, n int) []byte {
 	f.proto, f.payload = proto, pattern(n)
 	return f.build()
@@ -156,8 +153,6 @@ func TestParseFindsFlowAndNumbers(t *testing.T) {
 	}
 }
 
-// TestParseSweepsHeaderLengths tries every length of TCP and IPv4 options, including the lengths
-// that drivers use.
 func TestParseSweepsHeaderLengths(t *testing.T) {
 	seen := map[uint16]bool{}
 	for _, f := range []frame{tcp4(5), tcp6(5)} {
@@ -188,8 +183,6 @@ func TestParseSweepsHeaderLengths(t *testing.T) {
 	}
 }
 
-// TestParseOfEveryPrefix gives Parse each prefix of frames: it returns ErrShort until the headers
-// are complete, then always the same result.
 func TestParseOfEveryPrefix(t *testing.T) {
 	for _, b := range [][]byte{built(tcp4(50)), tagged(tcp6(50), 0x88a8, 0x8100), built(udp(tcp4(50))),
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {

@@ -16,16 +16,13 @@ var DefaultKey = [KeyLen]byte{
 	0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 }
 
-// maxTable is the largest indirection table (virtio's rss_max_indirection_table_length has 16
-// bits).
+// maxTable is the largest indirection table (virtio's rss_max_indirection_table_length has 16 bits).
 const maxTable = 1 << 15
 
-// inputLen is the longest input of the hash: two IPv6 addresses and two ports.
+// inputLen is the longest input of the hash.
 const inputLen = 36
 
-// Toeplitz hashes a flow bit by bit: addresses, then ports. Ports of 0 add nothing, so the hash of a
-// flow without ports is the hash of its addresses. Toeplitz is the reference; RSS.Hash returns the same
-// value faster.
+// Toeplitz hashes a flow bit by bit: addresses, then ports. RSS.Hash returns the same value faster.
 func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	var in [inputLen]byte
 	n := f.input(&in)
@@ -45,7 +42,6 @@ func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	return hash
 }
 
-// input writes the hash's input for a flow to in, and returns its length.
 func (f *Flow) input(in *[inputLen]byte) int {
 	n := 4
 	if f.IPv6 {
@@ -58,8 +54,7 @@ func (f *Flow) input(in *[inputLen]byte) int {
 	return 2*n + 4
 }
 
-// RSS spreads flows over queues. NewRSS makes an RSS. An RSS is immutable: to change it, replace it
-// through an atomic pointer.
+// RSS spreads flows over queues. It is immutable; NewRSS makes it.
 type RSS struct {
 	Key   [KeyLen]byte
 	Table []uint16 // queue by the low bits of the hash; its length is a power of two
@@ -67,8 +62,7 @@ type RSS struct {
 	nibble [2 * inputLen][16]uint32 // by half byte of the input and its value: the bits that it adds to the hash
 }
 
-// NewRSS returns an RSS with this key and table. It keeps table, whose length must be a power of
-// two up to 32768.
+// NewRSS returns an RSS. It keeps table, whose length must be a power of two up to 32768.
 func NewRSS(key [KeyLen]byte, table []uint16) (*RSS, error) {
 	if n := len(table); n == 0 || n > maxTable || bits.OnesCount(uint(n)) != 1 {
 		return nil, fmt.Errorf("indirection table of %d: not a power of two up to %d", len(table), maxTable)
@@ -86,7 +80,6 @@ func NewRSS(key [KeyLen]byte, table []uint16) (*RSS, error) {
 	return r, nil
 }
 
-// keyWindow returns the 32 bits of the key that start at a bit.
 func keyWindow(key *[KeyLen]byte, bit int) uint32 {
 	var b [8]byte
 	copy(b[:], key[bit/8:])
@@ -108,7 +101,6 @@ func (r *RSS) Hash(f *Flow) uint32 {
 	return hash
 }
 
-// add hashes bytes with the tables at the start of t and returns the rest of t.
 func add(t [][16]uint32, b []byte, hash *uint32) [][16]uint32 {
 	x := *hash
 	for len(b) > 0 && len(t) >= 2 {

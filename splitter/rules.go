@@ -14,7 +14,7 @@ import (
 // Fields is a set of fields of a Flow.
 type Fields uint8
 
-// Fields of a rule. The IP version must always match.
+// The IP version must always match.
 const (
 	FieldSrc Fields = 1 << iota
 	FieldDst
@@ -33,28 +33,23 @@ var (
 	ErrBadRule    = errors.New("bad rule")
 )
 
-// Rule steers the flows that equal Flow in Fields to Queue. Lookups ignore fields of Flow that are not
-// in Fields, except IPv6. A rule has at least one field; a port or SPI in it is not 0, so fragments
-// match only rules without ports. A rule with FieldProto for ESP or AH has both ports in Fields (the
-// halves of the SPI), or neither.
+// Rule steers the flows that equal Flow in Fields to Queue. A rule has at least one field; a port or SPI in
+// it is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither.
 type Rule struct {
-	ID     uint32 // names the rule in errors
+	ID     uint32 // for errors and LookupID
 	Flow   Flow
 	Fields Fields
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. NewRules makes it. It is immutable: to change it,
-// replace it through an atomic pointer. A rule with more fields has priority over one with fewer;
-// among rules with equally many, addresses have priority over the protocol, that over ports, and
-// the destination over the source. The zero Rules has no rules.
+// Rules is a table of exact-match flow rules. The zero Rules has no rules. Rules is immutable; NewRules makes
+// it. A rule with more fields has priority over one with fewer; among equally many, addresses have priority
+// over the protocol, that over ports, and the destination over the source.
 type Rules struct {
-	groups []group // in order of priority, highest first
+	groups []group // in order of priority
 }
 
 // group has the rules with the same fields: a hash table with open addressing, at most half full.
-// In nearly all cases a lookup reads the flow in place and one cache line of the table; a map would
-// need a copy of the masked flow.
 type group struct {
 	fields Fields
 	mask   words
@@ -62,21 +57,19 @@ type group struct {
 	table  []entry // its length is a power of two
 }
 
-// entry is a rule in the table.
 type entry struct {
-	flow  words // the rule's flow, masked
+	flow  words // masked
 	queue uint16
 	used  bool
 	id    uint32
 }
 
-// words is a Flow as five words, in the form in which the table compares it. (In most functions
-// they are five variables, because the compiler keeps the struct in memory.)
+// words is a Flow as five words. In most functions they are five variables, because the compiler keeps the
+// struct in memory.
 type words struct{ src0, src1, dst0, dst1, rest uint64 }
 
 var le = binary.LittleEndian
 
-// rest returns the flow's fields other than its addresses, as one word.
 func (f *Flow) rest() (w uint64) {
 	w = uint64(f.SrcPort) | uint64(f.DstPort)<<16 | uint64(f.Proto)<<32
 	if f.IPv6 {
@@ -85,7 +78,7 @@ func (f *Flow) rest() (w uint64) {
 	return w
 }
 
-// mask returns the bits of the fields in a flow's words. The mask always includes the IP version.
+// mask returns the bits of the fields, and of the IP version, in a flow's words.
 func (f Fields) mask() (m words) {
 	all := Flow{IPv6: true}
 	if f&FieldSrc != 0 {
@@ -124,7 +117,6 @@ func product(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// minTable is the number of entries of the smallest table.
 const minTable = 4
 
 func newGroup(f Fields, n int) group {
@@ -148,7 +140,6 @@ func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
 	}
 }
 
-// with returns a copy of the group with space for one more rule. The copy shares no memory with g.
 func (g *group) with() group {
 	if 2*(g.n+1) <= len(g.table) {
 		n := *g
@@ -166,8 +157,8 @@ func (g *group) with() group {
 	return n
 }
 
-// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule
-// for an invalid rule, and ErrRuleExists if two rules match exactly the same flows.
+// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule, or
+// ErrRuleExists if two rules match exactly the same flows.
 func NewRules(list []Rule) (*Rules, error) {
 	var count [FieldsAll + 1]int
 	for i := range list {
@@ -222,8 +213,7 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// add puts a checked rule into its group. The group's table must have space, and no other Rules may
-// share it.
+// The group's table must have space, and no other Rules may share it.
 func (r *Rules) add(rule *Rule) error {
 	g := r.group(rule.Fields)
 	m := &g.mask
@@ -239,7 +229,6 @@ func (r *Rules) add(rule *Rule) error {
 	return nil
 }
 
-// weight is a group's priority: it depends on the number of fields first, then on which fields they are.
 func (f Fields) weight() int {
 	w := bits.OnesCount8(uint8(f)) << 5
 	for i, one := range []Fields{FieldSrcPort, FieldDstPort, FieldProto, FieldSrc, FieldDst} {
@@ -250,7 +239,6 @@ func (f Fields) weight() int {
 	return w
 }
 
-// check returns an error if the rule is invalid.
 func (r *Rule) check() error {
 	switch {
 	case r.Fields == 0 || r.Fields&^FieldsAll != 0:
@@ -273,9 +261,8 @@ func (r *Rule) check() error {
 
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
-// LookupFrame returns the queue for an IP frame. If a rule matches the flow of the frame's upper
-// layer, LookupFrame returns the rule's queue; otherwise it looks up the flow of the authentication
-// header, if an IPv6 frame has one before the upper layer. ok is false if no rule matches.
+// LookupFrame returns the queue for an IP frame: by the flow of its upper layer, or else by that of an IPv6
+// frame's authentication header.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {
@@ -286,7 +273,7 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	return r.Lookup(&f)
 }
 
-// Lookup returns the queue for the flow of an IP frame; ok is false if no rule matches.
+// Lookup returns the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	e := r.lookup(f)
 	if e == nil {
@@ -295,7 +282,7 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	return e.queue, true
 }
 
-// LookupID returns the ID of the rule for the flow of an IP frame; ok is false if no rule matches.
+// LookupID returns the ID of the rule for the flow of an IP frame.
 func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
 	e := r.lookup(f)
 	if e == nil {

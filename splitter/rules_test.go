@@ -69,8 +69,6 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	}
 }
 
-// Rules for SCTP, ESP and AH match their frames, and a rule for the upper layer precedes one for
-// the header around it.
 func TestRulesFindFrames(t *testing.T) {
 	headers := func(b []byte) Headers { return parsed(t, b) }
 	sctp, esp, ah4, ah6 := headers(other(tcp4(0), ProtoSCTP, 12)), headers(other(tcp6(0), ProtoESP, 12)),
@@ -157,8 +155,6 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// A table of many rules, made at once or one rule at a time, returns what a search of the list
-// would.
 func TestRulesAnswerAsAList(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() Flow { // few distinct values, so that rules and flows often match

@@ -9,10 +9,10 @@ import (
 // MinGSOSize is the smallest segment size that a super-packet may have (Linux: TCP_MIN_GSO_SIZE).
 const MinGSOSize = 8
 
-// ErrBadGSO means that a super-packet's type, headers and segment size do not fit each other.
+// ErrBadGSO is the error for an invalid super-packet.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// The errors of CheckGSO and Piece, allocated only once, because a guest can cause any number of them.
+// Allocated only once, because a guest can cause any number of them.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -22,16 +22,15 @@ var (
 	errPiece     = fmt.Errorf("%w: piece off the segment grid", ErrBadGSO)
 )
 
-// Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k
-// times the MSS. The caller asks for pieces by payload offset, in any order, so it can leave out
-// segments. The caller calls Init again for the next packet.
+// Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k times the
+// MSS, in any order.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
 	payloadLen uint32
 	mss        uint32
-	addresses  uint16 // sum of the pseudo-header without the length
-	id         uint16 // IPv4 identification
+	addresses  uint16 // of the pseudo-header without the length
+	id         uint16 // of IPv4
 }
 
 // CheckGSO returns an error if a packet is no valid super-packet; nil for GSONone.
@@ -72,10 +71,9 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the
-// next Init and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with
-// the start and offset of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one
-// segment.
+// Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the next Init
+// and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
+// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err
@@ -94,8 +92,7 @@ func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// MSS returns the payload length of a segment (only the last may be shorter); after Init it is
-// never 0.
+// MSS returns the payload length of a segment (only the last may be shorter); after Init it is never 0.
 func (s *Segmenter) MSS() uint32 { return s.mss }
 
 // Segments returns the number of segments, at least 1.
@@ -103,11 +100,9 @@ func (s *Segmenter) Segments() uint32 {
 	return max(1, uint32((uint64(s.payloadLen)+uint64(s.mss)-1)/uint64(s.mss)))
 }
 
-// Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room
-// for HdrLen bytes, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to
-// the payload's end. A piece of more than one segment is a super-packet. The piece's checksum is
-// partial (Meta.Complete completes it). A packet that is no super-packet has one piece: itself,
-// unchanged.
+// Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room for HdrLen
+// bytes, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to the payload's end.
+// The checksum of a super-packet's piece is partial.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
 		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {

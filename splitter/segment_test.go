@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso (kernel_test.go
-// writes them).
+// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso.
 type golden struct {
 	frame
 	gso GSOType
@@ -44,7 +43,6 @@ func goldenSuperPackets() map[string]golden {
 func tagFrame(f frame, tags ...uint16) frame { f.tags = tags; return f }
 func extFrame(f frame, ext ...byte) frame    { f.ext = ext; return f }
 
-// super returns the super-packet with a partial checksum, and its Meta.
 func (g *golden) super() ([]byte, *Meta) {
 	b := g.build()
 	m := &Meta{GSOType: g.gso, GSOSize: g.mss, Csum: CsumPartial}
@@ -57,7 +55,6 @@ func (g *golden) super() ([]byte, *Meta) {
 	return b, m
 }
 
-// readPcap returns the frames of a classic capture file.
 func readPcap(t *testing.T, path string) (frames [][]byte) {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(path))(t)
@@ -69,9 +66,6 @@ func readPcap(t *testing.T, path string) (frames [][]byte) {
 	return frames
 }
 
-// TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte,
-// with the kernel's.
-//
 // Invariant: splitter: Segments of a super-packet are Linux's, byte for byte.
 func TestSegmentsAreThoseOfLinux(t *testing.T) {
 	for name, g := range goldenSuperPackets() {
@@ -114,7 +108,6 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 	}
 }
 
-// segments cuts a super-packet into pieces of k segments with full checksums.
 func segments(t *testing.T, super []byte, m *Meta, k uint32) (out [][]byte) {
 	t.Helper()
 	hl := m.Headers.HdrLen
@@ -207,8 +200,6 @@ func BenchmarkPiece(b *testing.B) {
 	}
 }
 
-// TestFixedIDStays: identifications rise from segment to segment, as with Linux's TSO, unless
-// FixedID is set.
 func TestFixedIDStays(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := tcp4(3000)

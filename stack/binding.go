@@ -17,8 +17,7 @@ type Buffer struct {
 	devmembase.Region
 	s *Stack
 
-	// under configMu
-	id     uint32 // the NIC's number of the buffer
+	id     uint32 // the NIC's number of the buffer; under configMu, as closed
 	closed bool
 }
 
@@ -42,33 +41,27 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// rxBinding is a buffer bound for receive: the buffer's pages belong to a pool, and each bound queue
-// has a shadow queue.
+// rxBinding is a buffer bound for receive, with a pool of its pages and shadow queues.
 //
-// A queue whose pool has no page to post receives nothing, not even headers and resets: a chain of
-// the device consists of headers and payload, so there is no chain without pages. Frames wait in
-// the NIC until pages are free, and the NIC drops frames that it has no room for. If an application
-// holds most pages, GSO packets of up to 64 KiB may never fit; the peer, whose window does not
-// count tokens, then proceeds only by its retransmissions. Bind more pages than an application
-// holds at a time.
+// A queue whose pool has no page to post receives nothing, not even headers and resets, because a chain of
+// the device consists of headers and payload. If an application holds most pages, GSO packets of up to 64 KiB
+// may never fit.
 type rxBinding struct {
 	binding
 	pool         *gpumem.Pool
 	shadowQueues []*shadowQueue
 
-	// under configMu
+	// under configMu, as unbound
 	closed  bool
-	unbound bool // closed is set, and the NIC has released all queues
+	unbound bool // the NIC has released all queues
 }
 
-// txBinding is a buffer bound for transmit.
 type txBinding struct {
 	binding
 	refs   atomic.Int64 // 1 until Close, and 1 for each send
 	closed atomic.Bool
 }
 
-// binding has the fields of both kinds of bindings.
 type binding struct {
 	s     *Stack
 	id    uint32
@@ -83,7 +76,6 @@ func (b *binding) ID() uint32 { return b.id }
 // Done implements devmem.Binding.
 func (b *binding) Done() <-chan struct{} { return b.done }
 
-// queues returns the numbers of the binding's queues, for the NIC.
 func (b *rxBinding) queues() (list []uint16) {
 	for _, l := range b.shadowQueues {
 		list = append(list, uint16(l.queue))
@@ -104,7 +96,7 @@ func (b *txBinding) ref() bool {
 	}
 }
 
-// unref drops a reference; the last one ends the binding. It may be called with any lock held.
+// It may be called with any lock held.
 func (b *txBinding) unref() {
 	if b.refs.Add(-1) == 0 {
 		b.s.work.Go(func() { // in a goroutine, because the command Unbind waits for the NIC's answer
@@ -129,9 +121,9 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that
-// it has. Then the binding is done only when received frames have used up these pages, or a later
-// Close succeeds, or the stack is closed.
+// Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that it has.
+// Then the binding is done only when received frames have used these pages up, a later Close succeeds, or the
+// stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -154,7 +146,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
 			b.unbound = false
-			continue // the NIC keeps the queue, and the stack still receives its frames
+			continue // the stack still receives the queue's frames
 		}
 		s.rx[l.queue].Store(nil)
 	}
@@ -176,7 +168,7 @@ func (b *rxBinding) ended() {
 	})
 }
 
-// unbind sends the command Unbind to the NIC, unless the NIC has failed, or id is 0: nothing is bound.
+// unbind sends the command Unbind, unless the NIC has failed, or id is 0.
 func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil
@@ -186,7 +178,6 @@ func (s *Stack) unbind(id uint32) error {
 	return s.control.Unbind(ctx, id)
 }
 
-// unbindAll closes all bindings, so that the device releases its queues.
 func (s *Stack) unbindAll() error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

@@ -10,12 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// If a NIC does not release a queue, it may still write to the pages that are posted there. Until
-// the NIC releases the queue, the binding is not done, and frames that arrive are received.
-//
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
-	for _, again := range []bool{true, false} { // the NIC releases the queue at a second Close, or at Stack.Close
+	for _, again := range []bool{true, false} { // at a second Close, or at Stack.Close
 		w := newRig(t, stacktest.Options{})
 		buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
 		rx, err := w.b.BindRX(buf, 1, 2)
@@ -59,7 +56,6 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	}
 }
 
-// Stack.Close unbinds an open receive binding at the NIC first: a bound queue must stay split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)

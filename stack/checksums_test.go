@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// syn makes the first segment of a connection, as a frame from w.a to port 7 of w.b.
 func (w *rig) syn(src, dst netip.Addr, seq uint32) []byte {
 	tcp := header.TCP(make([]byte, header.TCPMinimumSize))
 	tcp.Encode(&header.TCPFields{SrcPort: 1000, DstPort: 7, SeqNum: seq, DataOffset: header.TCPMinimumSize,
@@ -61,15 +60,14 @@ func fragments(frame []byte) [][]byte {
 	return [][]byte{piece(0, 1, frame[54:54+cut]), piece(cut, 0, frame[54+cut:])}
 }
 
-// A stack drops packets with a wrong checksum that no NIC can have checked: the TCP checksum of a
-// segment in fragments, and the checksum of an IPv4 header.
+// No NIC can have checked these checksums.
 func TestWrongChecksumsAreDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	whole := func(f []byte) [][]byte { return [][]byte{f} }
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
-		off      int // offset of the byte that the test changes
+		off      int // of the byte that the test changes
 		cut      func([]byte) [][]byte
 	}{
 		{"IPv4, fragments", w.a4, w.b4, 34 + 17, fragments}, {"IPv6, fragments", w.a6, w.b6, 54 + 17, fragments},
@@ -98,7 +96,6 @@ func TestWrongChecksumsAreDropped(t *testing.T) {
 	}
 }
 
-// A segment with payload in device memory is dropped too if its IPv4 header checksum is wrong.
 func TestWrongHeaderOfASplitFrameIsDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)

@@ -11,8 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A call that waits for netstack's answer while the connection is closed returns net.ErrClosed, like a
-// call that waits for data. It does not return the end of the peer's stream or an errno.
 func TestCloseIsNoEndOfStream(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	for i := range 200 {

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// host is a stack as an ordinary TCP host.
 type host struct {
 	s    *stack.Stack
 	addr netip.Addr

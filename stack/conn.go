@@ -33,13 +33,13 @@ type Conn struct {
 	tokens        gpumem.Tokens
 
 	rd, wd *deadline.Deadline
-	stall  atomic.Int64 // stall limit in nanoseconds; 0: none
+	stall  atomic.Int64 // in nanoseconds; 0: none
 	closed chan struct{}
 	once   sync.Once
 
 	rmu  sync.Mutex // one reader at a time
 	sink sink
-	drop []pending // scratch
+	drop []pending
 	rsig chan struct{}
 
 	wmu    sync.Mutex // one writer at a time
@@ -52,7 +52,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns an endpoint, which is or was connected, and the endpoint's queue.
+// newConn makes a Conn that owns an endpoint, which is or was connected, and its queue.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
 		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
@@ -82,15 +82,10 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	return c, nil
 }
 
-// fitWindow limits the receive buffer, which is twice the window, to the size of the pool that
-// receives the payload, if the handshake came through a bound queue. Linux leaves this to the
-// administrator; but if the window is wider than the pool, the NIC drops segments that the peer may
-// send. With a NIC that receives GSO packets (sent uncut by a peer, or merged by the NIC),
-// fitWindow counts pages as half full: a sender that needs the whole window sends large frames,
-// which fill their pages, and the other half of the pool is for pages that the application holds.
-// With pages counted as full, the NIC dropped segments when an application read late (vnic run on a
-// busy machine). The limit cannot be set later: netstack deadlocks when a buffer shrinks while data
-// is out of order.
+// fitWindow limits the receive buffer, which is twice the window, to the size of the pool, if the handshake
+// came through a bound queue: otherwise the NIC drops segments that the peer may send. With a NIC that
+// receives GSO packets, pages count as half full. The limit cannot be set later: netstack deadlocks when a
+// buffer shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -99,7 +94,7 @@ func (c *Conn) fitWindow() {
 	if l == nil || c.s.wide {
 		return
 	}
-	page := int(c.s.link.MTU()) - 52 // payload of a frame in a page: the MTU less IPv4 and TCP headers with timestamps
+	page := int(c.s.link.MTU()) - 52 // less IPv4 and TCP headers with timestamps
 	if o := c.s.nic.Offloads(); c.f.key.IPv6 && o.RxTSO6 || !c.f.key.IPv6 && o.RxTSO4 {
 		page = pageSize / 2
 	}
@@ -124,14 +119,13 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// wait waits for sig. It returns an error if the connection is closed, d is closed (a deadline), or
-// the connection makes no progress.
+// wait waits for sig.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	limit := time.Duration(c.stall.Load())
 	var start since
 	s := devmembase.Stall{Limit: limit, Progress: c.f.progress,
 		Tick: func(idle time.Duration) {
-			if idle == 0 { // there was progress
+			if idle == 0 {
 				start = c.since()
 			} else if idle <= limit/2 {
 				start.half = c.since().heard
@@ -141,8 +135,7 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	return s.Wait(sig, c.closed, d)
 }
 
-// failure returns the error of a connection that failed with netstack's err: the NIC's failure, or
-// net.ErrClosed after Close, or else err.
+// failure returns the error of a connection that failed with netstack's err.
 func (c *Conn) failure(err tcpip.Error) error {
 	if err := c.s.failed(); err != nil {
 		return err
@@ -155,7 +148,6 @@ func (c *Conn) failure(err tcpip.Error) error {
 
 func (c *Conn) isClosed() bool { return devmembase.IsClosed(c.closed) }
 
-// over returns an error if the connection is closed or the deadline d has passed.
 func (c *Conn) over(d <-chan struct{}) error {
 	switch {
 	case c.isClosed():

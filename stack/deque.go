@@ -9,8 +9,7 @@ type deque[T any] struct {
 
 func (d *deque[T]) len() int { return d.n }
 
-// elem returns element i, counted from the front. The pointer is valid until the next push or
-// insert.
+// elem returns element i, counted from the front. The pointer is valid until the next push or insert.
 func (d *deque[T]) elem(i int) *T { return &d.ring[(d.head+i)&(len(d.ring)-1)] }
 
 func (d *deque[T]) push(v T) {
@@ -25,7 +24,6 @@ func (d *deque[T]) push(v T) {
 	*d.elem(d.n - 1) = v
 }
 
-// insert inserts v before element i.
 func (d *deque[T]) insert(i int, v T) {
 	d.push(v)
 	for j := d.n - 1; j > i; j-- {

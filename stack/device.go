@@ -19,12 +19,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// minPages is the minimum number of pages for a bound queue: four times the pages of the largest frame.
+// minPages is the minimum number of pages for a bound queue.
 const minPages = 4 * gpumem.FramePages
 
 const pageSize = gpumem.PageSize
 
-// flowKey identifies the flow of received segments.
 type flowKey = splitter.Flow
 
 // Register implements devmem.Device.
@@ -68,7 +67,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	return rb, nil
 }
 
-// buffer returns buf as a *Buffer, or EBADF if buf is closed or not this stack's. Under configMu.
+// buffer returns EBADF if buf is closed or not this stack's. Under configMu.
 func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	b, ok := buf.(*Buffer)
 	if !ok || b.s != s || b.closed {
@@ -110,7 +109,7 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 			s.rx[l.queue].Store(nil)
 			s.dropShadowQueues(rb.shadowQueues[i:])
 			rb.shadowQueues = rb.shadowQueues[:i]
-			_ = s.closeRX(rb) // err is the cause; an error of closeRX does not matter
+			_ = s.closeRX(rb) // err is the cause
 			return nil, fmt.Errorf("queue %d: %w", l.queue, err)
 		}
 	}
@@ -153,8 +152,7 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newShadowQueue makes a shadow queue, with the shadow of a dropped queue of equal size if there is
-// one. Under configMu.
+// newShadowQueue reuses the shadow of a dropped queue of equal size. Under configMu.
 func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	n := min(b.pool.Pages(), maxSlots-1) + 1 // one more, for the junk slot
 	free := s.shadows[n]
@@ -169,8 +167,8 @@ func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropShadowQueues removes shadow queues, and keeps their address space for later ones: netstack may
-// still have views of it, but does not deliver them. Under configMu.
+// dropShadowQueues keeps the address space for later shadow queues: netstack may still have views of it.
+// Under configMu.
 func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
 	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()),
 		func(l *shadowQueue) bool { return slices.Contains(ls, l) })
@@ -186,8 +184,7 @@ func (s *Stack) addShadowQueues(ls []*shadowQueue) {
 	s.shadowQueues.Store(&all)
 }
 
-// find returns the slot of a shadow queue that received bytes are in, or nil if they are not in a
-// shadow. It does not read b.
+// find returns the slot of a shadow queue that received bytes are in. It does not read b.
 func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 	all := *s.shadowQueues.Load()
 	i, j := 0, len(all)
@@ -276,8 +273,8 @@ func (s *Stack) SetRSS(n int) error {
 	return nil
 }
 
-// Restore sets up buffers, bindings, rules and RSS again after the NIC has lost them: call it from
-// driver.Options.OnGeneration. Connections, tokens and the ids of bindings and flows stay valid.
+// Restore sets up buffers, bindings, rules and RSS again after the NIC has lost them
+// (driver.Options.OnGeneration). Connections, tokens and the ids of bindings and flows stay valid.
 func (s *Stack) Restore(ctx context.Context) error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

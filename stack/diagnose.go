@@ -16,11 +16,10 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes netstack sends to an idle peer within a stall limit. A peer that
-// answers none is gone.
+// keepalives is how many probes netstack sends to an idle peer within a stall limit.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. While there is a limit, netstack probes an idle peer.
+// SetStallLimit implements devmem.Conn.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	if d > 0 {
@@ -50,8 +49,7 @@ func (c *Conn) since() since {
 	return since{c.f.heard, n, c.f.heard}
 }
 
-// stalled returns the error of a call that waits while the connection makes no progress. It takes
-// configMu.
+// stalled returns the error of a call that waits while the connection makes no progress. It takes configMu.
 func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 	now := c.since()
 	x := c.facts()
@@ -77,7 +75,6 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts returns the stack's bindings and rules, and the connections that hold tokens.
 func (s *Stack) facts() (d diagnosis.Device) {
 	s.configMu.Lock()
 	for _, r := range s.rules {
@@ -110,7 +107,7 @@ func flowOf(r control.FlowRule) devmem.Flow {
 		Queue: int(r.Queue)}
 }
 
-// allBindings returns the bindings that are not done. Under configMu.
+// Under configMu.
 func (s *Stack) allBindings() (all []diagnosis.Binding) {
 	for _, b := range s.rxBinds {
 		p := b.pool.Stats()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// errnos maps netstack's errors to Linux's error numbers; all others are EIO.
+// errnos maps netstack's errors to Linux's error numbers; others are EIO.
 var errnos = []struct {
 	errno syscall.Errno
 	errs  []tcpip.Error
@@ -36,7 +36,6 @@ var errnos = []struct {
 	}},
 }
 
-// errno returns Linux's error number for a netstack error.
 func errno(err tcpip.Error) syscall.Errno {
 	same := func(e tcpip.Error) bool { return reflect.TypeOf(e) == reflect.TypeOf(err) }
 	for _, e := range errnos {

@@ -11,25 +11,23 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is the link layer's record of a TCP connection, made from the headers of its packets in both
-// directions: in which memory each byte of the stream is. Positions are stream offsets: 0 is the
-// first byte after the SYN.
+// flow is the link layer's record of a TCP connection: in which memory each byte of the stream is. Positions
+// are stream offsets: 0 is the first byte after the SYN.
 //
-// An outgoing SYN creates a flow. Its conn is set while the application has the connection open. A
-// goroutine takes mu after netstack's locks and the transmit queue's, and before the locks of
-// shadow queues and pools.
+// An outgoing SYN creates a flow. A goroutine takes mu after netstack's locks and the transmit queue's, and
+// before the locks of shadow queues and pools.
 type flow struct {
-	key   splitter.Flow // addresses and ports as in the packets that the peer sends
+	key   splitter.Flow // as in the packets that the peer sends
 	heads atomic.Int32  // len(linear), which readers load without the lock
 
 	mu    sync.Mutex
 	conn  *Conn
-	age   int    // number of sweeps that found no endpoint
-	queue int    // the queue of the last segment before conn was set
-	last  int    // the queue that the last payload came through; -1: no payload came
+	age   int    // sweeps that found no endpoint
+	queue int    // of the last segment before conn was set
+	last  int    // queue of the last payload; -1: no payload came
 	heard uint32 // number of packets received
 
-	// Transmit. An unacknowledged byte that is in no part is from Write: netstack has it, in host memory.
+	// Transmit. An unacknowledged byte that is in no part is from Write, in host memory.
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown
@@ -39,7 +37,7 @@ type flow struct {
 	firstSend         uint32 // number of the first send in sends
 	done              deque[completion]
 	tail              tail
-	ended             bool   // netstack sends nothing more: sends complete without acknowledgments
+	ended             bool   // netstack sends nothing more
 	wnd               uint32 // the peer's last advertised window, not scaled
 	wndKnown          bool
 
@@ -48,11 +46,11 @@ type flow struct {
 	irs        uint32
 	acked      uint64 // the last acknowledgment that we sent: a lower bound of netstack's RCV.NXT
 	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
-	read       uint64 // the position up to which the application has read
+	read       uint64 // position up to which the application has read
 	pending    deque[pending]
-	pages      int    // pages of the frames in pending
-	linear     []span // bytes in host memory at the start of the payload of packets that are not readable
-	rxShutdown bool   // the application reads no more
+	pages      int    // of the frames in pending
+	linear     []span // bytes in host memory at the start of packets that are not readable
+	rxShutdown bool
 	adv        uint32 // our last advertised window, not scaled
 	scale      [2]int8
 	answered   bool // our SYN answered the peer's SYN
@@ -80,14 +78,14 @@ type send struct {
 // completion is a range of sends, including both ends.
 type completion struct{ lo, hi uint32 }
 
-// pending is the payload of a frame that netstack may still deliver; it holds a slot of a shadow queue.
+// pending is the payload of a frame that netstack may still deliver, in a slot of a shadow queue.
 type pending struct {
 	end   uint64
 	queue *shadowQueue
 	slot  uint32
 }
 
-// syn records an outgoing SYN. It returns false if the flow belongs to an older connection.
+// It returns false if the flow belongs to an older connection.
 func (f *flow) syn(t header.TCP) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,8 +99,7 @@ func (f *flow) syn(t header.TCP) bool {
 	return true
 }
 
-// txOffset returns the stream offset of an outgoing sequence number: -1 for a SYN. The offset of a
-// probe may be below una.
+// txOffset returns the stream offset of an outgoing sequence number: -1 for a SYN.
 func (f *flow) txOffset(seq uint32) int64 {
 	return int64(f.una) + int64(int32(seq-(f.iss+1+uint32(f.una))))
 }
@@ -111,8 +108,8 @@ func (f *flow) rxOffset(seq uint32) int64 {
 	return int64(f.acked) + int64(int32(seq-(f.irs+1+uint32(f.acked))))
 }
 
-// acknowledge processes the peer's ACK and completes sends. Like netstack it ignores ACKs of data
-// that was not sent.
+// acknowledge processes the peer's ACK and completes sends. Like netstack it ignores ACKs of data that was
+// not sent.
 func (f *flow) acknowledge(ack, wnd uint32) {
 	if !f.issKnown {
 		return
@@ -136,7 +133,7 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	}
 }
 
-// complete moves the first sends to done, up to one that is not acknowledged or that the device may still read.
+// complete moves the first sends to done.
 func (f *flow) complete() {
 	for f.parts.len() > 0 && (f.parts.elem(0).end <= f.una || f.ended) {
 		f.parts.pop()
@@ -162,7 +159,6 @@ func (f *flow) complete() {
 	}
 }
 
-// txDone records that the device has read a frame of sends lo to hi.
 func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
 	f.addInFlight(lo, hi, -1)
@@ -170,8 +166,7 @@ func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Unlock()
 }
 
-// addInFlight adds n to the frames in flight of sends lo to hi: 1 for a frame that the device may
-// read, -1 when it has read the frame.
+// addInFlight adds n to the frames in flight of sends lo to hi.
 func (f *flow) addInFlight(lo, hi uint32, n int) {
 	for i := lo; ; i++ {
 		f.sends.elem(int(i - f.firstSend)).inFlight += n
@@ -181,8 +176,7 @@ func (f *flow) addInFlight(lo, hi uint32, n int) {
 	}
 }
 
-// end records that netstack will send nothing more for the flow: sends then complete without an
-// acknowledgment, once the device no longer reads them.
+// end records that netstack will send nothing more for the flow.
 func (f *flow) end() {
 	f.mu.Lock()
 	if !f.ended {
@@ -197,16 +191,15 @@ func (f *flow) end() {
 	f.mu.Unlock()
 }
 
-// verdict is the decision about received payload.
 type verdict uint8
 
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // the stack drops the segment, because the pool has few pages, or no slot is free
+	refuse          // the pool has few pages, or no slot is free
 )
 
-// maxWindow is how far ahead payload may be before the stack takes it for outside of the window.
+// maxWindow is how far ahead payload may be before it counts as outside of the window.
 const maxWindow = 64 << 20
 
 // receive processes a received segment with n bytes of payload, and returns what to do with the payload.
@@ -261,9 +254,8 @@ func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	f.pages += len(l.slots[slot])
 }
 
-// keepLinear records that the first n bytes of a segment are in host memory although the packet is
-// not readable. It ignores bytes before the start of the stream and segments whose n bytes were all
-// read.
+// keepLinear records that the first n bytes of a segment are in host memory although the packet is not
+// readable.
 func (f *flow) keepLinear(seq uint32, n int) {
 	off := f.rxOffset(seq)
 	if off+int64(n) <= int64(f.read) {
@@ -273,8 +265,7 @@ func (f *flow) keepLinear(seq uint32, n int) {
 	f.heads.Store(int32(len(f.linear)))
 }
 
-// headAt reports whether the byte at pos is in a recorded span of keepLinear, and how many bytes of
-// the span follow.
+// headAt finds the byte at pos in a span of keepLinear, and returns how many bytes follow.
 func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	if f.heads.Load() == 0 {
 		return 0, false
@@ -289,8 +280,8 @@ func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	return 0, false
 }
 
-// advance moves the application's position n bytes forward, and appends to drop the payload that
-// netstack cannot deliver any more.
+// advance moves the application's position n bytes forward, and appends to drop the payload that netstack
+// cannot deliver any more.
 func (f *flow) advance(n int, drop []pending) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,8 +309,8 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop detaches the flow from its Conn c, and ends reading; it returns all pending payload. c is nil
-// for a flow without a Conn. If the flow's Conn is not c, stop does nothing.
+// stop detaches the flow from its Conn, and ends reading; it returns the pending payload. c is nil for a flow
+// without a Conn; for another Conn stop does nothing.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -340,7 +331,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress returns a sum that grows with the bytes received in order, acknowledged and read.
+// progress returns a sum that grows with each progress.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

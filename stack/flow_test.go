@@ -12,8 +12,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Offsets have 64 bits, and sequence numbers have 32: the sequence numbers of a stream may wrap often,
-// from any start.
 func TestFlowOffsetsWrap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		iss := rapid.Uint32().Draw(t, "iss")
@@ -197,7 +195,6 @@ func TestFlowAdmission(t *testing.T) {
 	}
 }
 
-// A frame in pages that were not posted gets no slot, so none of it is delivered.
 func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	pool := testkit.Must(gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {}))(t)
 	l := makeShadowQueue(1, &rxBinding{pool: pool}, nil, 4)
@@ -206,7 +203,6 @@ func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	}
 }
 
-// The end of a flow wakes a writer that waits for room, although netstack's event may come before that end.
 func TestEndWakesWriters(t *testing.T) {
 	c := &Conn{wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1)}
 	f := &flow{conn: c}
@@ -216,7 +212,6 @@ func TestEndWakesWriters(t *testing.T) {
 	}
 }
 
-// Payload is kept until the application has read past its end, in any order of arrival.
 func TestFlowKeepsUntilRead(t *testing.T) {
 	l := &shadowQueue{slots: make([][]gpumem.Piece, 100)}
 	f := &flow{irsKnown: true}
@@ -231,8 +226,6 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 	}
 }
 
-// headAt finds the bytes that keepLinear has recorded by their position in the stream. It does not
-// find bytes before the start of the stream or bytes that were read.
 func TestFlowHeads(t *testing.T) {
 	f := &flow{irsKnown: true}
 	for _, c := range []struct{ first, n, pos, want int }{
@@ -251,7 +244,6 @@ func TestFlowHeads(t *testing.T) {
 	}
 }
 
-// A packet has whole segments, or less than one, for any MTU.
 func TestLongestPacket(t *testing.T) {
 	for mss, want := range map[int]int{0: writeSize, 1: writeSize, 1448: 45 * 1448, 8948: 7 * 8948, 40_000: 40_000,
 		writeSize - 1: writeSize - 1, writeSize: writeSize, writeSize + 1: writeSize, 65483: writeSize} {

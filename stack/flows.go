@@ -16,18 +16,17 @@ const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn
 	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
-	maxKeep    = 3     // the same for a flow with payload: a right answer to the SYN cookie would have made an endpoint
+	maxKeep    = 3     // the same for a flow with payload
 )
 
-// flows has the flows of the connections, and finds the flow of a segment.
 type flows struct {
 	s *Stack
 
 	mu      sync.RWMutex
 	m       map[splitter.Flow]*flow
-	unowned int // flows without a Conn at the last sweep, plus new flows since
+	unowned int // without a Conn, at the last sweep, plus new flows since
 
-	kick chan struct{} // wakes the sweeper
+	kick chan struct{}
 }
 
 func (fs *flows) get(k *splitter.Flow) *flow {
@@ -37,7 +36,7 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// outgoing returns the flow of an outgoing segment. A SYN creates it.
+// A SYN creates it.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	old := fs.get(&k)
 	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {
@@ -61,13 +60,12 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	return f
 }
 
-// forget ends a flow that has been removed or replaced.
 func (fs *flows) forget(f *flow) {
 	f.end()
-	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read the pending payload
+	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read
 }
 
-// claim assigns a flow to a Conn. It returns nil if there is no flow, or if the flow has or had a Conn.
+// claim assigns a flow to a Conn, unless the flow has or had one.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -84,7 +82,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper removes flows without an endpoint, because netstack does not report when an endpoint ends.
+// sweeper exists because netstack does not report when an endpoint ends.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
@@ -104,7 +102,7 @@ func (fs *flows) sweeper(stop <-chan struct{}) {
 	}
 }
 
-// sweep checks each flow that has no Conn, and returns how many are left.
+// sweep returns how many flows without a Conn are left.
 func (fs *flows) sweep() int {
 	fs.mu.RLock()
 	var look []*flow
@@ -151,7 +149,7 @@ func (fs *flows) alive(f *flow) bool {
 	defer f.mu.Unlock()
 	if ok {
 		switch tcp.EndpointState(ep.State()) {
-		case tcp.StateListen: // this is the listener: the answer to a SYN cookie may still come
+		case tcp.StateListen: // the answer to a SYN cookie may still come
 		case tcp.StateClose, tcp.StateError:
 			return false
 		default:

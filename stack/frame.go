@@ -13,8 +13,7 @@ import (
 
 const (
 	ethLen = header.EthernetMinimumSize
-	// maxHeader is the length of the longest headers that netstack makes, but for IPv4 options. Netstack
-	// keeps the headers of a packet separate from the payload.
+	// maxHeader is the length of the longest headers that netstack makes, but for IPv4 options.
 	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize
 )
 
@@ -22,14 +21,14 @@ const (
 type txHeader struct {
 	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
 	n    int // bytes of b in use
-	l4   int // offset of the transport header; 0: the packet has none
+	l4   int // 0: the packet has no transport header
 	ipv6 bool
-	// The checksum of the pseudo-header without the length, which is the same for all frames of the packet.
+	// The checksum of the pseudo-header without the length.
 	sum    uint16
 	summed bool
 }
 
-// set copies a packet's headers. It returns false if they do not fit.
+// It returns false if they do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {
@@ -49,8 +48,8 @@ func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 
 func (h *txHeader) tcp() header.TCP { return header.TCP(h.b[h.l4:h.n]) }
 
-// frame writes the header of a frame that carries payload [pos, pos+n) of the packet's total bytes
-// to dst, and sets the fields of f that belong to the header. The device completes the checksum.
+// frame writes the header of a frame with payload [pos, pos+n) of the packet's total bytes to dst, and sets
+// the fields of f that belong to it. The device completes the checksum.
 func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss uint16) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -93,8 +92,7 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet that is not TCP. The device completes a missing checksum of
-// UDP, except in a fragment.
+// other fills in the frame of a packet that is not TCP.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -106,7 +104,7 @@ func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer,
 		return
 	}
 	if ip := header.IPv4(dst[ethLen:]); !h.ipv6 && (ip.More() || ip.FragmentOffset() != 0) {
-		return // a fragment has no checksum to complete
+		return
 	}
 	udp.SetChecksum(h.pseudoSum(header.UDPProtocolNumber, uint16(len(udp)+n)))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), 6 // RFC 768
@@ -127,8 +125,8 @@ func (h *txHeader) flowKey() splitter.Flow {
 	return k
 }
 
-// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they are in one view, or
-// else in scratch. ok is false if a byte is missing.
+// dataAt returns bytes [pos, pos+n) of a packet's payload, in place or in scratch. ok is false if a byte is
+// missing.
 func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []byte, ok bool) {
 	if n == 0 {
 		return nil, true
@@ -155,7 +153,7 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 	return out, len(out) == n
 }
 
-// wscale returns the window scale option of a SYN (RFC 7323, 2.2), or -1 if it has none.
+// wscale returns the window scale option of a SYN (RFC 7323, 2.2), or -1.
 func wscale(tcp []byte) int8 {
 	if o := tcpOption(tcp, header.TCPOptionWS, header.TCPOptionWSLength); o != nil {
 		return int8(min(o[0], 14))
@@ -163,8 +161,7 @@ func wscale(tcp []byte) int8 {
 	return -1
 }
 
-// tcpOption returns the data of an option; size counts kind and length too. nil: the header does
-// not have it.
+// tcpOption returns the data of an option, or nil; size counts kind and length too.
 func tcpOption(tcp []byte, kind, size byte) []byte {
 	if len(tcp) < header.TCPMinimumSize {
 		return nil

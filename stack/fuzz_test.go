@@ -12,10 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzReceive makes a device deliver invalid frames for a valid connection: changed bytes of the
-// header, and payload in pages that it has, does not have, or has twice. If the stack reads
-// payload, the access faults and the test ends. In the end another connection, over another bound
-// queue, still works.
+// FuzzReceive makes a device deliver changed headers, and payload in pages that it has, does not have, or has
+// twice. A read of payload faults.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {

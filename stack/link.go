@@ -16,8 +16,7 @@ type link struct {
 	s   *Stack
 	gso bool
 
-	// unverified reports that the checksum of the packet that netstack is receiving was not
-	// checked, because it came in fragments.
+	// unverified: netstack is receiving a packet in fragments, whose checksum was not checked.
 	unverified atomic.Bool
 }
 
@@ -26,12 +25,10 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: all packets of a flow have the same one, except that
-// an acknowledgment goes to the queue with the least payload if the flow's queue has much. If
-// acknowledgments waited behind another flow's payload, two transfers in opposite directions would
-// alternately be idle: the acknowledgment that one transfer waits for would be queued behind the
-// other's window of data (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
-// Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small queues).
+// queue returns the transmit queue of a packet: its flow's, or for an acknowledgment the one with the least
+// payload if the flow's has much. Behind another flow's payload, acknowledgments would make two transfers in
+// opposite directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
+// Control Algorithm", SIGCOMM 1991).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {
@@ -44,12 +41,10 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames is how many frames with payload may be on the ring of a flow's queue before the flow's
-// acknowledgments use another queue.
+// fewFrames is how many frames with payload may be on a queue's ring before acknowledgments use another
+// queue.
 const fewFrames = 8
 
-// acknowledges reports whether a packet is only an acknowledgment, which may overtake earlier
-// packets.
 func acknowledges(pkt *stack.PacketBuffer) bool {
 	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || pkt.Data().Size() > 0 {
 		return false
@@ -68,7 +63,7 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
-// Capabilities implements stack.LinkEndpoint. Netstack calls it for each received packet.
+// Capabilities implements stack.LinkEndpoint.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 	c := stack.CapabilityTXChecksumOffload | stack.CapabilityResolutionRequired
 	if !l.unverified.Load() {

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// backlog is how many connections may wait to be accepted (net.core.somaxconn).
+// As net.core.somaxconn.
 const backlog = 4096
 
 // Listener implements devmem.Listener.
@@ -35,8 +35,8 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-// local reports whether an address is one of the stack's, or unspecified. Listen and Dial check it,
-// because netstack would bind to other addresses too.
+// local reports whether an address is one of the stack's, or unspecified. Netstack would bind to other
+// addresses too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
 		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -54,7 +54,6 @@ func tcpAddr(a tcpip.FullAddress) *net.TCPAddr {
 	return &net.TCPAddr{IP: net.IP(a.Addr.AsSlice()), Port: int(a.Port)}
 }
 
-// keyOf returns the flow of the segments that an endpoint receives.
 func keyOf(local, remote tcpip.FullAddress) flowKey {
 	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber),
 		IPv6: remote.Addr.Len() == 16}
@@ -197,7 +196,6 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	return c, nil
 }
 
-// connect connects an endpoint and waits for the result; wq is the endpoint's queue.
 func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue, local, remote netip.AddrPort) error {
 	if local.Addr().IsValid() || local.Port() != 0 {
 		if err := ep.Bind(fullAddr(local)); err != nil {
@@ -226,7 +224,7 @@ func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue
 	return nil
 }
 
-// DialContext is like net.Dialer's. The address must be numeric: the stack resolves no names.
+// DialContext is like net.Dialer's. The address must be numeric.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

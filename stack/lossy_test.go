@@ -17,9 +17,8 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// transfer sends n bytes in each direction at once, and checks that no page and no send is left in
-// use. With halfClose each side closes its direction when it has sent all bytes; without, when it has
-// also received all.
+// With halfClose each side closes its direction when it has sent all bytes; without, when it has also
+// received all.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
@@ -48,7 +47,6 @@ func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64,
 	}
 }
 
-// lossy returns options of a wire that loses, repeats and reorders frames.
 func lossy(seed uint64) stacktest.Options {
 	return stacktest.Options{GPUSize: 16 << 20, Seed: seed, Loss: 0.02, Dup: 0.02, Reorder: 0.05}
 }
@@ -63,7 +61,7 @@ func TestLossy(t *testing.T) {
 	for _, v := range []struct {
 		name   string
 		change func(*stacktest.Options)
-		slow   bool // without RACK
+		slow   bool
 		noGSO  bool
 		linear float64
 	}{
@@ -95,9 +93,7 @@ func TestLossy(t *testing.T) {
 						w := newRig(t, o, func(c *stack.Options) {
 							c.NoGSO, c.RACK = v.noGSO, !v.slow
 						})
-						// A gVisor receiver that has closed its own direction sends no SACK, and
-						// then RACK recovers only two segments in each timeout, which soon takes
-						// seconds (stack.Options).
+						// A gVisor receiver that has closed its own direction sends no SACK (stack.Options).
 						transfer(t, w, seed, size, v6, v.linear, v.slow)
 						if w.nb.BadSums()+w.na.BadSums() > 0 {
 							t.Errorf("%d segments with a bad checksum", w.nb.BadSums()+w.na.BadSums())

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/driver"
 )
 
-// NIC is the device under a stack: *driver.NIC, or one of a pair of NICs in memory (package
-// stacktest). If New succeeds, the stack owns the NIC and closes it.
+// NIC is the device under a stack: *driver.NIC, or one of a pair of NICs in memory (package stacktest). If
+// New succeeds, the stack owns the NIC and closes it.
 //
 // The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and these may call
 // Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls

@@ -6,13 +6,11 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// placeholder is a Payloader for n bytes of payload in device memory: netstack counts n bytes without
-// having them, and the link layer puts the payload's place into the frames.
+// placeholder is a Payloader for n bytes of payload in device memory: netstack counts n bytes without having
+// them.
 //
-// Netstack reads a payload into buffers that it allocates and keeps. So a placeholder asks for a
-// buffer of one byte and returns n from Read: the view then has n bytes over memory that it does not
-// have. No byte of it can be read by mistake, because the slice would be out of bounds. New fails if
-// this netstack does not accept placeholders.
+// A placeholder asks for a buffer of one byte and returns n from Read: the view then has n bytes over memory
+// that it does not have.
 type placeholder struct{ n int }
 
 // Len implements tcpip.Payloader: it asks for room for one byte.
@@ -26,7 +24,7 @@ func (g *placeholder) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// isPlaceholder reports whether a view has a placeholder's bytes: more than its buffer can hold.
+// isPlaceholder reports whether a view has more bytes than its buffer can hold.
 func isPlaceholder(v *buffer.View) bool { return v.Size() > v.Capacity() }
 
 // errPlaceholder is set if this netstack does not accept placeholders.

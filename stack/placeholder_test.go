@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The version of netstack in go.mod accepts placeholders for payload, which use hardly any memory.
 func TestGhostsHaveNoBytes(t *testing.T) {
 	testkit.OK(t, errPlaceholder)
 	g := &placeholder{writeSize}

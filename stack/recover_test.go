@@ -22,7 +22,6 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// stream sends total bytes from A to B, and checks the received ones.
 func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold int) error {
 	s, r := newSender(ca, tx, w.na.Memory()[:size], 2, total), newReceiver(cb, w.nb.Memory()[:size], 2, total, hold)
 	return all([]devmem.Conn{ca, cb}, s.run, r.run)
@@ -30,9 +29,7 @@ func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold in
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// A pool has few pages, and the application holds many of them. With a window that is wider than
-// the pool the NIC drops frames for lack of buffers, or the stack refuses frames that would take
-// the last ones, and all data still arrives.
+// The pool has few pages, and the application holds many of them.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -72,8 +69,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A segment is lost again and again while the segments after it find the pool low or dry, because
-// the application holds many pages: the missing segment must still find a buffer.
+// A segment is lost again and again while the segments after it find the pool low or dry.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -128,9 +124,6 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	}
 }
 
-// A send is complete when it is acknowledged and the device has read it: one of the two is not
-// enough.
-//
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
 func TestCompletionNeedsAckAndDevice(t *testing.T) {
@@ -176,8 +169,6 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	}
 }
 
-// If RSS sends an ordinary connection to a bound queue, its payload is received in device memory
-// too.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -206,8 +197,6 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	balanced(t, w.b)
 }
 
-// Bytes that the device left in the header buffer come as Linear frags, packed, in the order of the
-// stream.
 func TestLinearHeads(t *testing.T) {
 	w := newRig(t, stacktest.Options{LinearHead: 200, Cut: true})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -248,9 +237,9 @@ func TestDialErrors(t *testing.T) {
 		to   string
 		want []error
 	}{
-		{"10.0.0.2:1234", []error{syscall.ECONNREFUSED}},                    // nobody listens
-		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}}, // no route
-		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},                      // no neighbour
+		{"10.0.0.2:1234", []error{syscall.ECONNREFUSED}},
+		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}},
+		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},
 	} {
 		if c.to == "10.0.0.77:1" { // no host answers, so three seconds of asking are enough
 			testkit.OK(t, w.a.AskNeighbors(3))
@@ -271,7 +260,6 @@ func TestDialErrors(t *testing.T) {
 	testkit.ErrorIs(t, <-done, net.ErrClosed, "accept")
 }
 
-// Many connections at once use the same bindings, and close in several ways from both ends.
 func TestManyConnections(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -333,11 +321,11 @@ func TestManyConnections(t *testing.T) {
 				return fmt.Errorf("send: %d, %w", k, err)
 			}
 			switch i % 4 {
-			case 0: // wait for the peer's answer, and close at the same time
+			case 0: // wait for the peer's answer
 				if _, err := c.Read(make([]byte, 1)); err != nil {
 					return fmt.Errorf("answer: %w", err)
 				}
-			case 1: // reset
+			case 1:
 				c.SetLinger(0)
 			case 2:
 				if err := c.CloseWrite(); err != nil {
@@ -356,7 +344,6 @@ func TestManyConnections(t *testing.T) {
 	unbind(tx, rx)
 }
 
-// A connection's traffic goes on while bindings are made and closed at least three times.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -411,8 +398,6 @@ func TestRebindUnderTraffic(t *testing.T) {
 	}
 }
 
-// The window fits the pool: a page holds at least a segment; with a NIC that receives GSO packets a
-// page counts as half full.
 func TestWindowFitsThePool(t *testing.T) {
 	const pages = 256
 	for _, v6 := range []bool{false, true} {
@@ -435,7 +420,6 @@ func TestWindowFitsThePool(t *testing.T) {
 	}
 }
 
-// When a receiver reads late and its window updates are lost, the sender probes the window and goes on.
 func TestZeroWindow(t *testing.T) {
 	t.Parallel()
 	for _, device := range []bool{false, true} {
@@ -475,7 +459,6 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
-// Both NICs lose their configuration in the middle of a transfer, and Restore sends it again.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{})
@@ -502,7 +485,6 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// When the NIC dies, a waiting call ends, and a later one fails, with its error.
 func TestNICStops(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -525,8 +507,6 @@ func TestNICStops(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(cb.Write([]byte("x"))), syscall.ENETDOWN, "write")
 }
 
-// Accept and Dial do not wait forever when the NIC is gone: the first errno in their error is
-// ENODEV.
 func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	l := testkit.Must(w.b.Listen(netip.AddrPortFrom(w.b4, 9)))(t)
@@ -544,7 +524,6 @@ func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	check(testkit.Err(w.b.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.a4, 9))))
 }
 
-// Several kinds of ordinary traffic work without bindings and without a control channel.
 func TestOrdinaryTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]stacktest.Options{

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// errStop is the error with which the sink ends a read; netstack has consumed the bytes that the sink took.
+// errStop is the error with which the sink ends a read.
 var errStop = errors.New("stop")
 
 type sinkMode uint8
@@ -22,8 +22,7 @@ const (
 	discard                 // RecvDevmem with Trunc
 )
 
-// sink receives the slices that netstack delivers, in stream order, and ends netstack's read
-// when it can take no more. It looks at addresses, and copies only bytes in host memory.
+// sink receives the slices that netstack delivers, in stream order. It copies only bytes in host memory.
 type sink struct {
 	c      *Conn
 	mode   sinkMode
@@ -35,7 +34,7 @@ type sink struct {
 	pos    uint64 // stream position of the next byte
 	began  bool
 	device bool  // the bytes taken so far are from packets that are not readable
-	err    error // the reason why the sink took no byte
+	err    error // why the sink took no byte
 }
 
 // Write implements io.Writer: it takes as much of b as it can.
@@ -100,8 +99,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token fills frags, with tokens, for the bytes [off, off+n) of a slot: one frag for the bytes of each
-// page, until frags is full. It returns the number of these bytes.
+// token fills frags, with tokens, for the bytes [off, off+n) of a slot, and returns the number of these
+// bytes.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
@@ -126,7 +125,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		off = 0
 	}
 	if given == 0 {
-		return 0, syscall.EIO // the slot has no pages: it is the junk slot, which netstack should not deliver
+		return 0, syscall.EIO // it is the junk slot, which netstack should not deliver
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, net.ErrClosed
@@ -138,7 +137,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	return got, nil
 }
 
-// receive reads from netstack into the sink, and waits for data, except with DontWait. Under rmu.
+// receive reads from netstack into the sink. Under rmu.
 func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
 	c.f.mu.Lock()
 	c.sink.pos = c.f.read

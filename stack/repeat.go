@@ -8,33 +8,32 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// This file works around a bug of gVisor's RACK. After a tail loss probe it arms no timer if it
-// counts nothing as outstanding; during a recovery it counts too few of the sent segments, and
-// never a FIN (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
-// as well, this end of the connection is silent forever.
+// This file works around a bug of gVisor's RACK. After a tail loss probe it arms no timer if it counts
+// nothing as outstanding; during a recovery it counts too few of the sent segments, and never a FIN
+// (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost as well, this end of
+// the connection is silent forever.
 //
-// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it
-// again if the flow has sent nothing for a while. A peer accepts a duplicate segment, and its
-// answer makes netstack continue. If data before a FIN is missing, the answer to the FIN alone does
-// not help, because a SACK does not cover a FIN: so the last data is kept together with the FIN.
+// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it again if the
+// flow has sent nothing for a while. The last data is kept together with the FIN, because a SACK does not
+// cover a FIN.
 
 const (
 	repeatTick  = 250 * time.Millisecond
-	repeatAfter = 4  // ticks of silence; netstack's first timers are shorter
-	repeatMost  = 32 // ticks: each repetition doubles the wait up to this
+	repeatAfter = 4  // ticks of silence
+	repeatMost  = 32 // each repetition doubles the wait up to this
 )
 
 // tail is the last segment of a flow that the peer has not acknowledged, and the FIN after it.
 type tail struct {
 	pkts   [2]*stack.PacketBuffer // the segment, nil: all is acknowledged; a FIN without data after it, nil: none
 	end    uint64                 // the stream offset after the segment and the FIN
-	silent int                    // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
+	silent int                    // since the flow sent data or a FIN, or the peer acknowledged bytes
 	wait   int                    // ticks of silence before the next repetition
-	tsval  uint32                 // the timestamp (RFC 7323) of the last segment sent
+	tsval  uint32                 // the last timestamp (RFC 7323)
 }
 
-// remember keeps an outgoing segment with n bytes of payload in the tail, if it ends the stream that
-// the flow has sent so far. Under the flow's lock.
+// remember keeps an outgoing segment in the tail, if it ends the stream that the flow has sent so far. Under
+// the flow's lock.
 func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil {
 		f.tail.tsval = binary.BigEndian.Uint32(o)
@@ -68,7 +67,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	t.end, t.wait = uint64(end), repeatAfter
 }
 
-// dropTail drops the tail, which needs no repetition any more. Under the flow's lock.
+// Under the flow's lock.
 func (f *flow) dropTail() {
 	for i, pkt := range f.tail.pkts {
 		if pkt != nil {
@@ -78,9 +77,8 @@ func (f *flow) dropTail() {
 	}
 }
 
-// refresh updates the acknowledgment and the timestamp of an outgoing segment that was made some
-// time ago. A peer ignores an older acknowledgment, but drops a segment with an older timestamp
-// (RFC 7323, 5.2). Under the flow's lock.
+// refresh updates the acknowledgment and the timestamp of an older segment. A peer drops a segment with an
+// older timestamp (RFC 7323, 5.2). Under the flow's lock.
 func (f *flow) refresh(tcp header.TCP) {
 	if !f.irsKnown || tcp.Flags()&(header.TCPFlagAck|header.TCPFlagSyn|header.TCPFlagRst) != header.TCPFlagAck {
 		return
@@ -95,7 +93,7 @@ func (f *flow) refresh(tcp header.TCP) {
 	}
 }
 
-// silence counts a tick, and appends the tail's packets to list if they must be repeated now.
+// silence counts a tick, and appends the tail's packets to list if they must be repeated.
 func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +131,7 @@ func (fs *flows) repeater(stop <-chan struct{}) {
 		}
 		fs.mu.RUnlock()
 		for i, pkt := range again {
-			_ = fs.s.link.queue(pkt).write(pkt) // after an error the next repetition follows
+			_ = fs.s.link.queue(pkt).write(pkt) // the next repetition follows
 			pkt.DecRef()
 			again[i] = nil
 		}

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The last segment is lost while an earlier one is being recovered, and so is its tail loss probe.
-// With RACK, gVisor then has no timer that would send it again, so repeat.go sends it.
+// The last segment and its tail loss probe are lost while an earlier one is being recovered.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
@@ -27,14 +26,13 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				// This opens the congestion window; netstack recovers the first segment only with a
-				// timeout.
+				// This opens the congestion window; netstack recovers the first segment only with a timeout.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost, finLost := 0, 0, 0 // sendings seen of the first segment; lost of the last; lost of a FIN after it
+				seen, lost, finLost := 0, 0, 0 // of the first segment; of the last; of a FIN after it
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()

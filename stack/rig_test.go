@@ -90,7 +90,6 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	return b
 }
 
-// unbind closes bindings, and waits until they are done.
 func unbind(bs ...devmem.Binding) {
 	for _, b := range bs {
 		b.Close()
@@ -100,10 +99,8 @@ func unbind(bs ...devmem.Binding) {
 	}
 }
 
-// addr returns B's IPv4 address with a port.
 func (w *rig) addr(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
-// connect opens a connection from A to B.
 func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	w.t.Helper()
 	addr := w.b4
@@ -133,14 +130,12 @@ func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	return a, b
 }
 
-// write writes all of s.
 func write(t testing.TB, c devmem.Conn, s string) {
 	t.Helper()
 	_, err := c.Write([]byte(s))
 	testkit.OK(t, err)
 }
 
-// send sends n bytes of device memory, in one range.
 func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	t.Helper()
 	k := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}}))(t)
@@ -149,7 +144,6 @@ func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	}
 }
 
-// completed waits for a completion.
 func completed(t testing.TB, c devmem.Conn) (lo, hi uint32) {
 	t.Helper()
 	lo, hi, err := c.ReadCompletion(time.Now().Add(time.Minute))
@@ -167,7 +161,6 @@ func frag(t testing.TB, c devmem.Conn, n int) devmem.Frag {
 	return f[0]
 }
 
-// skip receives n bytes and drops them.
 func skip(t testing.TB, c devmem.Conn, n int) {
 	t.Helper()
 	for got := 0; got < n; {
@@ -196,19 +189,18 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of
-// device memory at random offsets, which it overwrites as soon as their send is complete. At the
-// end it closes its side.
+// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of device
+// memory, which it overwrites as soon as their send is complete.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
-	mem     []byte // the binding's memory
+	mem     []byte
 	seed    uint64
 	total   int
 	rng     *rand.Rand
-	linear  float64         // the share of pieces that are written from host memory
+	linear  float64         // of pieces that are written from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // the sender closes its side when this is closed; nil: at once
+	after   <-chan struct{} // the sender closes its side when this is closed
 }
 
 const arena = 64 << 10
@@ -219,7 +211,7 @@ func (s *sender) run() error {
 		free <- i
 	}
 	var mu sync.Mutex
-	owner := map[uint32]int{} // slot of each send, by the send's number
+	owner := map[uint32]int{} // slot of each send, by its number
 	sends := s.first
 	const sending, failed = -1, -2
 	var end atomic.Int64 // sending, failed, or the number after the last send
@@ -325,14 +317,14 @@ func isTimeout(err error) bool {
 // receiver reads a pattern through frags, in random pieces, and returns tokens late.
 type receiver struct {
 	conn   devmem.Conn
-	mem    []byte // memory of the binding
+	mem    []byte
 	seed   uint64
 	total  int
 	rng    *rand.Rand
 	hold   int // tokens kept
 	device int // bytes received as frags
 	linear int
-	got    chan struct{} // closed when all bytes have come, or no more will; may be nil
+	got    chan struct{} // closed when no more bytes will come; may be nil
 }
 
 func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {
@@ -437,7 +429,6 @@ func (r *receiver) run() error {
 	return nil
 }
 
-// short returns fewer bytes for short tests.
 func short(n int) int {
 	if testing.Short() {
 		return n / 4
@@ -445,8 +436,7 @@ func short(n int) int {
 	return n
 }
 
-// all runs functions at the same time. When one fails, it closes the connections, so that the
-// others end.
+// all runs functions at the same time. When one fails, it closes the connections.
 func all(conns []devmem.Conn, fs ...func() error) error {
 	var g errgroup.Group
 	var once sync.Once
@@ -469,7 +459,7 @@ func all(conns []devmem.Conn, fs ...func() error) error {
 	return g.Wait()
 }
 
-// balanced waits until every page of every binding is free or posted, and no send is open.
+// balanced waits until each page is free or posted, and no send is open.
 func balanced(t testing.TB, s *stack.Stack) {
 	t.Helper()
 	open := func(b devmem.BindingStats) bool {

@@ -12,11 +12,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// receiver implements driver.Receiver.
 type receiver struct{ s *Stack }
 
-// Receive gives frames to netstack. It copies headers before it parses them: the device could
-// change the originals at any time.
+// Receive gives frames to netstack. It copies headers before it parses them: the device could change the
+// originals.
 func (r receiver) Receive(frames []driver.RxFrame) {
 	for i := range frames {
 		if f := &frames[i]; len(f.Payload) > 0 {
@@ -45,7 +44,6 @@ func (r receiver) Wake() {
 	}
 }
 
-// receiveWhole receives a frame that is completely in host memory.
 func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var start [splitter.MaxHeader]byte
 	var h splitter.Headers
@@ -86,8 +84,8 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// verify checks the transport checksum of a packet in host memory: netstack does not, because the
-// link has RXChecksumOffload.
+// verify checks the transport checksum of a packet in host memory: netstack does not, because the link has
+// RXChecksumOffload.
 func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool {
 	head := int(h.HdrLen)
 	var sum uint16
@@ -97,15 +95,14 @@ func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool
 	return splitter.VerifyL4(h, hdr[:head], h.FrameLen-uint32(head), sum) != splitter.CsumBad
 }
 
-// receiveSplit receives a frame whose payload is in device memory. It owns the pages of the
-// payload.
+// receiveSplit receives a frame whose payload is in device memory. It owns the pages of the payload.
 func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var l *shadowQueue
 	if fr.Queue >= 0 && fr.Queue < len(s.rx) {
 		l = s.rx[fr.Queue].Load()
 	}
 	if l == nil {
-		s.count.rxDropped.Add(1) // the stack does not know the pages' owner, so it cannot return them
+		s.count.rxDropped.Add(1) // the pages' owner is unknown, so they cannot be returned
 		return
 	}
 	pool := l.binding.pool
@@ -161,8 +158,8 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// inject gives a packet to netstack, on the NIC's polling goroutine. No lock may be held: netstack
-// may send an answer before inject returns.
+// inject gives a packet to netstack, on the NIC's polling goroutine. No lock may be held: netstack may send
+// an answer before inject returns.
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
 	s.link.unverified.Store(h.Class == splitter.Fragment)

@@ -8,27 +8,27 @@ type DropReason uint8
 // Reasons to drop a packet.
 const (
 	DropNone         DropReason = iota
-	DropNoBuffer                // the receiver had no buffer, and the sender could not wait (any longer)
+	DropNoBuffer                // the receiver had no buffer
 	DropLinkLoss                // lost by an Impairment; counted in segments
 	DropUnknownDst              // no port to send it to, or a gateway's filter refused it
-	DropSamePort                // the packet's destination is behind the port that sent it
-	DropControlMAC              // control EtherType or control MAC outside the control channel
-	DropTooBig                  // longer than the receiver accepts, and it cannot be segmented
+	DropSamePort                // the destination is behind the port that sent it
+	DropControlMAC              // control EtherType or control MAC
+	DropTooBig                  // longer than the receiver accepts
 	DropStopped                 // the port or its queue is stopped, or the link is detached
 	DropFault                   // the memory of the packet or of its buffers is no longer mapped
-	DropBadFrame                // malformed, too short, inconsistent lengths, or a frame whose sender Identity cannot find
+	DropBadFrame                // malformed, too short, or a frame whose sender Identity cannot find
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
-	DropDelay                   // dropped from a delay line: its link was detached, or the receiver stayed busy
+	DropDelay                   // dropped from a delay line
 	DropDisabled                // the receiving queue is not enabled
-	DropUnsplit                 // the receiver accepts the packet only split, but it cannot be split
+	DropUnsplit                 // the receiver accepts the packet only split
 	DropSlowReceiver            // the oldest frame held for slow receivers, when such frames fill a batch
-	DropMAC                     // its source MAC, or a sender's MAC in it, is not its port's (Identity)
+	DropMAC                     // a sender's MAC in it is not its port's (Identity)
 	DropAddress                 // a sender's IP address in it is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
-	DropStorm                   // to a group address, beyond the port's limit (LinkOptions.Storm)
-	DropRDMA                    // sent to RoCEv2's port of a NIC with queue pairs, but to none of them, or damaged
+	DropStorm                   // to a group address, beyond LinkOptions.Storm
+	DropRDMA                    // to a NIC with queue pairs, but to none of them, or damaged
 	NumDropReasons
 )
 
@@ -37,7 +37,7 @@ var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unkn
 	"slow-receiver", "mac-not-yours", "address-not-yours",
 	"link-queue", "storm", "rdma"}
 
-// String returns the reason's name in counters.
+// String returns the reason's name.
 func (r DropReason) String() string {
 	if r < NumDropReasons {
 		return reasonNames[r]
@@ -45,14 +45,13 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are the counters of a link, with their keys in the JSON of vnic stat. A packet is counted
-// when it is finished, not each time it meets a busy port (Busy counts that). A drop counts at the
-// receiver's link if that link or its port drops the packet, otherwise at the sender's.
+// Counters are the counters of a link. A packet is counted when it is finished, not each time it meets a busy
+// port.
 type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
 	SentBytes        uint64                 `json:"sent_bytes"`
-	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
-	Received         uint64                 `json:"received"`      // packets, and pieces of cut ones, that the port took
+	SentSegments     uint64                 `json:"sent_segments"`
+	Received         uint64                 `json:"received"` // packets, and pieces of cut ones, that the port took
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
 	Busy             uint64                 `json:"busy"` // how often a packet met the port without buffers
@@ -65,11 +64,10 @@ type Counters struct {
 	NotLearned       uint64                 `json:"not_learned"`          // addresses not learned for lack of room
 }
 
-// counters are the live counters; many workers write them.
 type counters struct {
 	received, receivedBytes     atomic.Uint64
 	receivedMore                atomic.Uint64 // segments beyond one for each packet
-	sent, sentBytes, sentMore   atomic.Uint64 // the same for sent packets
+	sent, sentBytes, sentMore   atomic.Uint64
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64
 	held, delayFull, notLearned atomic.Uint64
@@ -92,7 +90,6 @@ func (c *counters) load() Counters {
 	return out
 }
 
-// drop sets a packet's verdict and counts it.
 func (c *counters) drop(p *Packet, r DropReason) {
 	p.Verdict = Drop(r)
 	c.dropped(r)
@@ -111,7 +108,6 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
-// sentAll counts the packets of a batch whose verdict is final, for the port that sent them.
 func (c *counters) sentAll(batch []*Packet) {
 	var n, bytes, segments uint64
 	for _, p := range batch {
@@ -128,14 +124,12 @@ func (c *counters) sentAll(batch []*Packet) {
 	}
 }
 
-// addMore adds n to c. It skips the atomic addition of 0, the usual case.
 func addMore(c *atomic.Uint64, n uint64) {
 	if n > 0 {
 		c.Add(n)
 	}
 }
 
-// deliveredAll counts the verdicts of a run at its port, and returns the first Busy one.
 func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 	var n, bytes, segments, waits uint64
 	var first *Packet
@@ -156,7 +150,7 @@ func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 			}
 		case Dropped:
 			c.dropped(p.Verdict.Reason)
-		default: // a port that set no verdict
+		default:
 			c.drop(p, DropStopped)
 		}
 	}

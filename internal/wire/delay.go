@@ -15,59 +15,54 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // most deliveries of an entry to a port without buffers, HoldMax apart
-	// Lengths of entries' buffers, unless the line's bound is lower: at least minBuf for payload of
-	// up to largeFrom bytes, at least largeBuf for longer payload.
+	maxTries = 8 // most deliveries of an entry to a port without buffers
+	// The least length of an entry's buffer, for payload of up to largeFrom bytes, and for longer payload.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
-	// keepBytes bounds the free buffers that a line keeps for the next packets; it releases the
-	// rest, so a burst does not keep its memory.
 	keepBytes = 8 << 20
-	// Bounds of the packets that a line holds in order; further packets are Busy.
+	// Bounds of the packets in order.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
 
-// line is the delay line of one direction of a link. It holds segments back (Impairment.Reorder);
-// and it holds all other packets of a link with a delay, jitter or a rate, in order, until they are
-// due. It copies payload to buffers of the wire, so the sender may reuse its own.
+// line is the delay line of one direction of a link. It holds segments back (Impairment.Reorder), and on a
+// link with a delay, a jitter or a rate it queues the other packets, in order. It copies payload to buffers
+// of its own.
 type line struct {
 	link     *Link
 	lv       int
-	queued   atomic.Int64 // packets in queue
+	queued   atomic.Int64
 	maxCount int
 	maxBytes int
 	wait     time.Duration
-	due      atomic.Uint64 // the lowest due of the held segments; never: none has one
-	kick     chan struct{} // capacity 1: wakes the goroutine for a new entry
+	due      atomic.Uint64 // the lowest due of the held segments, or never
+	kick     chan struct{}
 	stop     chan struct{}
-	done     chan struct{} // closed when the goroutine has ended
-	begin    sync.Once     // starts the goroutine
+	done     chan struct{}
+	begin    sync.Once
 
 	mu     sync.Mutex // not held while copying or delivering
 	held   []*heldSegment
 	small  pool
-	large  pool // of buffers above largeFrom, which short packets do not take
-	count  int  // segments held, being filled or being sent
+	large  pool
+	count  int // segments held, being filled or being sent
 	bytes  int
 	closed bool
 
 	queue       deque
-	queueBytes  int       // buffer bytes of entries for queue: in the queue, being filled or being sent
-	queueCount  int       // number of these entries
-	departed    time.Time // on a link with a rate: when the last packet leaves the link's queue
+	queueBytes  int // buffer bytes of entries for queue: in the queue, being filled or being sent
+	queueCount  int
+	departed    time.Time // when the last packet leaves the queue of a link with a rate
 	jitterDraws uint64
 }
 
-// pool is a list of unused entries with their buffers.
 type pool struct {
 	list  []*heldSegment
-	bytes int // of the entries' buffers
+	bytes int
 }
 
-// take removes and returns the entry that was put last, if its buffer is no longer than most;
-// otherwise it returns nil.
+// take removes and returns the last entry, if its buffer has at most most bytes.
 func (f *pool) take(most int) *heldSegment {
 	k := len(f.list) - 1
 	if k < 0 || len(f.list[k].buf) > most {
@@ -84,7 +79,6 @@ func (f *pool) put(h *heldSegment) {
 	f.bytes += len(h.buf)
 }
 
-// deque is a first-in, first-out queue of entries.
 type deque struct {
 	list []*heldSegment
 	head int
@@ -120,14 +114,14 @@ type heldSegment struct {
 	Packet
 	hdr    [splitter.MaxHeader]byte
 	buf    []byte
-	region *dma.Region // of buf
+	region *dma.Region
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64    // the entry is sent before the segment with this number, or at late; never: only at late
-	late   time.Time // the goroutine sends the entry from this time on
-	tries  int       // deliveries that met a port without buffers
+	due    uint64 // the entry is sent before the segment with this number
+	late   time.Time
+	tries  int
 
-	inOrder bool // the entry is for queue, not for held
+	inOrder bool
 }
 
 func newLine(link *Link, lv int, o *Impairment) *line {
@@ -140,13 +134,11 @@ func newLine(link *Link, lv int, o *Impairment) *line {
 	return l
 }
 
-// start starts the goroutine, once.
 func (l *line) start() { l.begin.Do(func() { dma.Go(l.run) }) }
 
-// close ends the goroutine and drops all entries.
 func (l *line) close() {
 	close(l.stop)
-	l.begin.Do(func() { close(l.done) }) // the goroutine was never started
+	l.begin.Do(func() { close(l.done) })
 	<-l.done
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,9 +156,8 @@ func (l *line) close() {
 	}
 }
 
-// hold keeps a copy of a segment, which release sends before segment due passes, or the line's
-// goroutine after HoldMax. It returns false if there is no room: the caller then lets the segment pass
-// at once. It also returns false if the copy failed: *r is then the reason.
+// hold keeps a copy of a segment, to be sent before segment due, or after HoldMax. It returns false if there
+// is no room, or if the copy failed, for reason *r.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -183,7 +174,6 @@ func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	return true
 }
 
-// fill makes the entry a copy of a packet.
 func (h *heldSegment) fill(w *Worker, p *Packet) DropReason {
 	if len(p.Header) > len(h.hdr) {
 		return DropBadFrame
@@ -205,8 +195,7 @@ func (h *heldSegment) fill(w *Worker, p *Packet) DropReason {
 	return DropNone
 }
 
-// reserve returns an entry with a buffer of at least n bytes; nil: the line is full or closed. Held
-// segments, and packets in order, have different bounds.
+// reserve returns an entry with a buffer of at least n bytes, or nil if the line is full or closed.
 func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +228,6 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	return h
 }
 
-// put adds an entry to the held ones. No caller calls put after close.
 func (l *line) put(h *heldSegment) {
 	l.mu.Lock()
 	l.held = append(l.held, h)
@@ -249,13 +237,12 @@ func (l *line) put(h *heldSegment) {
 	}
 	l.mu.Unlock()
 	l.start()
-	if first { // otherwise the goroutine's timer runs for an entry already
+	if first {
 		signal(l.kick)
 	}
 }
 
-// recycle gives back an entry's room in the line, and keeps its memory for the next packet, up to
-// keepBytes.
+// recycle gives back an entry's room in the line, and may keep its memory.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,19 +263,16 @@ func (l *line) recycle(h *heldSegment) {
 	}
 }
 
-// popDue removes and returns the held entry with the lowest due, if that is at most seq; nil: none.
 func (l *line) popDue(seq uint64) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool { return h.due <= seq && (best == nil || h.due < best.due) })
 }
 
-// popLate removes and returns the held entry whose time ended first; nil: none has ended.
 func (l *line) popLate(now time.Time) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool {
 		return !h.late.After(now) && (best == nil || h.late.Before(best.late))
 	})
 }
 
-// pop removes and returns the held entry that is better than all others; nil: none.
 func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,8 +295,8 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	return best
 }
 
-// send sends an entry. If the port is busy, the line's goroutine tries again later; the maxTries-th
-// time that the port has no buffers, send drops the entry.
+// send sends an entry. If the port is busy, it puts the entry back, unless the port had no buffers for the
+// maxTries-th time.
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.beyond(w, h.run[:])
 	if h.Verdict.Kind == Busy {
@@ -332,8 +316,6 @@ func (l *line) send(w *Worker, h *heldSegment) {
 	l.recycle(h)
 }
 
-// run is the goroutine: it sends held entries when their time ends, and queued packets when they
-// are due.
 func (l *line) run() {
 	defer close(l.done)
 	w := NewWorker()
@@ -355,7 +337,6 @@ func (l *line) run() {
 	}
 }
 
-// sendLate enters the link and sends an entry; only the line's goroutine calls it.
 func (l *line) sendLate(w *Worker, h *heldSegment) {
 	if !l.link.enter() {
 		l.link.count.dropped(DropDelay)
@@ -366,8 +347,6 @@ func (l *line) sendLate(w *Worker, h *heldSegment) {
 	l.send(w, h)
 }
 
-// nextLate returns how long it takes until the time of the next entry ends; an hour if there is
-// none.
 func (l *line) nextLate() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -382,7 +361,7 @@ func (l *line) nextLate() time.Duration {
 	return max(d, 0)
 }
 
-// beyond passes packets from the line on: to the switch on the way up, to the port on the way down.
+// beyond passes packets from the line on.
 func (l *line) beyond(w *Worker, run []*Packet) {
 	if l.lv == levelUp {
 		l.link.forward(w, run)
@@ -391,11 +370,10 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 	}
 }
 
-// delays reports whether all packets go through the line in order.
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay puts packets into the line, in order. If there is no room for a packet, delay sets the
-// verdict Busy for it and for all packets behind it.
+// delay puts packets into the line, in order. If there is no room for a packet, it and the packets behind it
+// become Busy.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {
 		h := l.reserve(int(p.PayloadLen), true)
@@ -418,8 +396,7 @@ func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	}
 }
 
-// enqueue puts a filled entry into the link's queue, and sets when the goroutine sends it. It
-// returns why it did not: DropLinkQueue if the queue is full, DropStopped if the line is closed.
+// enqueue puts a filled entry into the queue, and sets its time. It returns the reason if it did not.
 func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -433,7 +410,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 			due = l.departed
 		}
 		waits, n := due.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
-		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // tolerance for rounding
+		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // for rounding
 			return DropLinkQueue
 		}
 		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {
@@ -461,7 +438,6 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	return DropNone
 }
 
-// sendQueue sends the queued packets that are due.
 func (l *line) sendQueue(w *Worker) {
 	for {
 		l.mu.Lock()

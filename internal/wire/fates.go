@@ -10,54 +10,47 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. Except for ECN,
-// Drop and Rate, an Impairment that a link has from the start draws the fate of the n-th segment from
-// Seed, the direction and n alone, so a sequence of segments meets the same fates in each run. A GSO
-// packet counts as its segments; the link passes on the runs of them that survive. The zero value
-// does nothing. Of the fates from Loss to Corrupt a segment meets one: the first that applies, in
-// the order of the fields.
+// Impairment is what a bad link does to the segments that pass it in one direction. The zero value does
+// nothing. The random fates, from Loss to Corrupt, depend only on Seed, the direction and the segment's
+// number, if the link has the Impairment from the start. A GSO packet counts as its segments. A segment meets
+// at most one fate: the first that applies, in the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst; for the
-	// queue see Rate.
+	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst.
 	ECN   bool
-	Burst Burst // losses in bursts, in addition to Loss
-	// Drop are the numbers of the segments that each TCP connection loses when it first sends them:
-	// at most MaxDrop, in order. Segments count from 0, by the connection's longest segment so far.
-	// It applies to the first 4,096 connections whose SYN the link has seen.
+	Burst Burst // in addition to Loss
+	// Drop are the numbers of the segments that each TCP connection loses once: at most MaxDrop, in order.
+	// Segments count from 0, by the connection's longest segment so far. Drop applies to the first 4,096
+	// connections whose SYN the link has seen.
 	Drop      []uint32
-	Reorder   float64 // probability that a segment that is not lost is held back
-	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
-	// Corrupt is the probability that a TCP or UDP segment that is neither lost, held back nor
-	// duplicated has one bit flipped, in its TCP or UDP header or its payload. The link completes the
-	// checksum before, so that the receiver detects the change.
+	Reorder   float64 // probability that a segment is held back
+	Duplicate float64 // probability that a segment comes twice
+	// Corrupt is the probability that a TCP or UDP segment has one bit flipped, behind its IP header, after its
+	// checksum was completed.
 	Corrupt float64
-	// ReorderDepth is the largest number of later segments that overtake a segment that is held
-	// back; the number is random, from 1. 0 means 3.
+	// ReorderDepth is the largest number of later segments that overtake a segment that is held back; 0 means 3.
+	// The number is random, from 1.
 	ReorderDepth int
-	// HoldMax is the longest time for which a segment is held back, unless its receiver is busy; 0
-	// means 10 ms.
+	// HoldMax is the longest time for which a segment is held back, unless its receiver is busy; 0 means 10 ms.
 	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the segments that are held back at a time. Beyond that the link
-	// holds no further ones back. 0 means 256 and 4 MiB.
+	// MaxPackets and MaxBytes bound the segments that are held back at a time. 0 means 256 and 4 MiB.
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is the time that each packet is under way that Reorder does not hold back, give or take
-	// a random time of at most Jitter, and longer if it would overtake another packet.
+	// Delay is how long the link delays packets that Reorder does not hold back, give or take at most Jitter,
+	// and longer if a packet would overtake another one.
 	Delay, Jitter time.Duration
-	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
-	// packets that do not fit behind others. With ECN, the queue marks ECN-capable TCP packets while
-	// it is more than half full. 0: no queue, and no Limit.
+	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops packets that
+	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable packets while it is more than
+	// half full.
 	Rate  float64
 	Limit int
 }
 
-// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or
-// bad, and its state may change at each segment.
+// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or bad.
 type Burst struct {
-	P, R      float64 // probability that a good link turns bad, and a bad one good, at each segment
+	P, R      float64 // probability that a good link turns bad, and a bad one good, at a segment
 	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
 }
 
@@ -74,7 +67,6 @@ func (im *Impairment) Lossy() bool {
 		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
 }
 
-// does reports whether the impairment changes or delays anything.
 func (im *Impairment) does() bool { return im.Lossy() || im.Delay > 0 || im.Jitter > 0 }
 
 func (im *Impairment) check() error {
@@ -101,7 +93,6 @@ func (im *Impairment) check() error {
 	return nil
 }
 
-// fate is what happens to a segment.
 type fate uint8
 
 const (
@@ -113,7 +104,6 @@ const (
 	marked
 )
 
-// chances is a compiled Impairment.
 type chances struct {
 	Impairment
 	lv    int
@@ -123,15 +113,14 @@ type chances struct {
 	dup   uint64
 	flip  uint64
 	depth uint64
-	burst *burst // nil: none
-	drop  *drops // nil: none
+	burst *burst
+	drop  *drops
 
-	onlyLoses bool // Loss is the only random fate; Drop, which depends on the packet, may be set too
+	onlyLoses bool // Loss is the only random fate
 }
 
-// newChances compiles an impairment that begins at segment from. old is the link's previous
-// impairment, or nil: newChances keeps the state of its Burst if that and the seed are the same, and
-// the state of its Drop if that is the same.
+// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst and the Drop
+// of old, the link's previous impairment, if they are the same; old may be nil.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -153,7 +142,6 @@ func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	return c
 }
 
-// draw returns the k-th random number of segment seq, of 64 bits.
 func (c *chances) draw(seq, k uint64) uint64 { return mix64(mix64(c.seed+seq*0x9e3779b97f4a7c15) + k) }
 
 // passing returns how many of the n segments from seq on pass before the first that does not.
@@ -172,7 +160,7 @@ func (c *chances) passing(seq, n uint64) (i uint64) {
 	return i
 }
 
-// fate returns the fate of segment seq. The link releases a held segment before segment due.
+// fate returns the fate of segment seq, and for a held one the segment before which it is released.
 func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	h := mix64(c.seed + seq*0x9e3779b97f4a7c15)
 	switch {
@@ -193,8 +181,7 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	return passes, 0
 }
 
-// fateOf returns the fate of segment seq, which is one of packet p: with ECN, an ECN-capable packet
-// is marked instead of lost.
+// fateOf returns the fate of segment seq of packet p, with respect to ECN.
 func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	if f, due = c.fate(seq); f == lost && c.ECN && capable(p) {
 		f = marked
@@ -202,13 +189,10 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	return f, due
 }
 
-// burst is the state of a link in the model of Gilbert and Elliott. P, R and the seed alone decide
-// how many segments each state lasts. burst keeps the segment numbers of the latest changes of
-// state.
 type burst struct {
 	Burst
 	seed uint64
-	from uint64     // the first segment
+	from uint64
 	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
@@ -235,8 +219,7 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad reports whether the link is bad at a segment. It returns false for a segment from before the
-// oldest change that burst keeps.
+// bad reports whether the link is bad at a segment.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,10 +254,9 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows is how many connections drops tracks; further ones lose nothing by Impairment.Drop.
+// maxDropFlows is how many connections drops tracks.
 const maxDropFlows = 4096
 
-// drops decides which segments of TCP connections are lost by their numbers (Impairment.Drop).
 type drops struct {
 	list []uint32
 
@@ -283,13 +265,13 @@ type drops struct {
 }
 
 type dropFlow struct {
-	start uint32 // the sequence number of the first byte
+	start uint32 // of the first byte
 	mss   uint32 // the longest segment so far
 	next  int    // index in drops.list of the next segment to lose
 }
 
-// hits reports whether a segment of n bytes at sequence number seq has the first byte of the next
-// segment that the list names, and so is lost. mss is the length of a full segment, as far as known.
+// hits reports whether a segment of n bytes at sequence number seq has the first byte of the next segment of
+// the list. mss is the length of a full segment.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false
@@ -313,11 +295,9 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	return f.next < len(d.list) && f.first(d) >= uint64(seq-f.start) && f.first(d) < uint64(seq-f.start)+uint64(n)
 }
 
-// first returns the offset, from the first byte of the connection, of the next segment to lose.
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
-// lost skips the entries of the list for segments that begin before the end of a lost one, of n
-// bytes at seq.
+// lost skips the entries of the list for segments that begin before the end of a lost one.
 func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts are as long and as frequent as in the model, and do not depend on how the sender packs
-// segments.
+// Bursts are as long and as frequent as in the model.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -42,7 +41,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// The link no longer knows the fates of old segments, but the fates of the latest 500 stay the same.
+	// The fates of the latest 500 segments are still known.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -56,12 +55,10 @@ func TestBurstsAreTheModels(t *testing.T) {
 	}
 }
 
-// A link that never becomes good again loses all later segments, one that changes at each segment loses
-// half, and one with a loss below 1 in its only state loses that part.
 func TestBurstsAtTheirEnds(t *testing.T) {
 	for _, c := range []struct {
 		b           Burst
-		least, most int // lost of 1000
+		least, most int
 	}{{Burst{P: 1, R: 0}, 999, 1000}, {Burst{P: 1, R: 1}, 499, 501}, {Burst{P: 0, Good: 0.5}, 400, 600},
 		{Burst{P: 1, R: 0, Bad: 0.1}, 60, 140}} {
 		ch, n := newChances(Impairment{Seed: 5, Burst: c.b}, levelUp, 0, nil), 0
@@ -86,8 +83,7 @@ func TestDuplicatesComeTwice(t *testing.T) {
 	testkit.Equal(t, "counted", a.link.Counters().Duplicated, uint64(n))
 }
 
-// A corrupted segment has a wrong TCP or UDP checksum, which a receiver that verifies it detects, and
-// a correct IPv4 header checksum. The sender's bytes do not change.
+// A corrupted segment has a wrong TCP or UDP checksum, and a correct IPv4 header checksum.
 func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}
@@ -131,8 +127,6 @@ func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	}
 }
 
-// The link sets congestion marks only in packets whose sender supports ECN, and the IP header's
-// checksum stays correct.
 func TestMarksOfCongestion(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, capable := range []bool{false, true} {
@@ -172,15 +166,13 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// The link loses the segments that Impairment.Drop numbers when the sender sends them first,
-// however it packs them, but not when it retransmits them. Each connection counts its segments
-// anew.
+// The link loses the numbered segments only when they are first sent.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})
 		b.setLimits(superLimits)
 		const mss, start = 100, 1_000_000
-		for range 2 { // two connections on the same ports
+		for range 2 { // on the same ports
 			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: start - 1})))
 			b.take()
 			send := func() (seqs []int) {
@@ -207,7 +199,7 @@ func TestDropsByNumber(t *testing.T) {
 			if n := len(send()); n != 1000 {
 				t.Errorf("%s: %d came the second time", name, n)
 			}
-			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: 5}))) // another connection
+			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: 5})))
 			b.take()
 		}
 		if n := a.link.Counters().Drops[DropLinkLoss]; n != 8 {
@@ -216,8 +208,6 @@ func TestDropsByNumber(t *testing.T) {
 	}
 }
 
-// Packets stay on a link with a delay for that time, give or take the jitter, and arrive in order and
-// complete. After the delay is removed, later packets do not overtake them.
 func TestDelay(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -258,8 +248,6 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate has a queue: the link drops packets beyond the queue's limit; with ECN it marks
-// packets that find more than half of the limit in the queue.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -289,7 +277,7 @@ func TestQueueOfALink(t *testing.T) {
 	})
 }
 
-// A delay line is bounded, and a sender that reaches the bound waits: nothing is lost.
+// A sender that reaches the bound of a delay line waits.
 func TestDelayedPacketsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Delay: time.Second}, Impairment{})
@@ -310,7 +298,6 @@ func TestDelayedPacketsAreBounded(t *testing.T) {
 	})
 }
 
-// However much was in flight, the line keeps few buffers for later packets.
 func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	for name, n := range map[string]int{"small": 1000, "large": 60000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -351,7 +338,6 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// A new impairment applies to the next packet.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {
@@ -362,8 +348,7 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// When an impairment changes, unchanged settings keep their state, and new ones start now: the link
-// does not compute their state from all past segments.
+// When an impairment changes, unchanged settings keep their state.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

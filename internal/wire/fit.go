@@ -2,9 +2,8 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed.
-// It drops packets that are too long. The caller has entered the link. After a delivery with a Busy
-// packet, fit makes the rest of the run Busy too, unless the packets go to all links.
+// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed. The caller
+// has entered the link.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
@@ -31,7 +30,7 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 	}
 }
 
-// deliver delivers packets to the port and counts their verdicts. It returns the first Busy one.
+// deliver returns the first Busy verdict.
 func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	l.port.Deliver(w, run)
 	v, busy = l.count.deliveredAll(run)
@@ -39,13 +38,11 @@ func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	return v, busy
 }
 
-// begun reports whether a part of the packet is already finished at the link's port.
 func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears
-// the progress on these levels of another link.
+// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l.
 func (p *Packet) levelOn(lv int, l *Link) *level {
 	p.Progress.begun = true
 	if p.Progress.link != l.serial {
@@ -72,7 +69,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		l.count.drop(p, DropTooBig)
 		return
 	}
-	super := mss // payload of a piece
+	super := mss // payload bytes of a piece
 	if lim.Csum && lim.GSO.Has(p.Meta.GSOType) {
 		super = p.PayloadLen
 		if room := lim.MaxBytes; room != 0 && super > room-min(room, hdr) {
@@ -131,8 +128,8 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 }
 
-// complete delivers a frame that is not a GSO packet with its checksum completed, or drops it if it
-// is too long. A partial checksum is TCP's or UDP's, because forward has completed all others.
+// complete delivers a frame that is not a GSO packet with its checksum completed, or drops it if it is too
+// long.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)

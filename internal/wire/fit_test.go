@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// stream checks that frames carry the payload of a packet, in order and once, and returns the
-// lengths of their payloads.
+// stream checks that frames carry the payload of a packet, in order and once, and returns their lengths.
 func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []int) {
 	t.Helper()
 	off := 0
@@ -41,7 +40,7 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		lim    Limits
 		s      spec
 		frames int
-		gso    int // how many of them are GSO packets
+		gso    int
 		csum   splitter.Csum
 	}{
 		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, left},
@@ -105,8 +104,6 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 	}
 }
 
-// TestECNIsTakenBackWhereItIsNotTaken: for a port that does not accept ECN the link clears the
-// packet's ECN flag; without CWR it need not segment the packet.
 func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
 	a, b := pair(t)
 	for _, ecn := range []bool{false, true} {
@@ -161,8 +158,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	stream(t, got, append(bytes.Clone(a.ram[:60000]), a.ram[:10]...), 0)
 }
 
-// TestBusyMidwayThenTakenWhole: a port gets busy in the middle of a packet, and its limits change
-// before the sender tries again; it gets no byte twice.
+// A port gets busy in the middle of a packet, and its limits change before the retry.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -177,7 +173,6 @@ func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	if len(got) != 5 || p.Verdict.Kind != Taken {
 		t.Errorf("%d frames", len(got))
 	}
-	// The packet then goes to another port, which has got nothing yet and gets all of it.
 	p = a.packet(b.mac, spec{n: 10000, mss: 1000})
 	b.setLimits(Limits{})
 	b.post(4)
@@ -212,9 +207,6 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
-// TestChecksumsElsewhereAreCompleted uses checksum starts and offsets that our parser does not
-// expect: in an unknown protocol, in the payload, across the end of the headers, at odd offsets.
-// The link drops UDP packets with such a checksum, and frames whose checksum lies in checked bytes.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	a, b := pair(t)
 	b.setLimits(Limits{Csum: true}) // the port accepts partial checksums, but not these
@@ -264,9 +256,6 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	dropped(t, p, DropBadCsum) // not TCP's own field
 }
 
-// TestPayloadThatIsNotThere: if the memory segments of a packet are shorter than its stated length,
-// the link drops the frame that lacks bytes. If the packet is a GSO packet, its other segments
-// arrive.
 func TestPayloadThatIsNotThere(t *testing.T) {
 	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {
@@ -282,8 +271,6 @@ func TestPayloadThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestMemoryThatGoesAway: a sender truncates its memory file while the wire itself reads the
-// payload of its packets.
 func TestMemoryThatGoesAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		up Impairment
@@ -310,9 +297,6 @@ func TestMemoryThatGoesAway(t *testing.T) {
 	}
 }
 
-// FuzzNothingIsLostOrRepeated simulates a sender with retries and a port whose limits and buffers
-// change at random: the bytes arrive in order, once.
-//
 // Invariant: wire: Cut, refused and retried, every byte arrives once, in order.
 func FuzzNothingIsLostOrRepeated(f *testing.F) {
 	f.Add([]byte{3, 200, 40, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8})

@@ -9,9 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// TestPacketsSayWhoSentThem: a packet names the link on which it came, whatever its source address
-// is and whatever its sender wrote to the field From. This holds for packets that the wire passes
-// on whole, cuts, completes, floods, or holds back on either link, and for packets sent again.
+// A packet names the link on which it came, whatever its sender wrote to the field From.
 func TestPacketsSayWhoSentThem(t *testing.T) {
 	late := Impairment{Seed: 1, Reorder: .5, HoldMax: time.Millisecond}
 	for name, c := range map[string]struct {
@@ -33,8 +31,8 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		"held on the way up":   {up: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 		"held on the way down": {down: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 	} {
-		// In a synctest bubble the clock stands still while the receiver is busy; otherwise the link
-		// would drop held packets.
+		// In a synctest bubble the clock stands still while the receiver is busy; otherwise the link would drop
+		// held packets.
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSwitch(t)

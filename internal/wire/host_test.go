@@ -16,8 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// host is a machine on the switch: its memory is a memfd, and its port copies what it gets into
-// separate memory.
+// host is a machine on the switch: its memory is a memfd, and its port copies what it gets.
 type host struct {
 	t     testing.TB
 	mac   MAC
@@ -29,11 +28,11 @@ type host struct {
 
 	mu      sync.Mutex
 	limits  Limits
-	buffers int        // packets that it takes before it is busy; negative: any number
-	sizes   []int      // of the received batches
-	got     []received // in order of arrival
+	buffers int
+	sizes   []int
+	got     []received
 	wakers  []Waker
-	slow    func() // called in Deliver
+	slow    func()
 	arrived chan struct{}
 }
 
@@ -46,7 +45,7 @@ type received struct {
 
 const ramSize = 1 << 18
 
-// pattern is the content of hosts' memory; each host begins at another place of it.
+// pattern is the content of hosts' memory.
 var pattern = func() []byte {
 	b := make([]byte, ramSize+256)
 	for i := range b {
@@ -85,7 +84,6 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	return h
 }
 
-// pair makes two hosts that the switch has learned.
 func pair(t testing.TB) (a, b *host) {
 	t.Helper()
 	s := newSwitch(t)
@@ -94,7 +92,6 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// three makes three hosts that the switch has learned.
 func three(t testing.TB) (a, b, c *host) {
 	t.Helper()
 	a, b = pair(t)
@@ -105,8 +102,7 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with impaired links from a to b. It makes the switch learn b without a
-// frame, which would count on the links.
+// badPair makes two hosts with impaired links from a to b, and teaches the switch b without a frame.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -114,7 +110,6 @@ func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	return a, b
 }
 
-// taken fails the test if a packet was not taken.
 func taken(t testing.TB, p *Packet) {
 	t.Helper()
 	if p.Verdict.Kind != Taken {
@@ -122,7 +117,6 @@ func taken(t testing.TB, p *Packet) {
 	}
 }
 
-// dropped fails the test if a packet was not dropped for this reason.
 func dropped(t testing.TB, p *Packet, want DropReason) {
 	t.Helper()
 	if p.Verdict != Drop(want) {
@@ -144,7 +138,6 @@ func (h *host) setLimits(l Limits) {
 	h.limits = l
 }
 
-// post gives the host buffers for n packets, and wakes waiting senders.
 func (h *host) post(n int) {
 	h.mu.Lock()
 	h.buffers = n
@@ -206,7 +199,6 @@ func (h *host) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// take returns the received frames, and forgets them.
 func (h *host) take() []received {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,20 +207,17 @@ func (h *host) take() []received {
 	return got
 }
 
-// send delivers packets while it is inside the host's space, as a worker does.
 func (h *host) send(ps ...*Packet) {
 	tok := h.space.Enter()
 	defer h.space.Leave(tok)
 	h.link.Deliver(h.w, ps)
 }
 
-// sent sends one packet, and returns it.
 func (h *host) sent(p *Packet) *Packet {
 	h.send(p)
 	return p
 }
 
-// sendAll sends packets, and waits for buffers until all packets have their final verdict.
 func (h *host) sendAll(ps ...*Packet) {
 	for len(ps) > 0 {
 		h.send(ps...)
@@ -248,7 +237,6 @@ func (h *host) sendAll(ps ...*Packet) {
 	}
 }
 
-// waker is a Waker to wait on.
 type waker chan struct{}
 
 func (w waker) Wake() {
@@ -258,7 +246,6 @@ func (w waker) Wake() {
 	}
 }
 
-// spec describes a packet for tests.
 type spec struct {
 	udp, v6 bool
 	tags    int
@@ -272,7 +259,6 @@ type spec struct {
 	sport   uint16
 }
 
-// packet makes a packet from h to a MAC, its payload in h's memory.
 func (h *host) packet(to MAC, s spec) *Packet {
 	h.t.Helper()
 	p := &Packet{Header: header(h.mac, to, &s)}
@@ -306,7 +292,7 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory as payload, in segments whose first lengths are cut.
+// payload gives a packet n bytes of h's memory, in segments whose first lengths are cut.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)
@@ -323,7 +309,6 @@ func (h *host) payload(p *Packet, off, n int, cut []int) {
 	}
 }
 
-// header makes the headers of a frame, without checksums.
 func header(src, dst MAC, s *spec) []byte {
 	be := binary.BigEndian
 	b := append(append([]byte{}, dst[:]...), src[:]...)
@@ -357,7 +342,6 @@ func header(src, dst MAC, s *spec) []byte {
 	return append(b, l4...)
 }
 
-// arp makes a short frame that is not IP.
 func (h *host) arp(to MAC) *Packet {
 	b := append(append([]byte{}, to[:]...), h.mac[:]...)
 	b = append(b, 0x08, 0x06)
@@ -369,7 +353,6 @@ func (h *host) arp(to MAC) *Packet {
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// meet makes the switch learn hosts.
 func meet(hosts ...*host) {
 	for _, h := range hosts {
 		h.send(h.arp(broadcast))

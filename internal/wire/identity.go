@@ -10,58 +10,54 @@ import (
 	"time"
 )
 
-// Identity lists the source addresses that the frames of a port may have. The link drops other
-// frames as DropMAC or DropAddress, before the switch learns from them.
+// Identity lists the source addresses that the frames of a port may have. The link drops other frames.
 //
-// The first port that uses an IP address is bound to it: until the binding ends, no other port may
-// use the address. A port uses an address as the source of an IP packet or an ARP frame, as the
-// target of a neighbor advertisement or a redirect, or as the target of a probe for duplicates (RFC
-// 4862, 5.4; RFC 5227, 2.1) that no other port has.
+// The first port that uses an IP address is bound to it: until the binding ends, links that check sources
+// refuse it from other ports. A port uses an address as the source of an IP packet or an ARP frame, as the
+// target of a neighbor advertisement or a redirect, or as the target of a probe for duplicates (RFC 4862,
+// 5.4; RFC 5227, 2.1).
 type Identity struct {
-	MAC     MAC           // the port's own MAC, which no other port may use; zero: none
+	MAC     MAC           // the port's own MAC; zero: none
 	Learn   bool          // the port's MAC is the source of its first frame since Attach or Link.Forget, instead of MAC
-	Also    []MAC         // other MACs that the port may use, unless another port uses them
+	Also    []MAC         // other MACs that the port may use
 	Any     bool          // the port may use any MAC that no other port uses
-	Router  bool          // the link does not check sources, because the port forwards other hosts' packets
-	Refused func(Refusal) // called at most once in ReportEvery for each reason; may be nil
+	Router  bool          // the link does not check sources
+	Refused func(Refusal) // may be nil
 }
 
-// Refusal is a refused frame, and the number of other frames refused for the same reason since the
-// last report.
+// Refusal is a refused frame, and the number of frames refused for the same reason since the last report.
 type Refusal struct {
 	Link   *Link
 	Reason DropReason // DropMAC or DropAddress
 	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
 	Addr   netip.Addr // for DropAddress
-	Holder string     // the other port that is bound to the address, or has reserved it; "": none
-	Full   bool       // no other port is bound to the address, but the sender has MaxBindings addresses
+	Holder string     // the port that is bound to the address, or has reserved it
+	Full   bool       // the sender has MaxBindings addresses
 	More   uint64     // other frames refused for Reason since the last report
 }
 
 // Bounds of a port's bindings.
 const (
-	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
-	// MACs, beside its own. The link refuses another one, unless one of them is idle.
+	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
+	// its own.
 	MaxBindings = 64
-	// BindingIdle is how long a bound address without a lease must be unused before another port may
-	// take it, or before it makes room for another address of the port. The time counts from when the
-	// other port, or the address's own port for lack of room, first wanted it.
+	// BindingIdle is how long an address without a lease must be unused before its binding may go, once another
+	// port wants the address or its own port lacks room.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
 	// probeIdle replaces BindingIdle for an address that its port has probed for and never used.
 	probeIdle = 10 * time.Second
-	// wantedAgain is how old the last recorded use of an address must be before its port has to
-	// show again that it uses the address. So an address that other ports want, or that is one of
-	// MaxBindings, costs its port a look-up a few times a minute, and not for each frame.
+	// wantedAgain is how old the last recorded use of an address must be before its port has to show again that
+	// it uses the address.
 	wantedAgain = 10 * time.Second
 )
 
 // ErrIdentity is the error for an invalid Identity.
 var ErrIdentity = errors.New("bad identity")
 
-// source is a source address of a frame: a MAC or an IP address. IPv4 and MAC addresses are in the
-// first bytes, as in splitter.Flow; the rest is 0.
+// source is a MAC or an IP address. Shorter addresses are in the first bytes, as in splitter.Flow; the rest
+// is 0.
 type source struct {
 	b    [16]byte
 	kind kind
@@ -101,7 +97,6 @@ func sourceOf(a netip.Addr) source {
 	return source6(b[:])
 }
 
-// addr returns the IP address; the zero Addr for a MAC.
 func (s source) addr() netip.Addr {
 	switch s.kind {
 	case kindIPv4:
@@ -112,12 +107,9 @@ func (s source) addr() netip.Addr {
 	return netip.Addr{}
 }
 
-// unspecified reports whether all bytes are 0: an IP address is 0.0.0.0 or ::, which each port may
-// use.
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
-// unicast reports whether the address may be a machine's: no group's, and of IP addresses neither
-// loopback nor unspecified (IPv4: 0.0.0.0/8), nor IPv4's broadcast address.
+// unicast reports whether the address may be a machine's.
 func (s source) unicast() bool {
 	switch s.kind {
 	case kindIPv4:
@@ -129,60 +121,54 @@ func (s source) unicast() bool {
 	return s.b[0]&1 == 0 && !s.unspecified()
 }
 
-// bindings has the address bindings of a switch. A link does not look there for frames from
-// addresses in identity.allowed.
+// bindings has the address bindings of a switch.
 type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
 	byAddr map[source]*binding
 }
 
-// binding binds an address to a port.
 type binding struct {
 	src        source
 	by         *identity // nil: reserved, and no port uses it
-	isPortMAC  bool      // src is a port's own MAC, which no other port may use
-	reservedBy *Link     // the link that has reserved it; nil: not reserved
+	isPortMAC  bool      // src is a port's own MAC
+	reservedBy *Link
 	mac        MAC       // if reserved: Identity.MAC of the port for which it is reserved
 	used       bool      // the port has sent from src, or has leased it
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it still uses the address; zero: no need to
+	wanted     time.Time // since then the port has to show that it still uses the address
 }
 
-// fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes
-// idle.
+// fixed: the binding does not count towards MaxBindings, and is never idle.
 func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
-// idle reports whether the binding may make room for another port or another address.
+// idle: the binding may make room for another port or another address.
 func (c *binding) idle(now time.Time) bool {
 	switch {
 	case c.fixed() || now.Before(c.until):
 		return false
 	case !c.until.IsZero():
-		return true // the lease has expired
+		return true
 	case !c.used:
 		return now.Sub(c.seen) >= probeIdle
 	}
 	return !c.wanted.IsZero() && now.Sub(c.wanted) >= BindingIdle
 }
 
-// identity is the Identity of a link, with its state.
 type identity struct {
 	Identity
 	link    *Link
 	allowed atomic.Pointer[sources]
 
-	// Under bindings.mu.
 	learned    MAC
-	movable    [2][]*binding // bindings that are not fixed: of IP addresses, of MACs
-	reported   [2]time.Time  // time of the last call of Refused: for DropMAC, for DropAddress
-	unreported [2]uint64     // frames refused since reported
+	movable    [2][]*binding // of IP addresses, of MACs; under bindings.mu, as the next two
+	reported   [2]time.Time  // for DropMAC, for DropAddress
+	unreported [2]uint64
 }
 
-// sources are the addresses that a link accepts from its port without a look at the bindings;
-// immutable.
+// sources are the addresses that a link accepts from its port without a look at the bindings; immutable.
 type sources struct {
 	macs  []MAC
 	addrs [2][][16]byte // by kind
@@ -240,7 +226,7 @@ func (h *sources) without(s source) *sources {
 	return &n
 }
 
-// enter returns the identity of a link that is being attached, and binds its MAC; nil for nil.
+// enter returns the identity of a link that is being attached, and binds its MAC.
 func (r *bindings) enter(o *Identity) (*identity, error) {
 	if o == nil {
 		return nil, nil
@@ -270,7 +256,6 @@ func (r *bindings) enter(o *Identity) (*identity, error) {
 	return d, nil
 }
 
-// leave removes the bindings and reservations of a link with an Identity.
 func (r *bindings) leave(l *Link) {
 	if l.who == nil {
 		return
@@ -289,9 +274,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's binding. The
-// port calls Forget when another guest may be behind the port, while none of its packets is in
-// flight. Addresses reserved for the port stay reserved.
+// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's. The port calls
+// Forget when another guest may be behind it, while none of its packets is in flight. Reserved addresses stay
+// reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -317,9 +302,8 @@ func (l *Link) Forget() {
 	d.allowed.Store(h)
 }
 
-// Reserve reserves addresses, as long as this link, which has an Identity, is attached, for the port
-// whose Identity.MAC is mac; that port need not exist yet. No other port may use them. Reserve removes
-// their existing bindings, but skips addresses that are reserved already.
+// Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, while this
+// link is attached. The link must have an Identity. Reserve skips addresses that are reserved already.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -330,27 +314,25 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	for _, a := range addrs {
 		s := sourceOf(a)
 		if c := r.byAddr[s]; c != nil && c.reservedBy != nil {
-			continue // the first reservation counts
+			continue
 		}
 		r.drop(s)
 		r.byAddr[s] = &binding{src: s, reservedBy: l, mac: mac}
 	}
 }
 
-// Lease binds an address to the port with mac, until a time, whether the port uses it or not; a
-// reserved address it does not change. It returns false if the address is no unicast address, or is
-// another port's (by a binding that is not idle) or reserved for one, or if the port with mac may
-// have no more addresses. If no port with an Identity has mac, Lease checks nothing and returns true.
+// Lease binds an address to the port with mac until a time; it does not change a reserved address. It returns
+// false if the port may not have the address. If no port with an Identity has mac, it returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease returns false if the address is another port's (by a binding that is not idle) or reserved
-// for one. If no port with an Identity has mac, MayLease returns true.
+// MayLease returns false if the address is another port's, by a binding that is not idle, or reserved for
+// one. If no port with an Identity has mac, it returns true.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
-// Holds reports whether an address is bound to the port with mac. If no port with an Identity has
-// mac, Holds returns true.
+// Holds reports whether an address is bound to the port with mac. If no port with an Identity has mac, it
+// returns true.
 func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	r := &s.names
 	r.mu.Lock()
@@ -359,8 +341,7 @@ func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	return d == nil || c != nil && c.by == d
 }
 
-// EndLease removes the binding of an address to the port with mac, which does not use it any more,
-// unless the address is reserved.
+// EndLease removes the binding of an address to the port with mac, unless the address is reserved.
 func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r := &s.names
 	r.mu.Lock()
@@ -397,7 +378,7 @@ func (r *bindings) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 	return true
 }
 
-// holder returns the identity to which a MAC is bound; nil: none. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) holder(s source) *identity {
 	if c := r.byAddr[s]; c != nil {
 		return c.by
@@ -412,7 +393,7 @@ func (r *bindings) now() time.Time {
 	return time.Now()
 }
 
-// drop removes a binding. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) drop(s source) {
 	c := r.byAddr[s]
 	if c == nil {
@@ -426,8 +407,7 @@ func (r *bindings) drop(s source) {
 	}
 }
 
-// like returns the identity's list for bindings of the address's kind. The caller holds
-// bindings.mu.
+// The caller holds bindings.mu.
 func (d *identity) like(s source) *[]*binding {
 	if s.kind == kindMAC {
 		return &d.movable[1]
@@ -435,15 +415,14 @@ func (d *identity) like(s source) *[]*binding {
 	return &d.movable[0]
 }
 
-// allow binds an address to the port, or returns why the port may not send from it; probe: the port
-// only probes for duplicates. It takes the lock of the bindings. For a refusal it calls Refused, at
-// most once in ReportEvery for each reason.
+// allow binds an address to the port, or returns why the port may not send from it; probe: the port only
+// probes for duplicates. It takes the lock of the bindings.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
 	now := r.now()
 	var ok bool
-	var c *binding // the other port's, after a refusal
+	var c *binding
 	if s.kind == kindMAC {
 		ok, c = r.bindMAC(d, s, now)
 	} else {
@@ -475,8 +454,7 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	return reason
 }
 
-// name returns the name of the port that has an address or its reservation, or else of the port that
-// reserved it. The caller holds mu.
+// The caller holds mu.
 func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
@@ -488,8 +466,8 @@ func (r *bindings) name(c *binding) string {
 	return d.link.Name()
 }
 
-// bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other
-// port's binding; nil: no other port has the MAC. The caller holds mu.
+// bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other port's
+// binding, if there is one. The caller holds mu.
 func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
 	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
@@ -518,9 +496,8 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 	return true, nil
 }
 
-// bind reports whether a port may use an address, and binds it, except for a probe of an address that
-// another port has. If not, it returns the other port's binding; nil: no port may use the address, or
-// port d has MaxBindings. The caller holds mu.
+// bind reports whether a port may use an address, and binds it, but for a probe of another port's address. If
+// not, it returns the other port's binding, if there is one. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
@@ -550,7 +527,7 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 		r.byAddr[s] = c
 		if *list = append(*list, c); len(*list) == MaxBindings {
 			for _, o := range *list {
-				r.want(o, now) // so that makeRoom finds idle ones when the port uses another address
+				r.want(o, now) // so that makeRoom finds idle ones later
 			}
 		}
 	}
@@ -563,9 +540,8 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 	return true, nil
 }
 
-// want records that another port wants an address, or that its own port needs room, unless the
-// address was used a short time ago (wantedAgain). It removes the address from allowed, so that the
-// next frame from it is recorded as a use. The caller holds mu.
+// want records that another port wants an address, or that its own port needs room, unless the address was
+// used a short time ago (wantedAgain). The caller holds mu.
 func (r *bindings) want(c *binding, now time.Time) {
 	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
@@ -574,8 +550,7 @@ func (r *bindings) want(c *binding, now time.Time) {
 	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
-// makeRoom removes, of a port's idle bindings in list, the one with the oldest use; false: none is
-// idle. It records for all bindings in list that the port needs room (want). The caller holds mu.
+// makeRoom removes the least recently used of the idle bindings in list. The caller holds mu.
 func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
 	var found *binding
 	for _, c := range list {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// claimed returns the MACs and IP addresses that a lenient receiver, which skips any number of tags
-// and extension headers, may take as the sender's. It shares no code with the switch.
+// claimed returns the MACs and IP addresses that a lenient receiver may take as the sender's. It shares no
+// code with the switch.
 func claimed(b []byte) (macs []MAC, addrs []netip.Addr) {
 	macs = append(macs, MAC(b[6:12]))
 	off := 14
@@ -76,11 +76,6 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 	return macs, addrs
 }
 
-// FuzzIdentity makes two ports send frames, with any split between header and memory,
-// partial checksums and tags, while time passes and guests come and go. By an independent parse of
-// the received bytes, no frame from one port claims a MAC or an address of the router or of the
-// other port.
-//
 // Invariant: wire: No frame claims an address that belongs to another port.
 func FuzzIdentity(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
@@ -118,7 +113,7 @@ func FuzzIdentity(f *testing.F) {
 		for _, s := range []string{"10.0.0.9", "fd00::9", "fe80::9"} {
 			owner[netip.MustParseAddr(s)] = v.router
 		}
-		seen := map[any]time.Time{} // last use
+		seen := map[any]time.Time{}
 		for step := 0; len(script) >= 4 && step < 64; step++ {
 			opts, more := script[0], script[1]
 			n := min(int(binary.BigEndian.Uint16(script[2:])), len(script)-4, 2000)

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// refusals collects the refusals that an Identity reports.
 type refusals struct {
 	mu  sync.Mutex
 	got []Refusal
@@ -31,8 +30,7 @@ func (r *refusals) take() []Refusal {
 	return got
 }
 
-// town is a switch with a clock, a router, and two hosts whose addresses the switch checks. The
-// switch has learned all of them.
+// town is a switch with a clock, a router, and two hosts whose addresses it checks.
 type town struct {
 	s       *Switch
 	router  *host // number 9
@@ -61,14 +59,12 @@ func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
 	return v
 }
 
-// ip4, ip6 and ll6 are the addresses of host n.
 func ip4(n byte) []byte { return []byte{10, 0, 0, n} }
 func ip6(n byte) []byte { return []byte{0: 0xfd, 15: n} }
 func ll6(n byte) []byte { return []byte{0: 0xfe, 1: 0x80, 15: n} }
 
 var none6 = make([]byte, 16)
 
-// frame makes a frame from src, with a number of VLAN tags.
 func frame(src MAC, tags int, etherType uint16, body []byte) []byte {
 	b := append(append([]byte{}, broadcast[:]...), src[:]...)
 	for i := range tags {
@@ -83,7 +79,6 @@ func arpBody(op byte, mac MAC, from, to []byte) []byte {
 	return append(b, to...)
 }
 
-// ipv4Body makes an IPv4 packet with a protocol and body.
 func ipv4Body(from, to []byte, proto byte, body ...byte) []byte {
 	b := make([]byte, 20)
 	b[0], b[8], b[9] = 0x45, 64, proto
@@ -101,8 +96,7 @@ func ipv6Body(from, to []byte, proto byte, body ...byte) []byte {
 	return append(b, body...)
 }
 
-// nd makes a neighbor discovery message, with an option of a kind that names mac if the kind is not
-// 0.
+// nd makes a neighbor discovery message, with an option that names mac if option is not 0.
 func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	b := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, target...)
 	if option != 0 {
@@ -120,11 +114,9 @@ func icmp(n byte, body ...byte) []byte {
 	return ipv6Body(from, allNodes, protoICMPv6, body...)
 }
 
-// padded puts an ICMPv6 message after an options header.
 func padded(body ...byte) []byte { return append([]byte{protoICMPv6, 0, 1, 4, 0, 0, 0, 0}, body...) }
 
-// whole puts a message after a fragment header of a first and only fragment; next is the message's
-// protocol.
+// whole puts a message after the fragment header of a whole packet; next is the message's protocol.
 func whole(next byte, body ...byte) []byte {
 	return ipv6Body(ip6(1), allNodes, 44, append([]byte{next, 0, 0, 0, 0, 0, 0, 1}, body...)...)
 }
@@ -134,13 +126,11 @@ func router(kind byte, fixed int, options ...byte) []byte {
 	return append(append([]byte{kind}, make([]byte, fixed-1)...), options...)
 }
 
-// redirect makes a redirect to a target.
 func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), make([]byte, 16)...) }
 
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, with hdr bytes in the header and the rest in memory, and returns its drop
-// reason.
+// try sends a frame, with hdr bytes in the header and the rest in memory.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -153,8 +143,7 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame three times: with only the link header in the packet's header, with a part of the
-// frame there, and with all of it. It fails the test unless each has the result want.
+// say sends a frame with several lengths of the header, and compares the results with want.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -200,16 +189,14 @@ func fragment4(ip []byte) []byte {
 	return ip
 }
 
-// TestAPortSaysOnlyWhatItHas: each way to claim an address works from the port that has it, and not
-// from another port: neither for the router's addresses nor for another host's, with and without
-// tags. No port receives a refused frame, and the switch keeps the right port for the address.
+// Each way to claim an address works from the port that has it, and not from another port.
 //
 // Invariant: wire: No frame claims an address that belongs to another port.
 func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
 	for _, tags := range []int{0, 1, 2} {
-		for name, f := range claims(b.mac, 2, tags) { // b's own addresses
+		for name, f := range claims(b.mac, 2, tags) {
 			b.say(name, f, DropNone)
 		}
 	}
@@ -237,8 +224,6 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// TestNeighborsNameOnlyTheirMAC: the switch refuses ARP and neighbor discovery for the sender's own
-// address that names another host's MAC, messages that the switch cannot parse, and invalid sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -287,8 +272,7 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the switch's check
-// changes no byte of the message that arrives.
+// The sender rewrites its memory after the switch's check.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -314,9 +298,7 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	}
 }
 
-// TestDuplicatesAreFound: a probe for duplicate addresses passes, so that the owner can answer; but
-// not for an address that another port has just probed, because that port would lose the address
-// before using it.
+// A probe for duplicates passes, but not for an address that another port has just probed.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -341,7 +323,7 @@ func TestDuplicatesAreFound(t *testing.T) {
 			v.a.say("a's, after b's probe", use(v.a), DropNone)
 			v.a.say("a's probe, booted again", probe(v.a), DropNone)
 			v.b.say("b's then", probe(v.b), DropAddress)
-			v.a.link.Forget() // port a has left
+			v.a.link.Forget()
 			v.b.say("b's probe", probe(v.b), DropNone)
 			v.now = v.now.Add(probeIdle)
 			v.a.say("a's probe for what b has not used", probe(v.a), DropNone)
@@ -351,14 +333,11 @@ func TestDuplicatesAreFound(t *testing.T) {
 	}
 }
 
-// ping makes a frame from an address that is not configured for any host.
 func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// TestAddressesMove: an address moves to another port after its port has left, has forgotten the
-// address or has not used it for a while, but not while its port uses it, however often another
-// port wants it.
+// An address moves to another port, but not while its port uses it.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -383,8 +362,6 @@ func TestAddressesMove(t *testing.T) {
 	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.byAddr), 3+1+2)
 }
 
-// TestInventedAddressesAreBounded: a port that invents addresses gets at most MaxBindings, of IP
-// and of MACs, without effect on other ports. Bindings that it has not used for a while make room.
 func TestInventedAddressesAreBounded(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = n == 1 })
 	a, b := v.a, v.b
@@ -425,7 +402,6 @@ func TestInventedAddressesAreBounded(t *testing.T) {
 	a.say("that which is in use", ping(a, 5), DropNone)
 }
 
-// TestMACs checks from which MACs a port may send.
 func TestMACs(t *testing.T) {
 	x, y := MAC{2, 8, 8, 8, 8, 1}, MAC{2, 8, 8, 8, 8, 2}
 	from := func(m MAC) []byte { return frame(m, 0, 0x88cc, nil) }
@@ -480,8 +456,6 @@ func (sinkPort) Name() string               { return "sink" }
 func (sinkPort) Limits() Limits             { return Limits{} }
 func (sinkPort) Deliver(*Worker, []*Packet) {}
 
-// TestLeases: an address leased to a port's MAC belongs to that port, used or not; a reserved
-// address may be used only by its port.
 func TestLeases(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -517,8 +491,7 @@ func TestLeases(t *testing.T) {
 	b.say("by nobody", ping(b, 2), DropNone)
 }
 
-// consistent fails the test unless each port's allowed addresses are bound to that port, and the
-// ports' lists have exactly the bindings that are not fixed.
+// consistent checks the ports' allowed addresses and lists against the bindings.
 func (v *town) consistent(t *testing.T) {
 	t.Helper()
 	r := &v.s.names
@@ -559,8 +532,6 @@ func (v *town) consistent(t *testing.T) {
 	testkit.Equal(t, "claims that no port lists", listed, 0)
 }
 
-// TestClaimsFromManySides: several queues of two ports use overlapping addresses while leases come
-// and go. Each port's state stays consistent with the bindings.
 func TestClaimsFromManySides(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = true })
 	var wg sync.WaitGroup
@@ -603,8 +574,7 @@ func TestClaimsFromManySides(t *testing.T) {
 	v.consistent(t)
 }
 
-// The switch passes frames that need no check of the bindings in one batch: frames whose addresses
-// belong to their port, and frames from 0.0.0.0 and ::, which belong to no port.
+// Frames that need no check of the bindings pass in one batch.
 func TestWhatPassesGoesTogether(t *testing.T) {
 	v := newTown(t, nil)
 	udp := []byte{0, 1, 0, 2, 0, 8, 0, 0}

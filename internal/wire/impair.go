@@ -16,16 +16,14 @@ const (
 	defaultMaxBytes   = 4 << 20
 )
 
-// impaired is the state of one direction of a link that has an Impairment, or once had one.
 type impaired struct {
 	link *Link
-	lv   int                     // levelUp or levelDown
-	now  atomic.Pointer[chances] // changed by Link.Impair
-	next atomic.Uint64           // number of the next segment
-	line *line                   // holds and delays segments
+	lv   int
+	now  atomic.Pointer[chances]
+	next atomic.Uint64
+	line *line
 }
 
-// newImpaired returns the state of a link's direction; nil for an impairment that does nothing.
 func newImpaired(l *Link, lv int, im Impairment) *impaired {
 	if !im.does() {
 		return nil
@@ -36,9 +34,8 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 }
 
 // Impair replaces the impairments of the packets that the port sends (up) and receives (down); but a
-// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. The
-// numbers of segments continue. Segments that are in a delay line leave it as the old impairments
-// have determined. If the link is being detached, Impair changes nothing and returns ErrDetached.
+// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. If the link is
+// detached, Impair changes nothing and returns ErrDetached.
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {
@@ -77,8 +74,8 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// clear returns how many of the n segments from seq on pass, up to the first that does not, or
-// before which a held segment is due.
+// clear returns how many of the n segments from seq on pass, up to the first that does not, or before which a
+// held segment is due.
 func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	if due := im.line.due.Load(); due < seq+n {
 		n = due - min(seq, due)
@@ -86,8 +83,8 @@ func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	return c.passing(seq, n)
 }
 
-// on puts packets into the delay line if the link delays, or if the line still has packets in
-// order; otherwise it passes them on.
+// on puts packets into the delay line if the link delays or the line still has packets in order; otherwise it
+// passes them on.
 func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
 		im.line.delay(w, c, run)
@@ -96,8 +93,6 @@ func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	im.beyond(w, run)
 }
 
-// beyond passes packets on without the delay line: to the switch on the way up, to the port on the
-// way down.
 func (im *impaired) beyond(w *Worker, run []*Packet) {
 	switch {
 	case len(run) == 0:
@@ -108,7 +103,6 @@ func (im *impaired) beyond(w *Worker, run []*Packet) {
 	}
 }
 
-// pass applies the impairment to a batch, and passes on the packets that survive.
 func (im *impaired) pass(w *Worker, batch []*Packet) {
 	start := 0
 	c := im.now.Load()
@@ -143,7 +137,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	im.on(w, c, batch[start:])
 }
 
-// cut applies the impairment to the segments of one packet, and passes on the pieces that survive.
+// cut applies the impairment to the segments of one packet.
 func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
@@ -155,8 +149,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, s
 	mss := uint64(s.MSS())
 	from := cursor{segs: p.Payload}
 	from.skip(progress.done)
-	// size returns where segment i ends and how long it is; drops reports whether Impairment.Drop
-	// loses it.
+	// size returns where segment i ends and how long it is.
 	size := func(i uint64) (end, n uint32) {
 		end = uint32(min((i+1)*mss, uint64(p.PayloadLen)))
 		return end, end - uint32(min(i*mss, uint64(p.PayloadLen)))
@@ -193,7 +186,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, s
 			}
 			im.lose(w, &st.piece, p, &from, progress.done, end-progress.done)
 		case f == passes && i == 0 && j == segments:
-			im.on(w, c, one) // the whole packet, after release has sent the held segments that are due
+			im.on(w, c, one)
 			return
 		default:
 			x := &st.piece
@@ -231,8 +224,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, s
 	}
 }
 
-// again sends a piece a second time, for Impairment.Duplicate. It drops the copy if the receiver is
-// busy.
+// again sends a piece a second time, for Impairment.Duplicate.
 func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	busy := len(w.busy)
 	x.Verdict, x.Progress = Verdict{}, Progress{}
@@ -246,8 +238,6 @@ func (im *impaired) again(w *Worker, c *chances, x *piece) {
 }
 
 // lose counts the piece [off, off+n) of a packet as lost, and moves the cursor from past the piece.
-// On a receiver's link it also reports the piece to the receiver's tap. A sender's tap calls
-// Link.Lost to find such pieces.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from
@@ -272,13 +262,11 @@ func (p *Packet) suspend(x *Packet, lv int) {
 	copy(p.Progress.level[lv+1:], x.Progress.level[lv+1:])
 }
 
-// finished clears the progress on the levels after lv, because a piece was taken or dropped there.
 func (p *Packet) finished(lv int) {
 	clear(p.Progress.level[lv+1:])
 	p.Progress.arrives = 0
 }
 
-// release sends the held segments that are due before segment seq passes.
 func (im *impaired) release(w *Worker, seq uint64) {
 	for im.line.due.Load() <= seq {
 		h := im.line.popDue(seq)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// arrivals returns the numbers of all segments of mss bytes in frames, in order of arrival; segment 0
-// has sequence number 0.
+// arrivals returns the numbers of all segments of mss bytes in frames, in order of arrival; segment 0 has
+// sequence number 0.
 func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	t.Helper()
 	for i := range got {
@@ -25,8 +25,7 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends packets over impaired links, each of the given number of segments, and returns the
-// segments that arrived.
+// over sends packets, each of the given number of segments, and returns the segments that arrived.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)
@@ -70,8 +69,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// TestFateOfSegmentsIsTheSeeds: with one seed the link loses and holds back the same segments,
-// however the sender packs them and whatever the port accepts.
+// With one seed the same segments are lost and held back, however the sender packs them and whatever the port
+// accepts.
 //
 // Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -108,8 +107,7 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	}
 }
 
-// TestFateSurvivesBusyPorts: with one seed the link loses the same segments, also if the port runs
-// out of buffers repeatedly.
+// The fates stay the same if the port runs out of buffers repeatedly.
 //
 // Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateSurvivesBusyPorts(t *testing.T) {
@@ -166,8 +164,6 @@ func TestAllLostAndNoneLost(t *testing.T) {
 	dropped(t, p, DropLinkLoss)
 }
 
-// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: a link that only reorders delivers each segment
-// at most ReorderDepth places late, and loses none: the last ones may still be held.
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
@@ -186,8 +182,6 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	}
 }
 
-// TestHeldPayloadIsACopy: the link copies the payload of a frame that it holds back, so the sender
-// may reuse its memory as soon as it has the verdict.
 func TestHeldPayloadIsACopy(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}, Impairment{})
 	want := bytes.Clone(a.ram[:500])
@@ -219,8 +213,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
 			t.Errorf("it came after %v", d)
 		}
-		// The link holds a frame back, no other frame follows, and the receiving port is busy for a
-		// while.
+		// No other frame follows, and the receiving port is busy for a while.
 		b.post(0)
 		a.send(a.packet(b.mac, spec{n: 500}))
 		for range 3 {
@@ -262,8 +255,6 @@ func TestDelayLineIsBounded(t *testing.T) {
 	}
 }
 
-// TestFloodOverBadLinks: the link of each port applies its own impairment to that port's copy of a
-// flooded frame.
 func TestFloodOverBadLinks(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{})
@@ -289,9 +280,6 @@ func TestFloodOverBadLinks(t *testing.T) {
 	}
 }
 
-// TestNothingGoesAstray: several workers of one port send over impaired links while these are
-// detached: every segment is received, or counted as dropped.
-//
 // Invariant: wire: Every packet is received or counted as lost.
 func TestNothingGoesAstray(t *testing.T) {
 	bad := Impairment{Seed: 5, Loss: 0.05, Reorder: 0.2, HoldMax: 50 * time.Microsecond}
@@ -346,7 +334,7 @@ func TestNothingGoesAstray(t *testing.T) {
 	taken(t, p)
 }
 
-// The link also loses frames whose checksum only the link can complete.
+// Frames whose checksum the link completes meet its impairment too.
 func TestUnplacedChecksumIsNoWayRoundLoss(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
 	p := a.packet(b.mac, spec{n: 1448})

@@ -7,16 +7,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unchecked marks, within forward, a packet that admit lets pass, but whose source addresses
-// checkSource has to look up in the packet or in the bindings. It is not a reason to drop, and never
-// counted.
+// unchecked marks, within forward, a packet that admit lets pass, but whose source addresses are still to be
+// checked.
 const unchecked = NumDropReasons + 1
 
-// checked reports whether the link checks the source addresses of its port's frames.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes reports whether all source addresses of a packet are in its parsed headers, and in allowed
-// (or unspecified). It takes no lock, and looks only at headers that splitter has parsed.
+// passes reports whether the source addresses of a packet are in its parsed headers, and in allowed or
+// unspecified. It takes no lock.
 func (d *identity) passes(p *Packet) bool {
 	allowed, h := d.allowed.Load(), &p.Meta.Headers
 	if !allowed.hasMAC(p.Src) {
@@ -41,8 +39,7 @@ func (d *identity) passes(p *Packet) bool {
 	return s.unspecified() || allowed.has(s)
 }
 
-// sameSource reports whether a packet has the source addresses of the packet before it in its
-// batch, for which passes was true.
+// sameSource compares the source addresses of two packets, if both are TCP or UDP.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
@@ -62,7 +59,6 @@ func tagged(h *splitter.Headers) bool {
 	return h.EtherType == splitter.EtherTypeVLAN || h.EtherType == splitter.EtherTypeQinQ
 }
 
-// Lengths of headers, ICMPv6's protocol number, and neighbor discovery's types of messages and options.
 const (
 	arpLen      = 28 // RFC 826, for IPv4 on Ethernet
 	ipv4Len     = 20 // RFC 791
@@ -79,9 +75,8 @@ const (
 	ndTargetLink = 2
 )
 
-// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of
-// it if addresses lie behind its Header (ARP, neighbor discovery). The copy's Header includes them,
-// because the sender may rewrite its own memory after the check.
+// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of it,
+// because the sender may rewrite its memory after the check.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -117,11 +112,10 @@ func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	return q, DropNone
 }
 
-// checkedLen returns how many bytes of a frame checkSource reads at most.
 func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
-		return 0 // all addresses are in Header
+		return 0
 	case h.EtherType == splitter.EtherTypeARP:
 		return uint32(h.L3Off) + arpLen
 	case h.Class == splitter.Malformed:
@@ -132,8 +126,8 @@ func checkedLen(h *splitter.Headers) uint32 {
 	return uint32(h.HdrLen)
 }
 
-// pulled returns a packet with at least n bytes in its Header, or the whole frame if it is shorter:
-// p itself, or the worker's copy of p.
+// pulled returns a packet with at least n bytes in its Header, or the whole frame if it is shorter: p itself,
+// or the worker's copy of p.
 func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	n = min(n, p.Len(), splitter.MaxHeader)
 	have := uint32(len(p.Header))
@@ -166,15 +160,12 @@ func (d *identity) from(s source, mac MAC) DropReason {
 	return d.allow(s, false, mac)
 }
 
-// linkAddr returns why the port may not use a link-layer address that a frame names, or DropNone.
 func (d *identity) linkAddr(b []byte) DropReason {
 	m := MAC(b[:6])
 	return d.from(m.source(), m)
 }
 
-// arp checks an ARP frame (RFC 826), of whatever operation, by its sender addresses; and a probe
-// (RFC 5227) by its target. It refuses a frame that is not for IPv4 and MACs of 6 bytes, because it
-// cannot find the addresses in it.
+// arp checks an ARP frame (RFC 826) by its sender addresses, and a probe (RFC 5227) by its target.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -192,8 +183,7 @@ func (d *identity) arp(b []byte, mac MAC) DropReason {
 	return DropNone
 }
 
-// neighbor checks an ICMPv6 message. unspecified: the IPv6 source is ::; cut: b is only the start of
-// the message.
+// unspecified: the IPv6 source is ::; cut: b is only the start of the message.
 func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
 	if len(b) < 1 {
 		return DropNone
@@ -228,9 +218,8 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 	return r
 }
 
-// malformed checks a frame whose headers are inconsistent or too long. A receiver may be less
-// strict than splitter, so malformed checks the frame's source address. It refuses a frame in which
-// it finds none, or which may have more addresses (ICMPv6, extension headers).
+// malformed checks the source address of a frame whose headers are inconsistent or too long, because a
+// receiver may be less strict than splitter.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -242,16 +231,15 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 	return DropBadFrame
 }
 
-// fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC
-// 6980), and a first fragment that does not include all extension headers or ICMPv6's type (RFC
-// 7112). A whole packet with a fragment header is a first fragment too.
+// fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC 6980), and a
+// first fragment that does not include all extension headers or ICMPv6's type (RFC 7112).
 func fragmented(h *splitter.Headers, b []byte) DropReason {
 	off := int(h.L4Off)
 	if off < 8 || off > len(b) {
 		return DropBadFrame
 	}
 	if binary.BigEndian.Uint16(b[off-6:])&^7 != 0 {
-		return DropNone // not the first fragment
+		return DropNone
 	}
 	next := b[off-8]
 	for extension(next) {

@@ -12,9 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet from a frame's bytes. For TCP and UDP the packet's header has the headers,
-// for other frames at least hdr bytes, as nic.ParseFrame would make it; the rest is in h's memory at
-// off.
+// rawFrame makes a packet from a frame's bytes; for frames other than TCP and UDP hdr bytes are in its
+// Header. The rest is in h's memory at off.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -36,13 +35,12 @@ func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	return p
 }
 
-// partial marks a packet's checksum as partial.
 func partial(p *Packet, start, offset uint16) *Packet {
 	p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, offset
 	return p
 }
 
-// plainSum returns the one's complement sum of RFC 1071, not inverted, computed directly.
+// plainSum returns the one's complement sum of RFC 1071, not inverted.
 func plainSum(b []byte) uint16 {
 	var s uint32
 	for i, c := range b {
@@ -56,8 +54,8 @@ func plainSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of an IP
-// header to the address to, which need not be that header's destination.
+// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of ip to the address
+// to.
 func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	var b []byte
 	if ip[0]>>4 == 4 {
@@ -69,12 +67,12 @@ func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	return append(b, 0, 0, 0, proto)
 }
 
-// inner is the packet inside a tunnel: IP with TCP or UDP, whose checksum field has the
-// pseudo-header's sum, as Linux sets it for CHECKSUM_PARTIAL.
+// inner is IP with TCP or UDP, whose checksum field has the pseudo-header's sum, as Linux sets it for
+// CHECKSUM_PARTIAL.
 type inner struct {
 	b      []byte // from the IP header on; of SRv6 inline from TCP or UDP on
-	l4     int    // offset of TCP or UDP
-	field  int    // offset of the checksum
+	l4     int
+	field  int
 	pseudo []byte
 }
 
@@ -95,8 +93,8 @@ func newInner(s spec, payload []byte) inner {
 	return in
 }
 
-// tunnels are frames whose partial checksum belongs to headers that the switch does not parse, or
-// that lie behind tags. They start with the EtherType.
+// tunnels are frames, from the EtherType on, whose partial checksum belongs to headers that the switch does
+// not parse, or that lie behind tags.
 func tunnels(s spec, payload []byte) map[string]struct {
 	b  []byte
 	in inner
@@ -157,11 +155,6 @@ func tunnels(s spec, payload []byte) map[string]struct {
 	return all
 }
 
-// TestTunnelsArriveWithGoodSums: frames that Linux sends with partial checksums of a TCP or UDP
-// that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum (a
-// partial one if the switch parses them and the receiver accepts that), however the frame lies in
-// memory, and over impaired links.
-//
 // Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
@@ -222,8 +215,6 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	}
 }
 
-// TestCompletedFramesMeetBusyPorts: when a sender sends a frame again because the port was busy,
-// the link completes its partial checksum again.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]
@@ -261,8 +252,6 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	}
 }
 
-// TestHeadersThatAreNotTheFrames: the wire drops a packet whose Meta or Header does not match its
-// bytes, when it completes a checksum that no receiver can place (unplaced).
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
@@ -278,8 +267,6 @@ func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	}
 }
 
-// refused returns packets with partial checksums that would change checked bytes, or whose place is
-// invalid.
 func refused(a, b *host) map[string]*Packet {
 	eth := func(b2 ...[]byte) []byte {
 		return bytes.Join(append([][]byte{b.mac[:], a.mac[:]}, b2...), nil)
@@ -336,7 +323,6 @@ func refused(a, b *host) map[string]*Packet {
 	}
 }
 
-// judged are the properties of a frame that the switch's checks use.
 type judged struct {
 	dst, src  MAC
 	etherType uint16
@@ -350,11 +336,7 @@ func judge(h *splitter.Headers, b []byte) judged {
 	return judged{MAC(b[0:6]), MAC(b[6:12]), h.EtherType, h.Class, h.VLANs, h.VLAN, h.Flow}
 }
 
-// FuzzWhatIsJudgedLeaves sends any frame with any partial checksum, as a GSO packet or not. A port
-// gets what was checked: its bytes parse to the headers in its Meta, and to the addresses, type,
-// ports and flow of the sender's frame. Without segmentation each byte equals the sender's, except
-// for the two bytes of the checksum: TCP's or UDP's own field, or else two bytes after the checked
-// ones. No frame of the control channel comes out.
+// The bytes that a port gets parse to the headers of the sent frame.
 //
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
@@ -448,8 +430,8 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves compares a frame that a port got with the sent frame; m is the sent frame's metadata, and
-// was its checked properties.
+// leaves compares a frame that a port got with the sent frame, whose metadata is m and whose checked
+// properties are was.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers
@@ -464,8 +446,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 		now.src == ControlMAC || now.dst == ControlMAC {
 		t.Fatalf("a control frame came out: %x", r.frame[:14])
 	}
-	// A super-packet may arrive whole, with whatever checksums its sender gave it, or cut, with new
-	// checksums.
+	// A super-packet may arrive whole, with whatever checksums its sender gave it, or cut, with new checksums.
 	if m.GSOType != splitter.GSONone && (r.meta.GSOType == splitter.GSONone || len(r.frame) != len(frame)) {
 		verify(t, r)
 		return

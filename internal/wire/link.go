@@ -9,32 +9,29 @@ import (
 
 // LinkOptions configure a port's link.
 type LinkOptions struct {
-	Up   Impairment // for packets that the port sends
-	Down Impairment // for packets that the port receives
+	Up   Impairment
+	Down Impairment
 	// Identity lists the source addresses that the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; the link drops more
-	// (DropStorm). 0: any number.
+	// Storm is how many frames to group addresses the port may send a second; 0: any number.
 	Storm int
 }
 
 // Link connects a port to the switch.
 type Link struct {
-	// Workers read these fields for each run of packets to the port; they share a cache line with
-	// the first counters.
+	// Workers read these fields for each run of packets; they share a cache line with the first counters.
 	port Port
 	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
-	// inside counts workers in the port's Deliver or the link's; drain adds closed to it when the
-	// switch detaches the link.
+	// inside counts workers in the port's Deliver or the link's; drain adds closed to it.
 	inside atomic.Int64
 	count  counters
 
 	sw      *Switch
 	id      uint16 // the link's index in the switch's tables, while attached
-	serial  uint32 // see Serial
+	serial  uint32
 	up      atomic.Pointer[impaired]
-	places  bool      // port is a PlacementReporter
+	places  bool
 	who     *identity // nil: any source
 	storm   storm
 	drained chan struct{} // capacity 1: the last worker has left
@@ -44,7 +41,7 @@ type Link struct {
 // closed is so large that enter refuses workers once drain has added it to Link.inside.
 const closed = 1 << 62
 
-// enter counts a worker in; false: the link is being detached. It never waits.
+// enter counts a worker in; false: the link is being detached.
 func (l *Link) enter() bool {
 	if l.inside.Add(1) < closed {
 		return true
@@ -59,7 +56,6 @@ func (l *Link) leave() {
 	}
 }
 
-// signal puts a value into a channel of capacity 1, unless it has one.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -72,7 +68,7 @@ func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
 	}
-	<-l.drained // from now on workers only leave; a worker that tries to enter is refused at once
+	<-l.drained
 	for l.inside.Load() != closed {
 		<-l.drained
 	}
@@ -81,12 +77,12 @@ func (l *Link) drain() {
 // Name returns the port's name.
 func (l *Link) Name() string { return l.port.Name() }
 
-// Serial returns the link's number, by which receivers identify the sender of a packet
-// (Packet.From). It is never 0, and no two links of a switch ever have the same one.
+// Serial returns the link's number, by which receivers identify the sender of a packet (Packet.From). It is
+// never 0, and no two links of a switch have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted notifies the switch's other ports that the machine behind this link's port has
-// restarted (RestartObserver).
+// Restarted notifies the switch's other ports that the machine behind this link's port has restarted
+// (RestartObserver).
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {
 		if p, ok := o.port.(RestartObserver); ok && o != l {
@@ -101,9 +97,7 @@ func (l *Link) Port() Port { return l.port }
 // Counters reads the link's counters.
 func (l *Link) Counters() Counters { return l.count.load() }
 
-// Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy.
-// If an impaired link lost all segments of a packet, the packet is Dropped as DropLinkLoss. Deliver
-// never waits.
+// Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy. It never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
 		l.count.dropAll(batch, DropStopped)
@@ -126,14 +120,14 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// forward switches packets that came up the link: it groups consecutive packets by destination.
+// forward switches packets that came up the link, in groups for one destination.
 func (l *Link) forward(w *Worker, batch []*Packet) {
 	ports := l.sw.ports.Load()
 	var src, dst MAC  // of the previous packet
-	var to, run *Link // to: the link of dst; run: the link of batch[start:i]; nil: none
-	start := 0        // of the run
+	var to, run *Link // to: the link of dst; run: the link of batch[start:i]
+	start := 0
 	checked := l.checked()
-	var before *Packet // the previous packet that passed the check of its source; nil: none
+	var before *Packet
 	for i, p := range batch {
 		p.From = l.serial
 		r := admit(p)
@@ -172,8 +166,8 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardAlone drops a packet for which admit returned a reason, or switches one that is unplaced
-// or unchecked: it first completes an unplaced checksum, and checks the source.
+// forwardAlone drops a packet for which admit returned a reason, or completes its checksum, checks its source
+// and switches it.
 func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
 	p := one[0]
 	q := p
@@ -205,7 +199,6 @@ func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason
 	}
 }
 
-// send passes a run of packets to the link to which all of them go.
 func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	switch {
 	case len(run) == 0:
@@ -222,7 +215,6 @@ func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	}
 }
 
-// receive delivers packets down the link to its port; false: the link is being detached.
 func (l *Link) receive(w *Worker, run []*Packet) bool {
 	if !l.enter() {
 		return false
@@ -236,7 +228,7 @@ func (l *Link) receive(w *Worker, run []*Packet) bool {
 	return true
 }
 
-// flood sends packets to all links but l. No sender waits: a port without buffers misses them.
+// flood sends packets to all links but l. A port without buffers misses them.
 func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	w.flooding = true
 	defer func() { w.flooding = false }()
@@ -278,8 +270,8 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	}
 }
 
-// admit returns why a packet may not pass the wire at all, unplaced for a packet whose checksum has
-// to be completed first, or DropNone. It looks only at the link header and what splitter has parsed.
+// admit returns why a packet may not pass the wire, unplaced for a packet whose checksum has to be completed
+// first, or DropNone.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {
@@ -304,7 +296,7 @@ func admit(p *Packet) DropReason {
 	return DropNone
 }
 
-// admitPartial is the part of admit for packets with a partial checksum, which include GSO packets.
+// admitPartial is the part of admit for packets with a partial checksum.
 func admitPartial(p *Packet) DropReason {
 	m := &p.Meta
 	gso := m.GSOType != splitter.GSONone

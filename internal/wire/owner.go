@@ -1,9 +1,7 @@
 package wire
 
-// Owner returns the link of the port to which a MAC is bound (Identity); nil: none, or the binding is
-// idle. isPortMAC: the MAC is that port's own, so only another machine with the same MAC could send
-// from it elsewhere. An uplink to other machines, whose frames its link does not check, calls Owner
-// before it sends a frame, from which the switch would learn the MAC.
+// Owner returns the link of the port to which a MAC is bound (Identity), or nil if there is none or the
+// binding is idle. isPortMAC: the MAC is that port's own.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()
@@ -23,6 +21,5 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 // Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
-// Refuse counts a frame that the port has dropped by itself, when there is no Packet of it; the tap
-// does not see it.
+// Refuse counts a frame that the port has dropped by itself, when there is no Packet of it.
 func (l *Link) Refuse(r DropReason) { l.count.dropped(r) }

@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A MAC belongs to the port whose NIC has it, or to the port that sends from it. When no port has
-// used it for a while, it belongs to no port.
+// A MAC belongs to the port whose NIC has it, or to the port that sends from it.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()

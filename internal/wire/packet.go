@@ -8,50 +8,45 @@ import (
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// ControlMAC is the address of each NIC's control channel, and EtherTypeControl the type of its
-// frames. The wire drops such frames.
+// ControlMAC is the address of each NIC's control channel. The wire drops its frames.
 var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
-// EtherTypeControl is an IEEE local experimental EtherType.
+// EtherTypeControl is the type of control frames, an IEEE local experimental EtherType. The wire drops them.
 const EtherTypeControl = 0x88b5
 
-// Packet is one frame, or one GSO packet, described in place. The sender owns it and all memory
-// that it refers to; a receiver may use it only until its Deliver returns. Of the exported fields,
-// Link.Deliver writes only Verdict, Progress and From.
+// Packet is one frame, or one GSO packet, described in place. The sender owns it and all memory that it
+// refers to; a receiver may use it only until its Deliver returns. Of the exported fields, Link.Deliver
+// writes only Verdict, Progress and From.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from
-// splitter.Parse), then calls Prepare. For a retry after Busy it sets Header, Payload and
-// PayloadLen to the same bytes again if they have moved, keeps Progress, and does not call Prepare.
+// splitter.Parse), then calls Prepare. For a retry after Busy it keeps Progress and does not call Prepare.
 type Packet struct {
-	// Header holds the headers, in a private copy: exactly Meta.Headers.HdrLen bytes for TCP and
-	// UDP; for other frames at least the link header (splitter.EthLen bytes), and as many more as
-	// the sender likes.
+	// Header holds the headers, in a private copy: exactly Meta.Headers.HdrLen bytes for TCP and UDP; for other
+	// frames at least splitter.EthLen bytes.
 	Header     []byte
-	Payload    []dma.Segment // the rest of the frame, in place: at least PayloadLen bytes
-	PayloadLen uint32        // the frame's bytes behind Header
+	Payload    []dma.Segment // the rest of the frame: at least PayloadLen bytes
+	PayloadLen uint32
 	Meta       splitter.Meta // a GSO packet is CsumPartial; with CsumPartial, CsumAllowed holds
 	Verdict    Verdict
 	Src, Dst   MAC    // from Header, by Prepare
 	From       uint32 // Link.Serial of the sending port, set by the wire
-	Tag        uint64 // the sender's own; the wire does not use it
+	Tag        uint64 // the sender's own
 	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it
 	reason DropReason // flood: drop reason of the last receiver that has not taken it
-	fault  fault      // change for an Impairment, which the receiver's link makes
-	mark   uint64     // the result of Sending of the sender's tap
-	origin *Packet    // the packet from which this piece was cut
+	fault  fault      // change for an Impairment
+	mark   uint64
+	origin *Packet // from which this piece was cut
 
-	// Progress records which parts of the packet were finished before it met a busy port. It is the
-	// last field, because most packets have no progress.
+	// Progress is the last field, because most packets have none.
 	Progress Progress
 }
 
-// Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses
-// from the header, and cuts the padding of a runt (Meta.Headers.Carried). It keeps the bytes behind
-// the IP packet of a longer frame.
+// Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses from the
+// header, and cuts the padding of a runt.
 func (p *Packet) Prepare() {
-	// One statement for each field, because one assignment of several values is slower.
+	// One statement for each field: one assignment of several values is slower.
 	p.Verdict = Verdict{}
 	p.Progress.reset()
 	p.Leaves = 0
@@ -70,7 +65,6 @@ func (p *Packet) Prepare() {
 	}
 }
 
-// trim shortens segs, in place, to their first n bytes.
 func trim(segs []dma.Segment, n uint32) []dma.Segment {
 	for i := range segs {
 		if n <= segs[i].Len {
@@ -88,9 +82,7 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 // Len returns the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
-// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not
-// cover. The wire does not segment such a frame, and completes its partial checksum before any
-// receiver gets it.
+// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not cover.
 func (p *Packet) Trailed() bool {
 	h := &p.Meta.Headers
 	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
@@ -105,58 +97,51 @@ func (p *Packet) Segments() uint32 {
 	return (p.PayloadLen + mss - 1) / mss
 }
 
-// Bytes that Ethernet adds to a frame on the wire (IEEE 802.3, clauses 3.1.1 and 4.4.2): a preamble
-// of 7 and the start delimiter, the checksum of 4 behind it, and a gap of 96 bits. A frame is
-// padded to 64, checksum included.
+// Bytes that Ethernet adds to a frame on the wire (IEEE 802.3, clauses 3.1.1 and 4.4.2), and the least length
+// of a frame without its checksum.
 const (
 	EtherOverhead = 7 + 1 + 4 + 12
 	etherLeast    = 64 - 4
 )
 
-// WireLen returns how many bytes the packet would take on a real wire: each segment with its own
-// header, Ethernet's overhead, and padding.
+// WireLen returns how many bytes the packet would take on a real wire.
 func (p *Packet) WireLen() uint32 {
 	n, h := p.Segments(), uint32(len(p.Header))
 	return p.PayloadLen + n*(max(h, etherLeast-min(etherLeast, p.PayloadLen/n))+EtherOverhead)
 }
 
-// Progress records the fate of the parts of a packet that the wire had to cut, so that a retry
-// repeats nothing. A new packet has the zero value. A sender that makes a new Packet for a retry
-// copies Progress to it.
+// Progress records the fate of the parts of a packet that the wire had to cut, so that a retry repeats
+// nothing. A new packet has the zero value.
 type Progress struct {
-	begun   bool   // the fields below may be set; most packets need none
+	begun   bool   // the fields below may be set
 	link    uint32 // Serial of the last link that met the packet on levels down and fit
 	level   [levels]level
-	arrives int64                // see Arrives
-	dropped [maxNoted / 8]uint64 // bits of segments lost on the sender's link while it has Impairment.Drop, for taps
+	arrives int64
+	dropped [maxNoted / 8]uint64 // bits of segments lost by Impairment.Drop on the sender's link
 }
 
-// Arrives returns a field for the receiver: the time, by shape.Now, from which on the receiver's
-// PCIe links are free for the part that the wire delivers next; 0 at first.
+// Arrives returns a field for the receiver: the time, by shape.Now, from which on its PCIe links are free for
+// the next part of the packet; 0 at first.
 func (g *Progress) Arrives() *int64 {
 	g.begun = true
 	return &g.arrives
 }
 
-// reset clears the progress; it costs nothing if there is none.
 func (g *Progress) reset() {
 	if g.begun {
 		*g = Progress{}
 	}
 }
 
-// up returns the progress on the sender's link.
 func (g *Progress) up() *level {
 	g.begun = true
 	return &g.level[levelUp]
 }
 
-// maxNoted is the size, in bytes, of the record of lost segments: it covers the first 8*maxNoted
-// segments of a packet.
+// maxNoted is the size of Progress.dropped in bytes.
 const maxNoted = 16
 
-// Levels at which packets are cut, in their order. A piece cut at one level is a packet at the
-// next.
+// Levels at which packets are cut, in their order.
 const (
 	levelUp   = iota // the sender's link is impaired
 	levelDown        // the receiver's link is impaired
@@ -164,13 +149,12 @@ const (
 	levels
 )
 
-// level is the progress on one level.
 type level struct {
 	done  uint32 // payload bytes that are finished
-	known bool   // seq is set
-	taken bool   // a part of the packet was taken, by a receiver or a delay line
-	held  uint16 // segments that a delay line holds back (Impairment.Reorder)
-	seq   uint64 // number of the packet's first segment on an impaired link
+	known bool
+	taken bool
+	held  uint16 // segments held in a delay line
+	seq   uint64 // number of the packet's first segment on the link
 }
 
 // VerdictKind is the kind of a Verdict.
@@ -179,9 +163,9 @@ type VerdictKind uint8
 // Kinds of verdicts.
 const (
 	Pending VerdictKind = iota // not delivered yet
-	Taken                      // copied, at least a part of it, by a port or a delay line
-	Dropped                    // lost, for Reason
-	Busy                       // not finished: retry when Queue has buffers, or at Until
+	Taken                      // copied, at least a part of it
+	Dropped
+	Busy // not finished: retry when Queue has buffers, or at Until
 )
 
 var kindNames = [...]string{"pending", "taken", "dropped", "busy"}
@@ -193,9 +177,8 @@ func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // for Dropped
-	// Queue, for Busy, is the queue to wait for; for Taken, the queue that has the packet; nil:
-	// unknown. If the packet waits for a link instead, Queue is nil, and Until is the time when the
-	// link is free, by shape.Now.
+	// Queue, for Busy, is the queue to wait for; for Taken, the queue that has the packet; nil: unknown. If the
+	// packet waits for a link, Queue is nil, and Until is the time when the link is free, by shape.Now.
 	Queue Waitable
 	Until int64
 }
@@ -205,16 +188,15 @@ func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue for whose buffers senders can wait.
 type Waitable interface {
-	// Arm registers w: the queue calls w.Wake once, after the queue got buffers or stopped. The
-	// call comes soon, except for wakers that take turns (nic.PortWaker). Arm returns false, and w
+	// Arm registers w: the queue calls w.Wake once, after it got buffers or stopped. Arm returns false, and w
 	// must not wait, if the queue has buffers already, or has stopped.
 	Arm(w Waker) bool
-	// Disarm removes the registration, or ends the turn that began with the call of w.Wake. A call
-	// of w.Wake that has already begun may still end after Disarm.
+	// Disarm removes the registration, or ends the turn that began with the call of w.Wake. A call of w.Wake
+	// that has already begun may still end after Disarm.
 	Disarm(w Waker)
 }
 
 // Waker is a sender that waits for a Waitable.
 type Waker interface {
-	Wake() // called by the Waitable; must not block (an eventfd write)
+	Wake() // must not block
 }

@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The expected numbers follow from IEEE 802.3: 24 bytes of overhead per frame, and a frame has at
-// least 64 bytes with its checksum.
+// By IEEE 802.3 a frame has 24 bytes of overhead, and at least 64 bytes with its checksum.
 func TestWireLen(t *testing.T) {
 	for _, c := range []struct {
 		name           string

@@ -16,8 +16,7 @@ func GSO(types ...splitter.GSOType) (m GSOMask) {
 // Has reports whether the type is in the set. GSONone always is.
 func (m GSOMask) Has(t splitter.GSOType) bool { return t == splitter.GSONone || m>>t&1 != 0 }
 
-// Limits are the packets that a port accepts. The link segments, completes or drops other packets
-// before they reach the port.
+// Limits are the packets that a port accepts. The link segments, completes or drops others.
 type Limits struct {
 	GSO      GSOMask // GSO packets that the port accepts whole; none without Csum
 	ECN      bool    // GSO packets with CWR
@@ -26,12 +25,10 @@ type Limits struct {
 	MaxBytes uint32  // longest GSO packet, headers included; 0: any
 }
 
-// fits reports whether a frame or a GSO packet's segment of n bytes is within MaxFrame.
 func (l *Limits) fits(h *splitter.Headers, n uint32) bool {
 	return l.MaxFrame == 0 || n <= l.MaxFrame+4*uint32(h.VLANs)
 }
 
-// takes reports whether the port accepts the packet as it is.
 func (l *Limits) takes(p *Packet) bool {
 	m := &p.Meta
 	if m.GSOType == splitter.GSONone {
@@ -45,18 +42,15 @@ func (l *Limits) takes(p *Packet) bool {
 	return m.Csum != splitter.CsumPartial || l.Csum
 }
 
-// cwr reports whether a GSO packet needs the ECN treatment: CWR only on its first segment.
+// cwr reports whether a GSO packet has CWR, which must stay on its first segment only.
 func cwr(m *splitter.Meta) bool {
 	return m.Headers.Class == splitter.TCP && m.Headers.TCPFlags&splitter.CWR != 0
 }
 
-// RestartObserver is a Port with state for machines behind other ports: the switch notifies it when
-// such a machine restarts or is detached.
+// RestartObserver is a Port with state for machines behind other ports.
 type RestartObserver interface {
-	// PortRestarted is called by Link.Restarted when the machine behind l has lost all state of its
-	// connections: its device was reset, has another driver, or has lost its frontend; or when l has
-	// been detached from the switch. It must not wait: the control goroutine of l's port makes the
-	// call, or the goroutine that detaches l.
+	// PortRestarted is called by Link.Restarted when the machine behind l has lost the state of its connections,
+	// or when l has been detached from the switch. It must not wait.
 	PortRestarted(l *Link)
 }
 
@@ -64,9 +58,9 @@ type RestartObserver interface {
 type Port interface {
 	Name() string
 	Limits() Limits // may change at any time; read once for each run of packets
-	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the packets
-	// except Progress.Arrives, or keep them, their headers or their segments. Many senders call it at
-	// once, each with its own Worker; the port must not send with that Worker. Within one flow, once a
-	// packet is Busy, all later ones of the batch must be Busy too.
+	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the packets except
+	// Progress.Arrives, or keep them, their headers or their segments. Many senders call it at once, each with
+	// its own Worker; the port must not send with that Worker. Within one flow, once a packet is Busy, the later
+	// ones of the batch must be Busy too.
 	Deliver(w *Worker, batch []*Packet)
 }

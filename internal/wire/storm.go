@@ -2,21 +2,16 @@ package wire
 
 import "sync/atomic"
 
-// storm limits how many frames to group addresses a port sends a second, because the switch
-// delivers each to every other port. It is a token bucket of a tenth of a second, but at least
-// stormLeast frames. It stores the time at which the bucket will be full again (the generic cell
-// rate algorithm of ITU-T I.371).
-//
-// Frames to an unknown address go to every port as well, but storm does not count them: all frames
-// to a machine that only receives are such frames.
+// storm limits how many frames to group addresses a port sends a second. It is a token bucket of a tenth of a
+// second, but at least stormLeast frames. It stores when the bucket will be full again (the generic cell rate
+// algorithm of ITU-T I.371).
 type storm struct {
-	each  int64        // nanoseconds in which the bucket gains a frame; 0: no limit
-	spare int64        // nanoseconds in which an empty bucket becomes full
-	full  atomic.Int64 // when the bucket will be full
+	each  int64 // nanoseconds in which the bucket gains a frame; 0: no limit
+	spare int64 // nanoseconds in which an empty bucket becomes full
+	full  atomic.Int64
 	now   func() int64
 }
 
-// stormLeast is the least size of the bucket in frames, so that a burst passes at any rate.
 const stormLeast = 32
 
 func (s *storm) init(rate int, now func() int64) {
@@ -27,7 +22,7 @@ func (s *storm) init(rate int, now func() int64) {
 	}
 }
 
-// pass takes a frame from the bucket. false: the bucket is empty, and the frame must not pass.
+// pass takes a frame from the bucket; false: the bucket is empty.
 func (s *storm) pass() bool {
 	if s.each == 0 {
 		return true

@@ -6,8 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Broadcasts and multicasts pass at the configured rate; after a pause as many as in a tenth of a
-// second pass at once, but at least stormLeast.
+// Frames to group addresses pass at the configured rate.
 func TestStormIsBounded(t *testing.T) {
 	now := int64(1e15)
 	var s storm
@@ -39,8 +38,7 @@ func TestStormIsBounded(t *testing.T) {
 	testkit.Equal(t, "without a bound", none.pass(), true)
 }
 
-// A port that sends too many broadcasts and multicasts loses only these; its frames to one port
-// pass, and so do other ports' frames.
+// A port that sends too many broadcasts and multicasts loses only these.
 func TestStormsAreTheirPortsOwn(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{Storm: 1}), newHost(t, s, 2, LinkOptions{})

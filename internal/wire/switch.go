@@ -28,18 +28,17 @@ type Switch struct {
 	names bindings // of addresses to ports, for Identity
 	ports atomic.Pointer[ports]
 
-	mu     sync.Mutex // held while the list of ports changes
-	serial uint32     // of the link that was attached last
+	mu     sync.Mutex
+	serial uint32
 	closed bool
 }
 
-// ports is the immutable list of a switch's links that workers read; a change stores a new list.
+// ports is the immutable list of a switch's links that workers read.
 type ports struct {
 	byID []*Link // nil: no such link
-	list []*Link // in the order of attaching
+	list []*Link
 }
 
-// allLinks stands for all links but the sender's.
 var allLinks = new(Link)
 
 // NewSwitch makes an empty switch.
@@ -49,7 +48,6 @@ func NewSwitch(log *slog.Logger) *Switch {
 	return s
 }
 
-// find returns the link behind which an address is: allLinks if it is a group address or unknown.
 func (s *Switch) find(ps *ports, dst MAC) *Link {
 	if !dst.multicast() {
 		if id, ok := s.table.lookup(dst.key()); ok && int(id) < len(ps.byID) && ps.byID[id] != nil {
@@ -59,7 +57,7 @@ func (s *Switch) find(ps *ports, dst MAC) *Link {
 	return allLinks
 }
 
-// Attach connects a port to the switch; from then on the port receives.
+// Attach connects a port to the switch.
 func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	for _, im := range []Impairment{opts.Up, opts.Down} {
 		if err := im.check(); err != nil {
@@ -100,8 +98,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or
-// will enter the port's again. Neither Deliver may call Detach.
+// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or will
+// enter the port's again. Neither Deliver may call Detach.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -122,8 +120,7 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove removes a link from list; with id true it instead removes the link from byID, which frees the
-// id for other links: the caller must have removed all uses of the id before.
+// remove removes a link from list, or with id true from byID.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

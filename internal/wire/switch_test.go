@@ -40,7 +40,7 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 			t.Errorf("to %x: %+v", to, p.Verdict)
 		}
 	}
-	c.post(0) // c has no buffers: it misses the flooded frame, for which no sender waits
+	c.post(0) // c misses the flooded frame
 	p := a.sent(a.arp(broadcast))
 	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
@@ -307,7 +307,7 @@ func TestDetachWaitsForDeliver(t *testing.T) {
 	for len(s.Links()) == 3 { // until Detach has begun
 		runtime.Gosched()
 	}
-	if err := s.Detach(c.link); err != nil { // another port leaves meanwhile
+	if err := s.Detach(c.link); err != nil {
 		t.Error(err)
 	}
 	select {

@@ -7,15 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// Bounds of the address table.
 const (
 	buckets    = 1024
 	ways       = 8
 	maxPerLink = 128 // addresses of one link; a further one replaces the oldest
 )
 
-// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock and never
-// sees half of a change. Its size is fixed, so no guest can make it grow, and a guest that invents
+// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock. A guest that invents
 // addresses displaces only addresses of its own link.
 type macTable struct {
 	seed  uint64
@@ -35,7 +33,6 @@ func (m MAC) key() uint64 {
 	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
 }
 
-// multicast reports whether m is a group address (broadcast included).
 func (m MAC) multicast() bool { return m[0]&1 != 0 }
 
 // bucket hashes an address. The seed keeps guests from aiming at one bucket.
@@ -43,7 +40,6 @@ func (t *macTable) bucket(key uint64) *[ways]atomic.Uint64 {
 	return &t.slots[mix64(key^t.seed)%buckets]
 }
 
-// lookup returns the id of the link behind which an address is.
 func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	b := t.bucket(key)
 	for i := range b {
@@ -54,8 +50,7 @@ func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	return 0, false
 }
 
-// learn records that an address is behind a link, maybe after it has moved from another link. It
-// returns false if there is no room.
+// learn records that an address is behind a link. It returns false if there is no room.
 func (t *macTable) learn(key uint64, id uint16) bool {
 	if old, ok := t.lookup(key); ok && old == id {
 		return true
@@ -77,8 +72,7 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 	return true
 }
 
-// slot returns the slot that has an address, or with empty an unused slot for it; nil: none. The
-// caller holds mu.
+// slot returns the slot that has an address, or with empty an unused slot for it. The caller holds mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	b := t.bucket(key)
 	for i := range b {
@@ -89,8 +83,7 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// addTo adds an address to a link's list; a link with maxPerLink addresses loses the oldest. The
-// caller holds mu.
+// A link with maxPerLink addresses loses the oldest. The caller holds mu.
 func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
@@ -102,14 +95,13 @@ func (t *macTable) addTo(id uint16, key uint64) {
 	t.byLink[id] = append(keys, key)
 }
 
-// removeFrom removes an address from a link's list. The caller holds mu.
+// The caller holds mu.
 func (t *macTable) removeFrom(id uint16, key uint64) {
 	if i := slices.Index(t.byLink[id], key); i >= 0 {
 		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)
 	}
 }
 
-// forget removes all addresses of a link.
 func (t *macTable) forget(id uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

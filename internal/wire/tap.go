@@ -2,37 +2,32 @@ package wire
 
 import "vnic.dev/vnic/dma"
 
-// Tap observes the packets that a port sends and receives. Many workers call it at once on the fast
-// path, Received even under a receive queue's lock: it must not wait, and must not keep its
-// arguments.
+// Tap observes the packets that a port sends and receives. Many workers call it at once, Received even under
+// a receive queue's lock: it must not wait, or keep its arguments.
 type Tap interface {
-	// Sending is called by the link before it does anything with a packet, so the calls show the
-	// order in which the port sent packets. The link passes the returned mark to Sent.
+	// Sending is called before the link does anything with a packet. The link passes the returned mark to Sent.
 	Sending(p *Packet) (mark uint64)
-	// Sent is called by the link when the packet has its Verdict. The port may send a Busy packet again.
+	// Sent is called when the packet has its Verdict.
 	Sent(w *Worker, p *Packet, mark uint64)
-	// Received is called by the link or its port for a packet that came for the port; the Verdict is
-	// Taken or Dropped. A packet that the wire cut comes as its pieces.
+	// Received is called for a packet that came for the port; the Verdict is Taken or Dropped.
 	Received(w *Worker, p *Packet, place Placement)
 }
 
-// Placement is where a receiving port has put a packet; Nowhere if it was dropped, or that is unknown.
+// Placement is where a receiving port has put a packet.
 type Placement struct {
 	Queue     int           // receive queue; -1: none
 	Split     bool          // headers and payload are in different buffers
 	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
-	Unsplit   bool          // the receive queue splits headers, but could not split this packet
-	Merged    bool          // merged with other packets to a GSO packet: HeaderLen is 0 except for the first one
-	Bounced   bool          // the payload went through host memory, because the NIC cannot reach the GPU
+	Unsplit   bool          // the receive queue could not split this packet
+	Merged    bool          // merged with other packets: HeaderLen is 0 except for the first one
+	Bounced   bool          // the payload went through host memory
 	Payload   []dma.Segment // where the payload lies; nil: unknown
 }
 
 // Nowhere is the Placement of a packet that was dropped, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// PlacementReporter is a Port that itself calls Received of its link's tap, because only the port
-// knows where the packets lie. For all other ports, and for packets that are lost before they reach
-// the port, the link calls it.
+// PlacementReporter is a Port that itself calls Received of its link's tap.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
@@ -55,7 +50,6 @@ func (l *Link) Tap() Tap {
 	return nil
 }
 
-// sending calls a tap's Sending for each packet of a batch.
 func sending(t Tap, batch []*Packet) {
 	for _, p := range batch {
 		p.mark = t.Sending(p)
@@ -68,8 +62,8 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 	}
 }
 
-// GaveUp counts a packet that the port itself has dropped, before Deliver or after Busy, and reports
-// it to the tap, without payload, because that may be unreachable by then.
+// GaveUp counts a packet that the port itself has dropped, and reports it to the tap, without payload,
+// because that may be unreachable by then.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	l.count.dropped(r)
 	t := l.Tap()
@@ -83,8 +77,7 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// missed sets the Verdict of a packet that was lost on its way down the link to Dropped, and reports
-// the packet to the tap; without a tap it does nothing.
+// missed reports a packet that was lost on its way down the link to the tap.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -92,8 +85,7 @@ func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	}
 }
 
-// arrived reports to the tap the packets of a run that the port took or dropped, unless the port
-// does so itself.
+// arrived reports the packets of a run to the tap, unless the port does so itself.
 func (l *Link) arrived(w *Worker, run []*Packet) {
 	t := l.Tap()
 	if t == nil || l.places {
@@ -106,9 +98,8 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Origin returns the packet from which p was cut, or p itself, and the mark that its sender's tap
-// returned. That tap may have been removed since, and another packet may have the same mark. Only
-// taps may call Origin, in Received.
+// Origin returns the packet from which p was cut, or p itself, and the mark of its sender's tap. Only taps
+// may call Origin, in Received.
 func (p *Packet) Origin() (o *Packet, mark uint64) {
 	if p.origin != nil {
 		p = p.origin
@@ -116,13 +107,12 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 	return p, p.mark
 }
 
-// Held returns how many segments of a packet the sender's link held back; they come later. Only
-// taps may call Held, in their methods.
+// Held returns how many segments of a packet the sender's link held back. Only taps may call Held, in their
+// methods.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
-// Lost returns the first run of segments of a packet, from segment number from on, that the
-// sender's link lost: segments [first, first+n). n is 0 if there is none. Only taps may call Lost, in
-// their methods.
+// Lost returns the first run of segments of a packet, from segment from on, that the sender's link lost:
+// [first, first+n). Only taps may call Lost, in their methods.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	state := &p.Progress.level[levelUp]
 	up := l.up.Load()

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// watcher is a Tap that records its calls.
 type watcher struct {
 	mu    sync.Mutex
 	link  *Link
@@ -80,9 +79,6 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestTapIsToldOfEachPacketOnce: the link reports a packet that met a busy port again when the
-// sender sends it again, and reports a segmented packet as its segments.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
@@ -98,14 +94,12 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	expect(t, up.take(), "sending 3", "sending 4", "sent 3: taken none", "sent 4: taken none")
 	expect(t, down.take(), "received 154: taken none", "received 64: taken none")
 
-	// A port without buffers misses a flooded frame.
 	b.post(0)
 	a.send(a.arp(broadcast))
 	expect(t, down.take(), "received 42: dropped no-buffer")
 	b.post(-1)
 	up.take()
 
-	// The port itself gives up a packet.
 	a.link.GaveUp(a.w, p, DropNoBuffer)
 	expect(t, up.take(), "sending 6", "sent 6: dropped no-buffer")
 	if p.Verdict.Kind != Taken || p.Payload == nil {
@@ -120,9 +114,6 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	}
 }
 
-// TestTapIsToldWhatTheLinkLost: on the way up, the sender's tap can ask for the losses; on the way
-// down, the receiver's tap sees them.
-//
 // Invariant: wire: A tap sees each attempt to send a packet, and each piece that arrives, once,
 // with the segments that the link lost and, if the port reports it, the place of its payload.
 func TestTapIsToldWhatTheLinkLost(t *testing.T) {
@@ -161,7 +152,6 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	}
 }
 
-// placer is a port that itself has to report received packets to the tap.
 type placer struct{ *host }
 
 func (placer) ReportsPlacement() {}

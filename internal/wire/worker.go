@@ -8,35 +8,34 @@ import (
 // maxPieces is the most pieces of a packet in one call of a port's Deliver.
 const maxPieces = 32
 
-// Worker has the copier and the wire's scratch memory for a sending goroutine. Only one goroutine
-// at a time may use it.
+// Worker has the copier and the wire's scratch memory for a sending goroutine. Only one goroutine at a time
+// may use it.
 type Worker struct {
 	Copier *dma.Copier
 
-	busy     []busyLink // links that were busy in this batch
-	flooding bool       // set by flood: setBusy records no links
-	cutting  bool       // pieces of a packet are being delivered
+	busy     []busyLink
+	flooding bool
+	cutting  bool
 
 	cutter splitter.Segmenter
 	pieces [maxPieces]piece
-	run    [maxPieces]*Packet // point to pieces
+	run    [maxPieces]*Packet
 	stages [levelFit]stage
 
 	gone Packet // used by GaveUp
 
-	altered    piece          // a packet changed by a link, see alter
-	alteredRun [1]*Packet     // points to altered
-	alteredBuf *dma.Region    // the changed payload; made when first needed
-	alteredSeg [1]dma.Segment // the changed payload
+	altered    piece
+	alteredRun [1]*Packet
+	alteredBuf *dma.Region // made when first needed
+	alteredSeg [1]dma.Segment
 
-	whole      piece                    // a packet's copy that completed or pulled made
-	wholeRun   [1]*Packet               // points to whole
-	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
+	whole      piece
+	wholeRun   [1]*Packet
+	csum       [splitter.MaxHeader]byte // start of whole's payload, if the checksum field lies there
 	csumRegion *dma.Region              // of csum
 	csumSegs   []dma.Segment
 }
 
-// busyLink is a link whose port was busy in this batch, with the verdict.
 type busyLink struct {
 	link    *Link
 	verdict Verdict
@@ -70,15 +69,13 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding reports whether the packets go to all links: a port without buffers misses them, and no
-// sender waits.
+// Flooding reports whether the packets go to all links, so that no sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports whether the packets are pieces of one packet: for a retry after Busy the wire cuts
-// the pieces anew, and only the first of them keeps its Progress.Arrives.
+// Cutting reports whether the packets are pieces of one packet: only the first keeps its Progress.Arrives for
+// a retry.
 func (w *Worker) Cutting() bool { return w.cutting }
 
-// busyWith returns the verdict with which the link was busy in this batch.
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {
 	if w.flooding {
 		return Verdict{}, false
@@ -97,7 +94,6 @@ func (w *Worker) setBusy(l *Link, v Verdict) {
 	}
 }
 
-// setAll sets the verdict of all packets.
 func setAll(run []*Packet, v Verdict) {
 	for _, p := range run {
 		p.Verdict = v
@@ -141,8 +137,7 @@ func (c *cursor) move(k uint32) {
 	}
 }
 
-// cut makes a piece of p: payload [off, off+n), which starts at the cursor, with the header that s
-// makes.
+// cut makes a piece of p, with payload [off, off+n), which starts at the cursor.
 func (x *piece) cut(s *splitter.Segmenter, p *Packet, pos *cursor, off, n uint32) DropReason {
 	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {

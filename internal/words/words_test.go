@@ -34,11 +34,10 @@ var riddle = regexp.MustCompile(`(?i)\b(says whether|tells whether|knows (of|whe
 	`those (that|of|which)|has (it|them|him) |what (is|was|are) (of|to be|held|wanted|there)|that of (one|it)|` +
 	`is (nobody|somebody|everybody)'s|of (which|whom) )`)
 
-// count is the number of forbidden names and of riddles in a folder.
 type count struct{ names, riddles int }
 
-// exceptions.txt lists "FOLDER names=N riddles=N" for folders that still have some, with an empty line between entries
-// so that branches that lower different entries merge. A count must be exact, so it only sinks: -update lowers it.
+// exceptions.txt lists "FOLDER names=N riddles=N", with an empty line between entries so that branches that
+// lower different entries merge.
 //
 // Invariant: words: No identifier has a name that tells nothing, and comments and pages have no
 // more of the riddles than their folder's exceptions.
@@ -92,7 +91,7 @@ func format(listed map[string]count) string {
 	return text
 }
 
-// finds has, by folder, the counts and a line for each hit, for messages.
+// finds has, by folder, the counts and a line for each hit.
 type finds struct {
 	counts map[string]count
 	places map[string][]string
@@ -168,11 +167,9 @@ var (
 	star     = regexp.MustCompile(`(?m)^\s*(?:/\*+|\*/?|//)`)
 )
 
-// unstar removes the comment marks of C from the lines of a text.
+// unstar removes the comment marks of C.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
-// declared returns the identifiers that a file declares: in package and function scopes, fields, methods and
-// parameters.
 func declared(tree *ast.File) (names []*ast.Ident) {
 	add := func(list ...ast.Expr) {
 		for _, x := range list {

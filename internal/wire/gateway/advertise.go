@@ -14,12 +14,10 @@ import (
 const (
 	advertiseEvery = 200 * time.Second         // unsolicited (RFC 4861, 6.2.1)
 	advertisePause = 200 * time.Millisecond    // after each advertisement; solicitations in this time share one answer
-	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and DNS options; long, as guests may be stopped
+	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and DNS options
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 
-// startAdvertising starts a goroutine that sends router advertisements, if there is an IPv6 network:
-// at the start, every advertiseEvery, and when a guest solicits one.
 func (g *Gateway) startAdvertising() {
 	if !g.o.Prefix6.IsValid() {
 		return
@@ -47,9 +45,8 @@ func (g *Gateway) startAdvertising() {
 	})
 }
 
-// advertisement makes a router advertisement to all nodes (RFC 4861, 4.2), as a whole frame. Without
-// NAT the router's lifetime in it is 0, so that guests take the gateway for no default router. In a
-// network of 64 bits guests configure addresses themselves (RFC 4862).
+// advertisement makes a router advertisement to all nodes (RFC 4861, 4.2), as a whole frame. Without NAT the
+// router's lifetime is 0: it is no default router.
 func (g *Gateway) advertisement() []byte {
 	be := binary.BigEndian
 	lifetime := routerLifetime
@@ -65,9 +62,9 @@ func (g *Gateway) advertisement() []byte {
 
 	ra := []byte{134, 0, 0, 0, 64, 0}
 	ra = be.AppendUint16(ra, lifetime)
-	ra = append(ra, make([]byte, 8)...)          // reachable time, retransmission timer: unspecified
-	ra = append(append(ra, 1, 1), g.o.MAC[:]...) // source link-layer address (4.6.1)
-	ra = append(ra, 5, 1, 0, 0)                  // MTU (4.6.4)
+	ra = append(ra, make([]byte, 8)...) // reachable time, retransmission timer: unspecified
+	ra = append(append(ra, 1, 1), g.o.MAC[:]...)
+	ra = append(ra, 5, 1, 0, 0) // 4.6.4
 	ra = be.AppendUint32(ra, uint32(g.o.MTU))
 	ra = append(ra, 3, 4, byte(g.o.Prefix6.Bits()), flags) // prefix (4.6.2)
 	ra = be.AppendUint32(ra, prefixLifetime)

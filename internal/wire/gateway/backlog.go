@@ -5,33 +5,31 @@ import (
 	"sync"
 )
 
-// Bounds of datagrams that wait for a socket to be opened, or to have room.
+// Bounds of datagrams that wait for a socket.
 const (
 	flowWaiting = 2 << 20  // bytes of a flow
 	flowAlways  = 64 << 10 // bytes of a flow for which allWaiting does not matter
 	allWaiting  = 32 << 20 // bytes of all flows together
 )
 
-// backlog sends a flow's datagrams: at once if possible, otherwise on a goroutine of its own, in
-// order.
+// backlog sends a flow's datagrams, in order: at once if possible, otherwise on a goroutine.
 type backlog struct {
 	gateway *Gateway
-	now     func(*outgoing) bool // sends a datagram at once; false: it cannot. Called under mu
-	later   func(*outgoing)      // sends a datagram, and may wait
+	now     func(*outgoing) bool // false: it cannot send at once; called under mu
+	later   func(*outgoing)      // may wait
 
 	mu       sync.Mutex
 	shutDown bool
 	waiting  []outgoing
-	bytes    int  // of waiting
-	busy     bool // a goroutine sends the waiting datagrams
+	bytes    int
+	busy     bool
 }
 
 func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoing)) {
 	q.gateway, q.now, q.later = g, now, later
 }
 
-// send sends a datagram, now or later, and never waits. It drops and counts a datagram for which
-// there is no room.
+// It drops and counts a datagram for which there is no room.
 func (q *backlog) send(d outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,9 +49,7 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer returns the buffer for one more socket of a flow. If the budget has none, or the flow has
-// flowSockets sockets, buffer closes the socket that was opened first, and returns that socket's
-// buffer.
+// buffer returns the buffer for one more socket of a flow; it may close the oldest one for it.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()
@@ -75,7 +71,6 @@ func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	return b
 }
 
-// next removes and returns the oldest waiting datagram; false: there is none left, and flush ends.
 func (q *backlog) next() (d outgoing, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,7 +89,6 @@ func (q *backlog) free(n int) {
 	q.gateway.waiting.Add(-int64(n))
 }
 
-// flush sends the waiting datagrams.
 func (q *backlog) flush() {
 	for d, ok := q.next(); ok; d, ok = q.next() {
 		q.later(&d)

@@ -12,11 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// pingBeyond reports whether a frame that the filter refused is ICMP (over IPv6: an echo request) from
-// a guest's address to an address that is not on the link. The address may exist, and NAT may lead
-// there for other protocols, so the gateway answers with an ICMP error. b is the checked part of the
-// frame. For IPv4 it does not include the ICMP type; netstack looks at the type later, and answers no
-// ICMP errors.
+// pingBeyond reports whether a frame that the filter refused is a ping from a guest's address to an address
+// that is not on the link. b is the checked part of the frame, for IPv4 without the ICMP type.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -35,9 +32,8 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 		dst.IsGlobalUnicast()
 }
 
-// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1): "prohibited" with NAT,
-// because other packets may go there, and "no route" without. pkt has the bytes of the frame from
-// its network header on.
+// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1): "prohibited" with NAT, "no route"
+// without.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return
@@ -57,8 +53,7 @@ func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.Pack
 	g.reject(pkt, why4, why6, false)
 }
 
-// reject answers a packet with an ICMP error: why4 for an IPv4 packet, why6 for an IPv6 one. input:
-// netstack has delivered the packet to its transport layer.
+// reject answers a packet with an ICMP error: why4 for IPv4, why6 for IPv6.
 func (g *Gateway) reject(pkt *stack.PacketBuffer, why4 stack.RejectIPv4WithICMPType,
 	why6 stack.RejectIPv6WithICMPType, input bool) {
 	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {

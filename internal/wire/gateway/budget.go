@@ -6,43 +6,41 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Bounds of the buffers of all connections of a gateway, in bytes.
+// Bounds of the buffers of a gateway's connections, in bytes.
 const (
 	bufferMost  = 1 << 20  // of a connection, each way
-	bufferLeast = 64 << 10 // the guaranteed minimum
+	bufferLeast = 64 << 10 // guaranteed
 	bufferAll   = 256 << 20
-	// bufferSpare are the bytes that connections share for buffers above bufferLeast: bufferAll without
-	// the guaranteed buffers of all connections, and of closed ones that still have data to send.
+	// bufferSpare are the bytes that connections share for buffers above bufferLeast.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// Bounds of the sockets of all datagram flows, without the sockets of forwards, in bytes of
-// SO_RCVBUF, as far as net.core.rmem_max allows. The kernel reserves twice as much (socket(7)).
+// Bounds of the sockets of datagram flows, in bytes of SO_RCVBUF, as far as net.core.rmem_max allows. The
+// kernel reserves twice as much (socket(7)).
 const (
-	flowBuffer = 2 << 20  // of a socket, at most
-	flowLeast  = 64 << 10 // the guaranteed minimum
+	flowBuffer = 2 << 20  // of a socket
+	flowLeast  = 64 << 10 // guaranteed
 	flowAll    = 256 << 20
-	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two
-	// sockets of a flow.
+	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two sockets of a
+	// flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. If n ports have taken
-// bytes, each may have at most one part in n+1, so that some bytes are left for another port.
+// budget divides a number of bytes for buffers among the ports of the switch. If n ports have taken bytes,
+// each may have at most one part in n+1.
 type budget struct {
 	most, least int // of a buffer
-	spare       int // for bytes above the least
+	spare       int
 
 	mu   sync.Mutex
 	left int
-	by   map[owner]int // bytes by owner; no zeros
+	by   map[owner]int // no zeros
 }
 
 func newBudget(most, least, spare int) *budget {
 	return &budget{most: most, least: least, spare: spare, left: spare, by: map[owner]int{}}
 }
 
-// buffers are the buffers of a connection, or of a socket.
 type buffers struct {
 	b     *budget
 	owner owner
@@ -50,9 +48,7 @@ type buffers struct {
 	held  int // bytes taken from the budget
 }
 
-// sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted
-// from 1: the more the port has, the smaller is the size. From the 64th connection on, and the 128th
-// flow, it is the least size.
+// sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted from 1.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {
@@ -61,9 +57,8 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take returns count buffers of one size for the n-th connection or flow of a port. The part of a
-// buffer up to the least size does not count for the budget; when the port's share is used up, the
-// buffers have the least size.
+// take returns count buffers of one size for the n-th connection or flow of a port, of the least size if the
+// port's share is used up.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,8 +71,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer in addition to the buffers of take, all of it from the budget; nil: less
-// than the least size is left of the port's share.
+// more returns one more buffer than take did; nil: the port's share is used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +86,7 @@ func (b *budget) more(o owner, n int) *buffers {
 	return f
 }
 
-// share returns how much a port may take now. The caller holds mu.
+// The caller holds mu.
 func (b *budget) share(o owner) int {
 	owners := len(b.by) + 1
 	if b.by[o] == 0 {
@@ -101,22 +95,19 @@ func (b *budget) share(o owner) int {
 	return min(b.left, b.spare/owners-b.by[o])
 }
 
-// set sets a connection's buffer sizes.
 func (f *buffers) set(ep tcpip.Endpoint) {
 	o := ep.SocketOptions()
 	o.SetSendBufferSize(int64(f.size), true)
 	o.SetReceiveBufferSize(int64(f.size), true)
 }
 
-// received gives the bytes of the receive buffer back to the budget: the gateway has closed the
-// connection, which only sends its remaining data.
 func (f *buffers) received() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
 	f.give(f.held / 2)
 }
 
-// free gives all bytes back to the budget. Further calls do nothing.
+// free gives all bytes back to the budget.
 func (f *buffers) free() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()

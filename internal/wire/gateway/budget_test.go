@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The more connections a port has, the smaller are the buffers of its next connection; the total is
-// bounded, however the connections are distributed over ports.
+// The more connections a port has, the smaller are the buffers of its next one; the total is bounded.
 func TestBuffersShareABudget(t *testing.T) {
 	for n, want := range map[int]int{1: 1 << 20, 7: 1 << 20, 8: 512 << 10, 16: 256 << 10, 32: 128 << 10, 64: 64 << 10,
 		maxTCP: 64 << 10} {
@@ -43,7 +42,6 @@ func TestBuffersShareABudget(t *testing.T) {
 	}
 }
 
-// Sockets of flows are bounded, in number and in bytes, however they are distributed.
 func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	for _, ports := range []int{1, 2, 16, maxUDP} {
 		b := newBudget(flowBuffer, flowLeast, flowSpare)
@@ -73,8 +71,7 @@ func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	}
 }
 
-// A flow that sends to more ports than it may have sockets closes its oldest socket, and goes on. At
-// the flow's end all buffers go back to the budget.
+// A flow that sends to more ports than it may have sockets goes on.
 func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	const ports = 2 * flowSockets
 	for name, spare := range map[string]int{"none": 0, "some": 4 * flowLeast, "much": flowSpare} {
@@ -112,17 +109,14 @@ func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	}
 }
 
-// newConnBudget makes a budget as for connections.
 func newConnBudget() *budget { return newBudget(bufferMost, bufferLeast, bufferSpare) }
 
-// free returns the number of unused bytes.
 func (b *budget) free() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.left
 }
 
-// Ports of the switch with many connections leave buffers for a port that has none yet.
 func TestBudgetIsNobodysAlone(t *testing.T) {
 	b := newConnBudget()
 	for n := range 63 {
@@ -132,7 +126,6 @@ func TestBudgetIsNobodysAlone(t *testing.T) {
 	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1, 2).size, bufferMost)
 }
 
-// A connection gets buffers from the budget; they go back when its guest restarts.
 func TestConnectionsHaveTheirPart(t *testing.T) {
 	w := newRig(t, nil)
 	v, to := w.guest(1), own4(echoServer(t, "tcp4").Port())

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends connections with traffic in both directions, one that waits for its guest, and flows.
 func TestCloseUnderTraffic(t *testing.T) {
 	w := newRig(t, func(o *Options) { // forwards to a guest that does not exist
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
@@ -53,7 +52,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 	<-began
 	<-began
 	testkit.OK(t, g.Close())
-	for _, conn := range conns { // a reset may not have reached the guest, which does not always take its frames
+	for _, conn := range conns { // a reset may not have reached the guest
 		conn.Close()
 	}
 	testkit.OK(t, eg.Wait())
@@ -65,8 +64,6 @@ func TestCloseUnderTraffic(t *testing.T) {
 	w.start(nil)
 }
 
-// Connections that open and close leave no state in netstack, so the bound on connections does not
-// shrink.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	w := newRig(t, nil)
 	g, v := w.g, w.guest(1)
@@ -84,7 +81,6 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// Close leaves no open file descriptor.
 func TestCloseLeavesNoDescriptor(t *testing.T) {
 	var before int
 	for i := range 2 { // the first time, the runtime opens its own descriptors

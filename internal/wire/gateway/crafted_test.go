@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// segment makes a TCP SYN, or a UDP datagram with a body, of either family.
 func segment(proto byte, src, dst netip.AddrPort, body []byte) []byte {
 	if proto == splitter.ProtoTCP {
 		seg := header.TCP(make([]byte, 20))
@@ -30,7 +29,7 @@ func segment(proto byte, src, dst netip.AddrPort, body []byte) []byte {
 	return u
 }
 
-// packet makes a frame with an IP packet; body follows the IP header, and next is body's protocol.
+// packet makes a frame with an IP packet of protocol next.
 func (r *raw) packet(src, dst netip.Addr, next byte, body []byte) []byte {
 	if dst.Is4() {
 		return r.ip4(gatewayMAC, src, dst, next, body)
@@ -49,8 +48,8 @@ func source(dst netip.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(addr6Of(1), port)
 }
 
-// fragments cuts the IPv4 packet in a frame into two fragments. The first has 8*cut bytes after the IP
-// header; the second begins at byte 8*off after the IP header.
+// fragments cuts the IPv4 packet in a frame into its first 8*cut bytes and those from 8*off on, counted after
+// the IP header.
 func fragments(frame []byte, cut, off int) [][]byte {
 	first, second := slices.Clone(frame[:34+8*cut]), slices.Concat(frame[:34], frame[34+8*off:])
 	for i, f := range [][]byte{first, second} {
@@ -64,7 +63,6 @@ func fragments(frame []byte, cut, off int) [][]byte {
 	return [][]byte{first, second}
 }
 
-// fragments6 makes an IPv6 packet, and cuts it in the same way.
 func (r *raw) fragments6(src, dst netip.Addr, next byte, body []byte, cut, off int) [][]byte {
 	head := func(off int, more byte) []byte {
 		h := []byte{next, 0, 0, 0, 0, 0, 0, 77}

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unconnected opens a guest's socket that receives datagrams from anybody.
 func (v *guest) unconnected(addr netip.AddrPort) *gonet.UDPConn {
 	v.t.Helper()
 	a := fullAddress(addr)
@@ -30,7 +29,6 @@ func (v *guest) unconnected(addr netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
-// hostUDP opens a socket on the host's loopback.
 func hostUDP(t testing.TB, ip net.IP) *net.UDPConn {
 	t.Helper()
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: ip})
@@ -44,8 +42,7 @@ func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// loopbacks are the host's loopback addresses of each family. gateway returns the address by which
-// guests reach a port there, and addr the address of guest n.
+// loopbacks: gateway returns the address by which guests reach a port there, and addr the address of guest n.
 var loopbacks = []struct {
 	name    string
 	ip      net.IP
@@ -53,7 +50,6 @@ var loopbacks = []struct {
 	addr    func(byte) netip.Addr
 }{{"IPv4", net.IPv4(127, 0, 0, 1), own4, addr4Of}, {"IPv6", net.IPv6loopback, own6, addr6Of}}
 
-// forwardUDP makes a gateway forward datagrams from a port of the host.
 func forwardUDP(to netip.AddrPort) func(*Options) {
 	return func(o *Options) {
 		o.Forwards = []Forward{{"udp", netip.MustParseAddrPort("127.0.0.1:0"), to}}
@@ -71,8 +67,7 @@ func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// A server may answer from another port than it was asked at, as TFTP servers do (RFC 1350, 4). The
-// guest can then send to that port, and the server sees the same source port as before.
+// As TFTP servers do (RFC 1350, 4).
 func TestServersAnswerFromAnotherPort(t *testing.T) {
 	for _, l := range loopbacks {
 		t.Run(l.name, func(t *testing.T) {
@@ -94,7 +89,6 @@ func TestServersAnswerFromAnotherPort(t *testing.T) {
 	}
 }
 
-// A flow's port accepts no datagrams from addresses that the guest has not sent to.
 func TestOthersHaveNoWayIn(t *testing.T) {
 	w := newRig(t, nil)
 	c := w.guest(1).unconnected(netip.AddrPortFrom(addr4Of(1), 2000))
@@ -106,8 +100,6 @@ func TestOthersHaveNoWayIn(t *testing.T) {
 	hears(t, c, "data")
 }
 
-// A guest behind a forward may answer from another port, too; the sender can then send to that port,
-// and the guest sees the same source port as before.
 func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.NAT = false
@@ -132,8 +124,7 @@ func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	testkit.Equal(t, "again from", hears(t, well, "again").String(), asker.String())
 }
 
-// isUnreachable reports whether a frame is an ICMP error "port unreachable" for a datagram from
-// from to to (RFC 792; RFC 4443, 3.1).
+// isUnreachable: RFC 792; RFC 4443, 3.1.
 func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 	if to.Addr().Is4() {
 		if len(b) < 70 || b[12] != 8 || b[13] != 0 || b[23] != protoICMP || b[34] != 3 || b[35] != 3 {
@@ -151,8 +142,6 @@ func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 		addrPort(ip.DestinationAddress(), udp.DestinationPort()) == to
 }
 
-// A guest gets an error from the address to which it sent if nobody listens there; its flow and
-// source port remain.
 func TestUnreachablePortsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -178,7 +167,6 @@ func TestUnreachablePortsAreTold(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A guest's own network stack reports that nobody listens to its program, over IPv4 and IPv6.
 func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	for _, l := range loopbacks {
 		c := hostUDP(t, l.ip)
@@ -192,8 +180,7 @@ func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	}
 }
 
-// A server that starts late gets the datagrams sent from then on: an error from an earlier datagram
-// must not make the gateway lose a later one.
+// Errors from earlier datagrams make no later one lost.
 func TestServersMayComeLate(t *testing.T) {
 	for _, l := range loopbacks {
 		for _, early := range []int{1, 3} {
@@ -232,7 +219,6 @@ func TestServersMayComeLate(t *testing.T) {
 	}
 }
 
-// A guest behind a forward that opens its socket late gets the datagrams sent from then on.
 func TestGuestsMayComeLate(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	w := newRig(t, forwardUDP(addr))
@@ -253,7 +239,6 @@ func TestGuestsMayComeLate(t *testing.T) {
 	}
 }
 
-// clock is a clock that a test sets.
 type clock struct{ since atomic.Int64 }
 
 func (c *clock) now() time.Time          { return epoch.Add(time.Duration(c.since.Load())) }
@@ -261,8 +246,7 @@ func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
 func (c *clock) set(g *Gateway)          { g.now = c.now }
 func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
 
-// A flow, of NAT or of a forward, still passes datagrams in both directions after almost two minutes
-// of silence; after two minutes of silence it ends (RFC 4787, REQ-5).
+// RFC 4787, REQ-5.
 func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	inner := netip.AddrPortFrom(addr4Of(1), 90)
 	var time clock
@@ -296,9 +280,7 @@ func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	testkit.Eventually(t, "both flows end", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// A guest that asks from a new port each time, as a resolver does (RFC 5452), always gets its
-// answer: flows with one question and one answer are evicted first, and a flow with more datagrams
-// stays.
+// A guest asks from a new port each time, as a resolver does (RFC 5452).
 func TestManyShortFlows(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set)
@@ -324,8 +306,6 @@ func TestManyShortFlows(t *testing.T) {
 	testkit.Equal(t, "refused", s.Refused, 0)
 }
 
-// If all flows are in use, a port of the switch with few flows replaces the longest-silent flow of
-// the port with the most flows.
 func TestTheMostSilentFlowGoes(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set, func(g *Gateway) { g.udp.shares.all = 4 })
@@ -354,11 +334,9 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 	testkit.Equal(t, "flows", len(w.g.flows.byKey), 4)
 }
 
-// bursts are numbers of datagrams and their sizes.
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams of a size until all n have come, or the missing ones are counted as
-// lost. It returns how many came.
+// count receives datagrams of a size until all n have come or are counted as lost.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
@@ -376,8 +354,7 @@ func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came i
 	return came
 }
 
-// takesBursts reports whether sockets of this machine may have the 4 MiB of buffers that bursts
-// need.
+// takesBursts reports whether sockets of this machine may have the 4 MiB of buffers that bursts need.
 func takesBursts(t *testing.T) bool {
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	testkit.OK(t, c.SetReadBuffer(forwardBuffer))
@@ -389,8 +366,8 @@ func takesBursts(t *testing.T) bool {
 	return n >= forwardBuffer
 }
 
-// wholeBurst checks that a whole burst came if the host's sockets have room for it, and that
-// otherwise the missing datagrams were counted.
+// wholeBurst checks that a burst came, or that the missing datagrams were counted and the host's sockets were
+// too small.
 func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	t.Helper()
 	if came+lost != n || takesBursts(t) && came != n {
@@ -398,8 +375,7 @@ func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	}
 }
 
-// A burst of datagrams at a forward arrives at a guest whose MAC the gateway does not know yet; so
-// does a burst back.
+// The gateway does not know the guest's MAC yet.
 func TestBurstsAtAForward(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	for _, c := range bursts {
@@ -427,7 +403,6 @@ func TestBurstsAtAForward(t *testing.T) {
 	}
 }
 
-// A burst within a flow of NAT arrives completely, too, in both directions.
 func TestBurstsInAFlow(t *testing.T) {
 	for _, c := range bursts {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -454,8 +429,7 @@ func TestBurstsInAFlow(t *testing.T) {
 	}
 }
 
-// A frame with a VLAN tag of VLAN 0, which only has a priority, is treated as untagged (802.1Q,
-// 9.6); a frame of another VLAN is not for the gateway.
+// A frame with a tag of VLAN 0 is treated as untagged (802.1Q, 9.6).
 func TestPriorityTags(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -12,28 +12,26 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// Bounds of datagrams that wait for a service of the gateway.
 const (
 	maxWaiting  = 256                // datagrams
 	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; DNS refuses a question of this length
 )
 
-// datagram is a datagram for a service.
 type datagram struct {
 	data   []byte
 	from   netip.AddrPort
-	sender owner // the port of the switch that sent it, whatever the source address is
+	sender owner
 }
 
-// datagramServer is a UDP port of the gateway. To know which port of the switch sent a datagram, it
-// takes each datagram out of its endpoint at once, on the goroutine that delivered the frame.
+// datagramServer is a UDP port of the gateway. It takes each datagram out of its endpoint on the goroutine
+// that delivered the frame.
 type datagramServer struct {
 	conn *udpConn
 	g    *Gateway
 	in   waiting
 }
 
-// waiting holds datagrams for a service, which serves the datagrams' senders in turn.
+// waiting holds datagrams for a service, which serves their senders in turn.
 type waiting struct {
 	filled chan struct{} // capacity 1: there are datagrams
 
@@ -41,8 +39,7 @@ type waiting struct {
 	shares shares[datagram]
 }
 
-// push adds a datagram. refused: there is no room for it; evicted: push removed a datagram of
-// another sender to make room.
+// refused: there is no room for the datagram; evicted: push removed a datagram of another sender.
 func (w *waiting) push(d datagram) (refused, evicted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +56,6 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 	return false, evicted
 }
 
-// pop removes and returns the oldest datagram of the sender whose turn it is; false: none waits.
 func (w *waiting) pop() (d datagram, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,7 +63,7 @@ func (w *waiting) pop() (d datagram, ok bool) {
 }
 
 // serveDatagrams starts a goroutine that calls handle for each datagram to an address and port of the
-// gateway, one after the other, until the gateway is closed.
+// gateway.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)
@@ -101,8 +97,6 @@ func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProt
 	return nil
 }
 
-// drain takes all datagrams out of the endpoint. Netstack calls it when a datagram comes to the
-// empty endpoint.
 func (s *datagramServer) drain() {
 	sender := s.g.port.sender()
 	var buf [maxDatagram]byte
@@ -122,7 +116,6 @@ func (s *datagramServer) drain() {
 	}
 }
 
-// reply answers a datagram. If the answer is lost, the client asks again.
 func (s *datagramServer) reply(b []byte, to netip.AddrPort) {
 	addr := fullAddress(to)
 	_, _ = s.conn.send(b, &addr)

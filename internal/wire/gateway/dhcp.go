@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// startDHCP serves DHCP, if there is an IPv4 network.
 func (g *Gateway) startDHCP() error {
 	if !g.o.Prefix4.IsValid() {
 		return nil
@@ -49,11 +48,8 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC
-// 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills,
-// and every guest would get them. sendLease does not use the endpoint of the DHCP service, which is
-// bound to no address: netstack could choose as the source any address for which it answers, with
-// NAT all addresses.
+// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC 2131, 4.1).
+// It does not use the endpoint of the DHCP service, because netstack might choose another source address.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -74,9 +70,8 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's source address is unspecified, or is bound on the switch to the
-// port of the client's MAC, or no port with an Identity has that MAC. For whole frames asksForAnother
-// has also checked the MAC; for reassembled fragments mayAsk is the only check.
+// mayAsk reports whether a datagram's source address is unspecified, or the switch lets the client's MAC use
+// it.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -95,9 +90,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 	return wire.MAC(b[dhcpClient:dhcpClientEnd]), true
 }
 
-// asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose
-// client's MAC is missing or not the frame's source. A client has to send its messages itself; the
-// gateway accepts no relays.
+// asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose client's MAC
+// is not the frame's source.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -106,8 +100,8 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	return !ok || mac != src
 }
 
-// answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is
-// due, and nil if the datagram is invalid, or cannot be served.
+// answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is due, and
+// nil if the datagram is refused.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
 	req, err := dhcpv4.FromBytes(b)
 	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
@@ -148,8 +142,8 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	default:
 		return nil, to
 	}
-	// An answer to a client without an address in the network, and a NAK (RFC 2131, 4.1), go to the
-	// broadcast address.
+	// An answer to a client without an address in the network, and a NAK (RFC 2131, 4.1), go to the broadcast
+	// address.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
@@ -157,7 +151,6 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	return g.dhcpReply(req, kind, yours).ToBytes(), to
 }
 
-// optionAddr returns the value of an option; ok reports that the option exists and is an IPv4 address.
 func optionAddr(m *dhcpv4.DHCPv4, code dhcpv4.OptionCode) (a netip.Addr, ok bool) {
 	a, ok = netip.AddrFromSlice(m.Options.Get(code))
 	return a, ok && a.Is4()
@@ -183,8 +176,7 @@ func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours n
 	return r
 }
 
-// network adds the options that describe the network. Without NAT it names no router, because the
-// client may have another network with a router.
+// Without NAT it names no router.
 func (g *Gateway) network(r *dhcpv4.DHCPv4, mac wire.MAC) {
 	gateway4 := net.IP(g.o.Prefix4.Addr().AsSlice())
 	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(g.o.Prefix4.Bits(), 32)))

@@ -19,8 +19,7 @@ import (
 
 var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// dhcp sends a broadcast request, from the client's address in it if there is one, otherwise from
-// 0.0.0.0, and returns the answer.
+// dhcp sends a broadcast request, and returns the answer.
 func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	r.t.Helper()
 	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)
@@ -44,13 +43,11 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// addr4 converts an address of a DHCP header.
 func addr4(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// arp makes an ARP message.
 func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 	s, d := from.As4(), to.As4()
 	dst := toMAC
@@ -60,8 +57,6 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 	return r.eth(dst, splitter.EtherTypeARP, []byte{0, 1, 8, 0, 6, 4, 0, op}, r.mac[:], s[:], toMAC[:], d[:])
 }
 
-// A configured host without an address in the gateway's network gets no answer, not even an address
-// from the pool for unknown hosts.
 func TestDHCPIsNotForHostsOfOtherNetworks(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.Hosts = append(o.Hosts, Host{MAC: wire.MAC{2, 0, 0, 0, 0, 0x55}})
@@ -151,12 +146,11 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && binary.BigEndian.Uint16(b[36:]) == 68
 		})
 		testkit.Equal(t, "from", netip.AddrFrom4([4]byte(b[26:30])), prefix4.Addr())
-		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac) // a broadcast would go through one queue, and to every guest
+		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac)
 	}
 }
 
-// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own; without NAT only
-// vnic's own, because their questions are then not forwarded.
+// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own.
 func TestSearchList(t *testing.T) {
 	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
 	host := readSearch(strings.NewReader(conf))
@@ -185,7 +179,6 @@ func TestSearchList(t *testing.T) {
 	testkit.Equal(t, "without NAT", len(alone.search), 1)
 }
 
-// Without NAT the gateway does not announce itself as a router.
 func TestNoRouterWithoutNAT(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.NAT = false }).raw(2)
 	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||

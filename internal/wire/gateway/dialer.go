@@ -15,13 +15,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// dialHost connects a socket of the host to a permitted address.
 func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, network, p.to.String())
 }
 
-// listenHost makes the socket of a UDP forward.
 func listenHost(addr netip.AddrPort) (Datagrams, error) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 	if err != nil {
@@ -35,7 +33,6 @@ func listenHost(addr netip.AddrPort) (Datagrams, error) {
 	return &listener{UDPConn: c, raw: raw}, nil
 }
 
-// listener is a UDP socket of the host.
 type listener struct {
 	*net.UDPConn
 	raw syscall.RawConn
@@ -50,8 +47,7 @@ func (l *listener) Lost() (n uint64) {
 	return n
 }
 
-// openAnswer makes a socket at a forward's address, if that is specified, with another port, connected
-// to a sender.
+// openAnswer makes a socket at a forward's address with another port, connected to a sender.
 func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	if err := checkBuffer(a.Buffer); err != nil {
 		return nil, err
@@ -71,8 +67,8 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// A Dialer makes sockets of this process for a gateway in another process. The Dialer does not trust
-// that process: it checks each request by its own options. Several goroutines may use a Dialer.
+// A Dialer makes sockets of this process for a gateway in another process. It does not trust that process: it
+// checks each request by its own options. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy
@@ -92,7 +88,6 @@ func NewDialer(o Options) *Dialer {
 
 var _ Outside = (*Dialer)(nil)
 
-// refusedOutside returns an error that wraps EPERM.
 func refusedOutside(to netip.AddrPort, why string) error {
 	return fmt.Errorf("%v is refused: %s: %w", to, why, unix.EPERM)
 }
@@ -109,8 +104,8 @@ func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 	return dialHost(ctx, network, p)
 }
 
-// OpenFlow implements Outside. Two sockets may share a local port only if this Dialer has opened the
-// first one, to the same host.
+// OpenFlow implements Outside. Two sockets share a local port only if this Dialer has opened the first one,
+// to the same host.
 func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if !d.nat {
 		return nil, refusedOutside(f.To, "no NAT")
@@ -166,7 +161,6 @@ func (d *Dialer) Resolvers() []netip.AddrPort { return d.resolvers() }
 // Addrs implements Outside.
 func (d *Dialer) Addrs() ([]netip.Addr, error) { return interfaceAddrs() }
 
-// interfaceAddrs returns the addresses of this machine's interfaces.
 func interfaceAddrs() (out []netip.Addr, err error) {
 	list, err := net.InterfaceAddrs()
 	for _, l := range list {

@@ -17,23 +17,20 @@ import (
 )
 
 const (
-	maxQuestions = 128              // questions forwarded at a time
-	maxDNSConns  = 32               // connections for questions
-	dnsIdle      = 10 * time.Second // timeout of a silent connection
+	maxQuestions = 128 // forwarded at a time
+	maxDNSConns  = 32
+	dnsIdle      = 10 * time.Second // of a silent connection
 
 	maxUDPQuestion = 4096      // bytes
-	maxTCPQuestion = 1<<16 - 1 // the greatest length that the length field holds (RFC 7766, 8)
+	maxTCPQuestion = 1<<16 - 1 // the most that the length field holds (RFC 7766, 8)
 )
 
-// dnsServer is the state shared by the gateway's DNS services.
 type dnsServer struct {
 	g     *Gateway
-	asked *quota // for forwarded questions
-	conns *quota // for connections
+	asked *quota
+	conns *quota
 }
 
-// startDNS serves DNS over UDP on the gateway's addresses in Prefix4 and Prefix6. For a TCP connection
-// to port 53 of these, pending.connection calls dnsServer.connection.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
@@ -49,7 +46,6 @@ func (g *Gateway) startDNS() error {
 	return nil
 }
 
-// datagram answers a question over UDP, or forwards it.
 func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	if b, forward := s.answer(d.data, maxUDPQuestion); b != nil {
 		server.reply(b, d.from)
@@ -59,8 +55,6 @@ func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	}
 }
 
-// begin forwards a question on a goroutine of its own, or replies with a failure if the quota of
-// forwarded questions refuses it.
 func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	ctx, end := context.WithCancel(s.g.ctx)
 	entry := s.asked.take(q.owner, end)
@@ -79,14 +73,12 @@ func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	}
 }
 
-// serves reports whether the gateway serves DNS at an address.
 func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766),
-// until the guest closes it, sends no question for dnsIdle or one without an answer, the quota evicts
-// it, or ctx ends. It calls made when the handshake is complete.
+// connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766). It
+// calls made after the handshake.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -122,7 +114,6 @@ func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o o
 	s.stream(ctx, c, o, addrPort(id.RemoteAddress, id.RemotePort))
 }
 
-// stream answers the questions of a connection, one after the other.
 func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.AddrPort) {
 	buf := make([]byte, maxTCPQuestion)
 	for {
@@ -148,17 +139,15 @@ func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.
 	}
 }
 
-// question is a question to forward.
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
-	raw    []byte // the whole message
-	owner  owner  // the port that asks
+	raw    []byte
+	owner  owner
 	from   netip.AddrPort
 }
 
-// answer returns the answer to a message, or the question to forward. It returns neither for a message
-// that the gateway ignores. The answer to a question longer than most bytes is an error.
+// answer returns the answer to a message, or the question to forward, or neither.
 func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser
@@ -170,7 +159,7 @@ func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	if h.OpCode != 0 {
 		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
 	}
-	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // exactly one question
+	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 {
 		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
 	}
 	qs, err := p.AllQuestions()

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// resolver returns a resolver in a guest that asks the server at addr, over UDP or TCP.
 func (v *guest) resolver(network string, addr netip.AddrPort) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		if network == "udp" {
@@ -70,9 +69,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// newResolver starts a resolver on the host that knows example.org, over UDP and TCP; over UDP a
-// forged answer precedes each answer. It returns two addresses: one at which nobody listens, and the
-// resolver's.
+// newResolver starts a resolver on the host that knows example.org; it also returns an address at which
+// nobody listens.
 func newResolver(t testing.TB) []netip.AddrPort {
 	t.Helper()
 	answer := func(b []byte) []byte {
@@ -115,8 +113,7 @@ func newResolver(t testing.TB) []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(addr.Addr(), dead), addr}
 }
 
-// Over TCP a question may be as long as its length field allows, for example by padding (RFC 7830),
-// and a guest may have many connections.
+// Over TCP a question may be as long as its length field allows (RFC 7830).
 func TestQuestionsOverTCP(t *testing.T) {
 	resolvers := newResolver(t)
 	v := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return resolvers } }).guest(1)
@@ -149,8 +146,7 @@ func TestQuestionsOverTCP(t *testing.T) {
 	}
 }
 
-// ask passes a question to the gateway's DNS, and returns the answer's code; false: it ignores the
-// question. change, if not nil, changes the question first.
+// ask passes a question to the gateway's DNS; false: it is ignored.
 func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},

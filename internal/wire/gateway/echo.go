@@ -9,9 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
-// gateway's own, if there is NAT; otherwise it returns false. Netstack answers requests to the gateway
-// itself. Netstack calls echo on the goroutine that delivered the packet (port.run).
+// echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the gateway's own,
+// if there is NAT; otherwise it returns false.
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
@@ -29,13 +28,12 @@ func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bo
 	return true
 }
 
-// isOwn reports whether an address is the gateway's.
 func (g *Gateway) isOwn(a netip.Addr) bool {
 	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
 }
 
-// answerEcho sends an echo reply to the guest, with the identifier of the guest's request: the host's
-// socket has replaced that identifier by another one (icmp(7)).
+// answerEcho sends an echo reply to the guest, with the identifier of the guest's request: the host's socket
+// has replaced it (icmp(7)).
 func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||

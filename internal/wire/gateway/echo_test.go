@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world makes a gateway open the sockets of flows to a server on loopback that answers echo requests;
-// like the kernel, the server replaces the identifier. The gateway sends each requested Flow to asked.
+// world makes a gateway open flows to a server on loopback that answers echo requests, with another
+// identifier as the kernel does.
 func world(t testing.TB, asked chan Flow) func(*Gateway) {
 	const id = 0x4242
 	c := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -37,7 +37,6 @@ func world(t testing.TB, asked chan Flow) func(*Gateway) {
 	}
 }
 
-// ping makes an echo request.
 func (r *raw) ping(src, dst netip.Addr, id, seq uint16, ttl uint8, data []byte) []byte {
 	b := append(make([]byte, 8), data...)
 	binary.BigEndian.PutUint16(b[4:], id)
@@ -60,8 +59,7 @@ func (r *raw) ping(src, dst netip.Addr, id, seq uint16, ttl uint8, data []byte) 
 	return f
 }
 
-// answerND answers a frame if it is the gateway's neighbor solicitation (RFC 4861, 4.4), so that
-// the gateway learns r's MAC.
+// answerND: RFC 4861, 4.4.
 func (r *raw) answerND(b []byte) {
 	if len(b) < 78 || b[20] != protoICMPv6 || b[54] != ndSolicit {
 		return
@@ -71,15 +69,13 @@ func (r *raw) answerND(b []byte) {
 	_ = r.send(r.icmp6(gatewayMAC, netip.AddrFrom16([16]byte(b[62:78])), netip.AddrFrom16([16]byte(b[22:38])), msg))
 }
 
-// A ping of a remote address is sent there with the hop limit reduced by one, and the answer has
-// the identifier of the request.
 func TestPingsGoToTheWorld(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
 		proto    uint8
 		reply    byte
-		off      int // offset of the ICMP message in a frame
+		off      int // of the ICMP message in a frame
 	}{
 		{"IPv4", addr4Of(1), netip.MustParseAddr("192.0.2.7"), protoICMP, 0, 34},
 		{"IPv6", addr6Of(1), netip.MustParseAddr("2001:db8::7"), protoICMPv6, 129, 54},
@@ -114,8 +110,6 @@ func TestPingsGoToTheWorld(t *testing.T) {
 	}
 }
 
-// If the host allows no ping sockets, a guest gets "administratively prohibited", and no state
-// remains.
 func TestPingsThatTheHostProhibits(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) {
 		g.openFlow = func(context.Context, Flow, permit) (*net.UDPConn, error) { return nil, unix.EACCES }
@@ -134,8 +128,7 @@ func TestPingsThatTheHostProhibits(t *testing.T) {
 	testkit.Eventually(t, "no flow is left", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// The gateway acts as a router: it answers a packet whose hop limit runs out with an error (RFC
-// 1812, 5.3.1), by which traceroute finds the gateway.
+// RFC 1812, 5.3.1.
 func TestNoHopIsLeft(t *testing.T) {
 	asked := make(chan Flow, 10)
 	w := newRig(t, nil, world(t, asked))
@@ -159,8 +152,6 @@ func TestNoHopIsLeft(t *testing.T) {
 	testkit.Equal(t, "sockets", len(asked), 0)
 }
 
-// ICMP errors from guests are dropped, also in first fragments: netstack would apply them to other
-// guests' connections.
 func TestGuestsSendNoErrors(t *testing.T) {
 	r := newRaw(t, newSwitch(t), 1)
 	for _, c := range []struct {

@@ -2,12 +2,11 @@ package gateway
 
 import "net/netip"
 
-// maxLayers is the most addresses that one address stands for, itself included.
+// maxLayers is the most addresses that one address stands for.
 const maxLayers = 8
 
-// embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, and functions that
-// extract it. A router or translator on the way may also extract the IPv4 address, and send the
-// packet there.
+// embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, to which a router or translator
+// may send the packet.
 var embedded = []struct {
 	prefix  netip.Prefix
 	extract []func(b *[16]byte) [4]byte
@@ -16,8 +15,7 @@ var embedded = []struct {
 	{netip.MustParsePrefix("::/96"), low},           // IPv4-compatible (2.5.5.1)
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), low}, // IPv4-translated (RFC 2765, 2.1)
 	{netip.MustParsePrefix("64:ff9b::/96"), low},    // NAT64 (RFC 6052, 2.1)
-	// NAT64 with a prefix of the network's own (RFC 8215), of any length in RFC 6052, 2.2: see
-	// ownNAT64
+	// NAT64 with a prefix of the network's own (RFC 8215), of any length in RFC 6052, 2.2
 	{ownNAT64, append([]func(*[16]byte) [4]byte{octets(6, 7, 9, 10), octets(7, 9, 10, 11),
 		octets(9, 10, 11, 12)}, low...)},
 	{netip.MustParsePrefix("2002::/16"), []func(*[16]byte) [4]byte{octets(2, 3, 4, 5)}}, // 6to4 (RFC 3056, 2)
@@ -27,20 +25,17 @@ var embedded = []struct {
 	}}},
 }
 
-// ownNAT64 is the prefix of addresses with the IPv4 address at one of several places; the gateway
-// does not know at which. layers ignores reserved candidates, because no translator would send a
-// packet there.
+// ownNAT64 is the prefix of addresses with the IPv4 address at one of several places. Reserved ones do not
+// count: no translator would send a packet there.
 var ownNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
 
 var low = []func(*[16]byte) [4]byte{octets(12, 13, 14, 15)}
 
-// octets returns a function that extracts an IPv4 address from these bytes.
 func octets(i, j, k, l int) func(*[16]byte) [4]byte {
 	return func(b *[16]byte) [4]byte { return [4]byte{b[i], b[j], b[k], b[l]} }
 }
 
-// layers returns the addresses that an address stands for: itself, and the embedded ones. For an
-// IPv4-mapped address the host dials the embedded one.
+// layers returns the addresses that an address stands for: itself, and the embedded ones.
 func layers(a netip.Addr) []netip.Addr {
 	list := append(make([]netip.Addr, 0, maxLayers), a.WithZone(""))
 	if !a.Is6() || a.IsUnspecified() || a.IsLoopback() { // these two are not IPv4-compatible addresses

@@ -9,15 +9,12 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// endpoint is netstack's link endpoint: an Ethernet that segments, and that has verified the
-// checksums of delivered frames, except of fragments. Netstack makes the checksums of sent packets,
-// except of GSO packets, because the link does not know which checksums are missing.
+// endpoint is netstack's link endpoint. Checksums of delivered frames are verified, except of fragments.
 type endpoint struct {
 	ether.Link
 	out *outbox
 
-	// fragment reports whether the frame that netstack processes now is a fragment. The port sets
-	// it for each frame, as it sets port.from.
+	// fragment: the frame that netstack processes now is a fragment.
 	fragment atomic.Bool
 }
 
@@ -36,7 +33,7 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	return pkts.Len(), nil
 }
 
-// Capabilities implements stack.LinkEndpoint. Netstack calls it for each received frame.
+// Capabilities implements stack.LinkEndpoint.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	if e.fragment.Load() {
 		return stack.CapabilityResolutionRequired

@@ -12,11 +12,10 @@ import (
 // filter decides by addresses which frames netstack sees. It is immutable.
 type filter struct {
 	prefix4, prefix6 netip.Prefix // invalid: none
-	local6           netip.Addr   // the gateway's link-local address
+	local6           netip.Addr   // link-local
 	nat              bool
 }
 
-// Ports of the gateway's services and of DHCP clients.
 const (
 	portDNS        = 53
 	portDHCPServer = 67
@@ -33,7 +32,7 @@ const (
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// admits reports whether netstack may get a frame. b is the start of the frame.
+// admits reports whether netstack may get a frame.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false
@@ -49,14 +48,13 @@ func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	return splitter.VerifyIPv4(h, b) && f.ipv4(h)
 }
 
-// arp admits requests for the gateway's address, and answers of neighbors (RFC 826).
 func (f *filter) arp(b []byte) bool {
 	if len(b) < 28 || !f.prefix4.IsValid() || [6]byte(b[0:6]) != [6]byte{0, 1, 8, 0, 6, 4} {
 		return false
 	}
 	from, to := netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
 	switch binary.BigEndian.Uint16(b[6:8]) {
-	case 1: // a request; a probe has no sender's address (RFC 5227)
+	case 1: // a probe has no sender's address (RFC 5227)
 		return to == f.prefix4.Addr() && (f.neighbor4(from) || from.IsUnspecified())
 	case 2:
 		return f.neighbor4(from)
@@ -64,7 +62,6 @@ func (f *filter) arp(b []byte) bool {
 	return false
 }
 
-// neighbor4 reports whether an address may be a guest's.
 func (f *filter) neighbor4(a netip.Addr) bool {
 	return f.prefix4.Contains(a) && a != f.prefix4.Addr() && a != lastOf(f.prefix4) &&
 		(a != f.prefix4.Masked().Addr() || f.prefix4.Bits() >= 31)
@@ -89,10 +86,9 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside reports whether a packet's protocol and destination let it go beyond the link by NAT. The
-// gateway checks its Policy later, when it makes a socket.
+// outside reports whether a packet may go beyond the link by NAT; Policy is checked later.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	icmp := uint8(protoICMP) // allowedICMP checks its types
+	icmp := uint8(protoICMP)
 	if h.IPv6 {
 		icmp = protoICMPv6
 	}
@@ -133,19 +129,17 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
 }
 
-// Types of ICMP that guests may send: echo requests, beside neighbor discovery (ndSolicit and the
-// like). The filter refuses errors, because netstack would believe them, whichever connection they
-// name.
+// Types of ICMP that guests may send, beside neighbor discovery. Netstack would believe errors, whichever
+// connection they name.
 const (
 	echo4 = 8
 	echo6 = 128
 )
 
-// allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a
-// type that guests may send. It checks a fragmented packet by its first fragment, which has at least
-// 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers behind
-// the fragment header may be ICMP, so allowedICMP refuses fragments of other protocols than TCP, UDP
-// and ICMPv6.
+// allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a type that
+// guests may send. A first fragment has at least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6
+// fragment with more extension headers may be ICMP, so fragments of other protocols than TCP, UDP and ICMPv6
+// are refused.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
 	off, first := int(h.L4Off-h.L3Off), true
 	switch {
@@ -178,8 +172,7 @@ func allowedICMP(h *splitter.Headers, b []byte) bool {
 
 const fragmentHeader = 8 // bytes, of IPv6 (RFC 8200, 4.5)
 
-// lastOf returns the last address of an IPv4 prefix, its broadcast address; the zero Addr for
-// prefixes of one or two addresses.
+// lastOf returns the broadcast address of an IPv4 prefix; the zero Addr for prefixes of one or two addresses.
 func lastOf(p netip.Prefix) netip.Addr {
 	if p.Bits() >= 31 {
 		return netip.Addr{}

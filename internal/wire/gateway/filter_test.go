@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// sendPartial sends a frame with a partial checksum.
 func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	r.t.Helper()
 	p := describe(r.t, r, frame)
@@ -22,8 +21,7 @@ func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	return p.Verdict
 }
 
-// bypass is a frame to an address that the filter allows, with a partial checksum whose completion
-// would change the address to a refused one, that of metadata services.
+// bypass is a frame with a partial checksum whose completion would change its address to a refused one.
 type bypass struct {
 	frame         []byte
 	start, offset uint16
@@ -48,7 +46,6 @@ var (
 	harmless = []byte{11, 9} // replaces the first half of the refused address
 )
 
-// notDialled makes a gateway that only records which addresses it is asked to dial.
 func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
 	w := newRig(t, nil, func(g *Gateway) {
@@ -64,9 +61,6 @@ func notDialled(t *testing.T) (*rig, chan string) {
 	return w, asked
 }
 
-// TestFilterIsNotBypassedByChecksums: the wire drops a frame whose partial checksum would change its
-// destination after the filter has seen it, so the gateway does not dial the new one.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
@@ -77,9 +71,8 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			return bypass{f, 30, 0}
 		},
 		"TCP": func(r *raw) bypass {
-			// From the IPv4 header's checksum on, the sum depends only on that checksum, because
-			// TCP's checksum cancels everything else. Tuning the identification, which lies before,
-			// gives the header checksum the needed value.
+			// From the IPv4 header's checksum on, the sum depends only on that checksum, because TCP's checksum
+			// cancels the rest. Tuning the identification gives the header checksum the needed value.
 			f := r.syn(netip.AddrPortFrom(addr4Of(1), 1000), metadata)
 			copy(f[30:], harmless)
 			tune(f, 24, 0xa9fe, 24)
@@ -97,7 +90,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			b.check(t)
 			taken := g.Stats().Received
 			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
-			// The gateway would have dialled an earlier connection, had it passed, before this one.
+			// The gateway would have dialled an earlier connection before this one.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
 			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
 			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())
@@ -112,8 +105,6 @@ func tune(f []byte, start int, want uint16, free int) {
 	binary.BigEndian.PutUint16(f[free:], splitter.Add(^want, ^splitter.Sum(f[start:], 0)))
 }
 
-// TestFilterReadsNoFurther: for packets other than TCP and UDP the filter gets only the checked
-// bytes, and decides by them.
 func TestFilterReadsNoFurther(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -131,8 +122,6 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	}
 }
 
-// The filter gets no bytes of a frame to another MAC, and not all headers of a frame whose payload
-// cannot be read. It refuses both.
 func TestFilterOfWhatWasNotRead(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -151,9 +140,6 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 	}
 }
 
-// TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
-// not get the new bytes past it.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}

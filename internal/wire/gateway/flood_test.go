@@ -17,8 +17,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A flood of incomplete fragments does not keep the gateway from reassembling another guest's
-// datagrams.
 func TestFloodOfFragments(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -39,7 +37,6 @@ func TestFloodOfFragments(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// A guest's flood of half-open connections does not prevent another guest from connecting.
 func TestFloodOfConnections(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -60,8 +57,7 @@ func TestFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A guest that never confirms the end of its connections gets no new ones when the unfinished ones
-// fill their table; another guest still gets its share.
+// A guest that never confirms the end of its connections gets no new ones; another guest does.
 func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -86,8 +82,6 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	testkit.OK(t, exchange(c, noise(1000, 1)))
 }
 
-// When the table of unfinished connections is full of ones in TIME-WAIT, the oldest makes room for a
-// guest's next connection.
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -109,7 +103,6 @@ func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Refused, 0)
 }
 
-// len returns the total number of unfinished connections.
 func (u *unfinished) len() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -119,8 +112,6 @@ func (u *unfinished) len() (n int) {
 	return n
 }
 
-// A guest's flows end when it restarts or detaches: the guest no longer knows them, and they must
-// not use up its shares.
 func TestFlowsEndWithTheirGuest(t *testing.T) {
 	for name, ends := range map[string]func(*rig, *guest){
 		"restart": func(_ *rig, v *guest) { v.link.Restarted() },
@@ -158,7 +149,6 @@ func TestFlowsEndWithTheirGuest(t *testing.T) {
 	}
 }
 
-// keys returns the keys of all NAT flows.
 func (fs *flows) keys() (list []flowKey) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// floodShares enables TestFloodsLeaveShares, which measures speed and takes minutes
-// (test/56-floods.sh).
+// floodShares enables TestFloodsLeaveShares, which measures speed and takes minutes (test/56-floods.sh).
 const floodShares = "VNIC_FLOODS"
 
 // flooding are goroutines that send frames, or only use CPU time, until end is called.
@@ -34,8 +33,7 @@ func (f *flooding) end() {
 	f.wg.Wait()
 }
 
-// flood starts goroutines, one for each queue, that send frame(r, i) from a port of the switch as fast
-// as possible. wiretest.Send waits for a busy receiver, as a NIC's worker does.
+// flood sends frame(r, i) from a port of the switch, by one goroutine for each queue.
 func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	for q := range queues {
 		b := make([]byte, slotSize)
@@ -49,7 +47,6 @@ func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	}
 }
 
-// spin starts threads that only use CPU time.
 func (f *flooding) spin(threads int) {
 	for range threads {
 		f.wg.Go(func() {
@@ -60,8 +57,7 @@ func (f *flooding) spin(threads int) {
 	}
 }
 
-// connections returns how many connections with 64 KiB in each direction a guest completes per
-// second, measured for at least d.
+// connections returns how many connections with 64 KiB in each direction a guest completes per second.
 func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	data, begin, n := noise(64<<10, 1), time.Now(), 0
 	for ; n == 0 || time.Since(begin) < d; n++ {
@@ -72,8 +68,7 @@ func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	return float64(n) / time.Since(begin).Seconds()
 }
 
-// leased reports whether a client gets a lease with at most one retry of each message, after 3 s (RFC
-// 2131, 4.1).
+// leased reports whether a client gets a lease with at most one retry of each message (RFC 2131, 4.1).
 func (r *raw) leased() bool {
 	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 		for range 2 {
@@ -107,10 +102,7 @@ func (r *raw) leased() bool {
 	return ack != nil && ack.MessageType() == dhcpv4.MessageTypeAck
 }
 
-// TestFloodsLeaveShares: during a flood from one or two ports with 8 queues in all, a guest completes
-// as many connections as beside threads that only spin, because these use the CPUs too: the median
-// ratio of 15 alternating pairs is at least 0.8. And 20 of 20 leases are granted by the client's
-// first retry.
+// The reference is a load by threads that only spin.
 func TestFloodsLeaveShares(t *testing.T) {
 	if os.Getenv(floodShares) == "" {
 		t.Skip("it judges speed, and takes minutes: set " + floodShares)
@@ -166,7 +158,7 @@ func TestFloodsLeaveShares(t *testing.T) {
 					}
 					return f
 				}
-				v.connections(to, window/5) // warms up
+				v.connections(to, window/5)
 				var ratios []float64
 				for i := range pairs {
 					var rate [2]float64

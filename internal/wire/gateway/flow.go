@@ -14,26 +14,24 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of a datagram flow.
 const (
-	flowIdle    = 2 * time.Minute // timeout of a silent flow (RFC 4787, REQ-5; RFC 5508, REQ-2)
-	flowSockets = 8               // most sockets that send for a flow; a further one replaces the oldest
-	flowOpens   = 4               // most flows that open sockets at a time; other flows wait for their turn (turns.go)
+	flowIdle    = 2 * time.Minute // RFC 4787, REQ-5; RFC 5508, REQ-2
+	flowSockets = 8               // most sockets that send for a flow
+	flowOpens   = 4               // most flows that open sockets at a time (turns.go)
 )
 
-// flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), so that a server may
-// answer from another port than the one that was asked, as TFTP servers do (RFC 1350, 4).
+// flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), because TFTP servers answer from
+// another port (RFC 1350, 4).
 type flowKey struct {
-	proto  uint8          // of IP: UDP, ICMP or ICMPv6
+	proto  uint8
 	guest  netip.AddrPort // for an echo the port is its identifier
 	server netip.Addr     // as the guest sees it
 }
 
-// flows are all datagram flows of a gateway.
 type flows struct {
 	mu       sync.Mutex
-	byKey    map[flowKey]*flow         // NAT flows
-	forwards map[forwardKey]*outerFlow // flows of forwards
+	byKey    map[flowKey]*flow
+	forwards map[forwardKey]*outerFlow
 }
 
 func (fs *flows) find(key flowKey) *flow {
@@ -42,12 +40,12 @@ func (fs *flows) find(key flowKey) *flow {
 	return fs.byKey[key]
 }
 
-// flowLife is the part that flows of NAT and of forwards have in common: their quota and their end.
+// flowLife is the part that flows of NAT and of forwards have in common.
 type flowLife struct {
 	clock func() time.Time
 	entry *entry
 	ctx   context.Context
-	end   context.CancelFunc // of ctx
+	end   context.CancelFunc
 
 	last            atomic.Int64  // when a datagram last passed, in nanoseconds since epoch
 	asked, answered atomic.Uint32 // datagrams from the side that began the flow, and from the other side
@@ -55,9 +53,8 @@ type flowLife struct {
 
 var epoch = time.Now()
 
-// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being
-// closed. When the flow ends, for whatever reason, a goroutine for which Gateway.Close waits calls
-// closed and gives the entry back.
+// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being closed. At
+// the flow's end a goroutine for which Gateway.Close waits calls closed and gives the entry back.
 func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	if !g.begin() {
 		return false
@@ -79,11 +76,9 @@ func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	return true
 }
 
-// touch records that a datagram of the flow passes now.
 func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
 
-// rank orders the flows for eviction, lowest first: a flow with one question and one answer, which
-// is probably over, before any other; among both kinds the one that has been silent for longest.
+// rank orders the flows for eviction, lowest first.
 func (l *flowLife) rank() int64 {
 	if l.asked.Load() == 1 && l.answered.Load() == 1 {
 		return l.last.Load() - math.MaxInt64/2
@@ -91,7 +86,6 @@ func (l *flowLife) rank() int64 {
 	return l.last.Load()
 }
 
-// sweep ends the flows that have been silent for too long.
 func (fs *flows) sweep(g *Gateway) {
 	since := int64(g.now().Add(-g.udpIdle).Sub(epoch))
 	end := func(l *flowLife) {
@@ -109,7 +103,6 @@ func (fs *flows) sweep(g *Gateway) {
 	}
 }
 
-// sweepFlows calls sweep periodically.
 func (g *Gateway) sweepFlows() {
 	for again := time.NewTicker(g.udpIdle / 8); ; {
 		select {
@@ -127,13 +120,13 @@ type flow struct {
 	flowLife
 	backlog
 	key  flowKey
-	host netip.Addr   // the server's address as this machine sees it
-	back *stack.Route // for datagrams from the server to the guest
+	host netip.Addr // the server's address as this machine sees it
+	back *stack.Route
 
-	// hears, of a UDP flow, is connected to the host without a port, and receives from ports to which no
-	// socket of sends is connected; nil until the first of these is open. The backlog's mu guards both.
+	// hears, of a UDP flow, receives from ports to which no socket of sends is connected. The backlog's mu
+	// guards both.
 	hears *flowSocket
-	sends []*flowSocket // in the order of opening
+	sends []*flowSocket
 }
 
 // outgoing is a datagram from a guest.
@@ -145,8 +138,7 @@ type outgoing struct {
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: there are too many flows, netstack has no route to the
-// guest, or the gateway is being closed. The goroutine that runs netstack calls it.
+// flowOf finds a flow, or begins it; nil: it cannot begin. Only the goroutine that runs netstack calls it.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {
@@ -163,13 +155,12 @@ func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	}
 	g.flows.mu.Lock()
 	defer g.flows.mu.Unlock()
-	if f.ctx.Err() == nil { // otherwise the flow has ended, and close may have run already
+	if f.ctx.Err() == nil { // otherwise close may have run already
 		g.flows.byKey[key] = f
 	}
 	return f
 }
 
-// close closes the sockets after the flow's context has ended.
 func (f *flow) close() {
 	fs := &f.gateway.flows
 	fs.mu.Lock()
@@ -189,7 +180,6 @@ func (f *flow) close() {
 	f.back.Release()
 }
 
-// permitFor returns the permit of a server's port to which the flow already sends.
 func (f *flow) permitFor(port uint16) (permit, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,7 +191,7 @@ func (f *flow) permitFor(port uint16) (permit, bool) {
 	return permit{}, false
 }
 
-// socketFor returns the socket that fits a datagram; nil: none. The caller holds mu.
+// The caller holds mu.
 func (f *flow) socketFor(d *outgoing) *flowSocket {
 	for _, s := range f.sends {
 		if s.port == d.port && s.ttl == d.ttl && s.df == d.df {
@@ -225,8 +215,6 @@ func (f *flow) now(d *outgoing) bool {
 	return true
 }
 
-// sent counts a datagram that was lost for lack of room in a socket of the host, and reports any other
-// error of writing it to the guest.
 func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	switch {
 	case err == nil || f.ctx.Err() != nil:
@@ -241,7 +229,6 @@ func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	}
 }
 
-// later sends a datagram: it opens a socket for it if necessary, and waits for room.
 func (f *flow) later(d *outgoing) {
 	g := f.gateway
 	f.mu.Lock()
@@ -261,7 +248,6 @@ func (f *flow) later(d *outgoing) {
 	f.sent(s, d, s.writeWaiting(f.ctx, d.data))
 }
 
-// endIfIdle ends a flow without sockets and waiting datagrams.
 func (f *flow) endIfIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -270,7 +256,6 @@ func (f *flow) endIfIdle() {
 	}
 }
 
-// heard sends a datagram to the guest that a socket of the flow has received from the server.
 func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte) {
 	f.touch()
 	f.answered.Add(1)
@@ -284,8 +269,7 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram. With the first one of a UDP flow it also opens hears, before
-// the flow sends anything.
+// open opens the socket for a datagram, and hears with a UDP flow's first one.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
 	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {

@@ -14,33 +14,29 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// flowSocket is a socket of the host that belongs to a flow.
 type flowSocket struct {
 	c     *net.UDPConn
 	raw   syscall.RawConn
-	to    permit // destination
+	to    permit
 	port  uint16 // the server's port as the guest sees it; for a forward, the guest's port
 	ttl   uint8
 	df    bool
 	local uint16
-	bufs  *buffers // the receive buffer
+	bufs  *buffers
 
-	end  context.CancelFunc // ends the context of the reader
-	done chan struct{}      // closed when the reader has ended
+	end  context.CancelFunc
+	done chan struct{} // closed when the reader has ended
 
-	lost uint32 // the last result of droppedBy; only the reader uses it
+	lost uint32 // only the reader uses it
 }
 
-// flowReader is a flow that gets the datagrams and errors of a flowSocket.
 type flowReader interface {
 	// heard gets a datagram from a sender, and may wait until ctx ends.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
-	// troubled gets an error of a datagram that the socket sent: oob has the error's control
-	// messages, to is the datagram's destination, b its data.
+	// troubled gets an error of a datagram b to to, with control messages oob.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-// newFlowSocket makes a flowSocket of the socket that open opens, with bufs as its receive buffer.
 // After an error it frees bufs.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
@@ -60,7 +56,6 @@ func newFlowSocket(ctx context.Context, bufs *buffers,
 		done: make(chan struct{})}, nil
 }
 
-// socket opens a socket for datagrams like d.
 func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error) {
 	want.Buffer = bufs.size
 	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
@@ -73,7 +68,6 @@ func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error
 	return s, nil
 }
 
-// start starts the socket's reader, which passes datagrams to a flow until the socket is closed.
 func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	ctx, s.end = context.WithCancel(ctx)
 	go func() {
@@ -82,15 +76,13 @@ func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	}()
 }
 
-// close closes the socket, and waits until its reader has ended. A datagram that the reader holds
-// for the guest is lost.
+// close closes the socket, and waits until its reader has ended.
 func (s *flowSocket) close() {
 	s.end()
 	_ = s.c.Close()
 	<-s.done
 }
 
-// closeAll closes sockets, and gives their buffers back to the budget.
 func closeAll(list []*flowSocket) {
 	for _, s := range list {
 		s.close()
@@ -106,8 +98,7 @@ func (s *flowSocket) drop() {
 	}
 }
 
-// write sends one datagram without waiting; EAGAIN: the socket has no room now. It skips errors of
-// earlier datagrams (udp(7)).
+// write sends one datagram without waiting; EAGAIN: the socket has no room now.
 func (s *flowSocket) write(b []byte) (err error) {
 	if e := s.raw.Write(func(fd uintptr) bool {
 		err = toSocket(int(fd), b)
@@ -118,8 +109,8 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is how many times toSocket tries at most to send a datagram: each try may return
-// the error of an earlier one. The same error twice in succession is the datagram's own.
+// pendingErrors is how many times toSocket tries to send a datagram: each try may return the error of an
+// earlier one.
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
@@ -133,8 +124,7 @@ func toSocket(fd int, b []byte) (err error) {
 	return err
 }
 
-// writeWaiting sends one datagram. It waits for room as long as a frame waits for a receiver
-// (limits.Patience); EAGAIN: there was no room in that time.
+// writeWaiting sends one datagram, and waits for room; EAGAIN: there was none for limits.Patience.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // fails only if the socket is closed
@@ -149,7 +139,6 @@ func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	return err
 }
 
-// pathMTU returns the socket's path MTU; 0: unknown.
 func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	level, name := unix.IPPROTO_IP, unix.IP_MTU
 	if v6 {
@@ -159,18 +148,17 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	return max(mtu, 0)
 }
 
-// read passes on received datagrams and errors, until the socket is closed or ctx ends.
 func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // otherwise out of memory, or the like
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // out of memory, or the like
 			return
 		}
 	}
 }
 
-// drain passes on all datagrams and errors of a socket. It returns EAGAIN when none is left,
-// net.ErrClosed when ctx has ended, or an error of the socket itself.
+// drain passes on the datagrams and errors of a socket. It returns EAGAIN when none is left, net.ErrClosed
+// when ctx has ended, or an error of the socket itself.
 func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		b, from, err := receiveFrom(fd)
@@ -191,10 +179,9 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 	return net.ErrClosed
 }
 
-// socketErrors is how many errors of a socket troubles reads at a time.
 const socketErrors = 64
 
-// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)); false: there were none.
+// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)), and reports whether there were any.
 func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -211,8 +198,7 @@ func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	return some
 }
 
-// receiveFrom reads a datagram. It copies the datagram to memory of just its length, because the
-// datagram may wait for its guest.
+// receiveFrom reads a datagram into memory of just its length, because the datagram may wait.
 func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -223,7 +209,6 @@ func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	return slices.Clone(chunk[:n]), addrPortOf(from), nil
 }
 
-// addrPortOf converts a socket address, without a zone.
 func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -244,7 +229,6 @@ func ofDatagram(err error) bool {
 	return false
 }
 
-// countLost counts the datagrams that the socket has dropped since the last call.
 func (s *flowSocket) countLost(g *Gateway, fd int) {
 	if lost, ok := droppedBy(fd); ok {
 		g.count.udpLost.Add(uint64(lost - s.lost))
@@ -252,9 +236,8 @@ func (s *flowSocket) countLost(g *Gateway, fd int) {
 	}
 }
 
-// droppedBy returns how many datagrams a socket has dropped: the last number of SO_MEMINFO
-// (SK_MEMINFO_DROPS of linux/sock_diag.h). It reads the numbers into a TCPInfo, whose field Lost is at
-// the offset of that number.
+// droppedBy returns how many datagrams a socket has dropped: SK_MEMINFO_DROPS of SO_MEMINFO
+// (linux/sock_diag.h), which lies at the offset of TCPInfo.Lost.
 func droppedBy(fd int) (uint32, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 	if err != nil {

@@ -15,39 +15,34 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow describes a socket of a datagram flow. All UDP sockets of a flow have one source port: one
-// socket for each destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need
-// not set options for each datagram; and one socket that receives from other ports of the same host.
+// Flow describes a socket of a datagram flow. The UDP sockets of a flow have one source port: one sends for
+// each destination port, time to live and DF (IP_MTU_DISCOVER), and one receives from other ports of the same
+// host.
 type Flow struct {
-	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
-	// To is the address to which the socket is connected. A UDP socket without a port receives from
-	// any port of that host, and sends nothing.
+	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, for echoes
+	// To is the address to which the socket is connected. A UDP socket without a port receives from any port of
+	// that host.
 	To netip.AddrPort
-	// Local is the port of an open UDP socket to the same host, which the new socket shares; 0: any
-	// port.
+	// Local is the port of an open UDP socket to the same host, which the new socket shares; 0: any port.
 	Local uint16
 	TTL   uint8 // of sent packets; 0: the host's default
-	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE), instead of
-	// fragmenting them.
+	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE).
 	DF bool
-	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the
-	// host's default.
+	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the host's
+	// default.
 	Buffer int
 }
 
-// forwardBuffer is the receive buffer of a forward's socket, in bytes, as far as net.core.rmem_max
-// allows (socket(7)).
+// forwardBuffer is the receive buffer of a forward's socket, in bytes.
 const forwardBuffer = 4 << 20
 
-// Answer describes a socket for a guest behind a forward that answers from another port than the
-// forward's destination.
+// Answer describes a socket for a guest that answers from another port than the forward's destination.
 type Answer struct {
-	Listen netip.AddrPort // the forward's address on the host
-	Sender netip.AddrPort // the sender to the forward, to which the socket is connected
+	Listen netip.AddrPort // on the host
+	Sender netip.AddrPort // to which the socket is connected
 	Buffer int            // as in Flow
 }
 
-// checkBuffer refuses a buffer size that no flow has.
 func checkBuffer(n int) error {
 	if n < 0 || n > flowBuffer {
 		return fmt.Errorf("a buffer of %d bytes: %w", n, unix.EINVAL)
@@ -55,7 +50,6 @@ func checkBuffer(n int) error {
 	return nil
 }
 
-// check refuses invalid flows.
 func (f *Flow) check() error {
 	a := f.To.Addr()
 	if err := checkBuffer(f.Buffer); err != nil {
@@ -73,7 +67,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets the socket's options; IP_RECVERR makes its error queue get the errors of the path.
+// options sets the socket's options.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]
@@ -105,7 +99,6 @@ func (f *Flow) options(fd int) error {
 	return nil
 }
 
-// open makes the socket.
 func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -122,7 +115,7 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	if f.Local == 0 { // now, because a port that could be shared earlier might have been given to two flows
+	if f.Local == 0 { // not before: a port that can be shared might be given to two flows
 		if err := reuse(u); err != nil {
 			return nil, errors.Join(err, u.Close())
 		}
@@ -130,16 +123,15 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// reuse lets other sockets of the same user share the port, if they set SO_REUSEPORT too
-// (socket(7)).
+// reuse lets other sockets of the same user share the port, if they set SO_REUSEPORT too (socket(7)).
 func reuse(c *net.UDPConn) error {
 	return scm.Control(c, func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 	})
 }
 
-// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow this
-// process such sockets (net.ipv4.ping_group_range, for IPv6 too).
+// openEcho makes a socket for echoes (icmp(7)). The error is EACCES if the host does not allow them
+// (net.ipv4.ping_group_range).
 func (f *Flow) openEcho() (*net.UDPConn, error) {
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(f.To.Addr().AsSlice())})
 	if f.To.Addr().Is6() {

@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// If a datagram is too long for its path, the guest gets one error with the MTU and the datagram's
-// first bytes; the flow continues.
 func TestTooLongIsToldOnce(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)

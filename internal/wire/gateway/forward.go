@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// startForwards opens the listening sockets of all forwards on the host.
 func (g *Gateway) startForwards() error {
 	for i := range g.o.Forwards {
 		f := &g.o.Forwards[i]
@@ -30,8 +29,7 @@ func (g *Gateway) startForwards() error {
 // Forwards returns the forwards, with the ports that they listen on.
 func (g *Gateway) Forwards() []Forward { return slices.Clone(g.o.Forwards) }
 
-// closes starts a goroutine that closes a socket when the gateway's context ends. It does not use
-// context.AfterFunc, because Close would not wait for that.
+// Close would not wait for context.AfterFunc.
 func (g *Gateway) closes(c io.Closer) {
 	g.serve(func() {
 		<-g.ctx.Done()
@@ -39,7 +37,7 @@ func (g *Gateway) closes(c io.Closer) {
 	})
 }
 
-// listenTCP opens the socket of a TCP forward, and sets the port in f.Listen.
+// listenTCP also sets the port in f.Listen.
 func (g *Gateway) listenTCP(f *Forward) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.Listen))
 	if err != nil {
@@ -77,8 +75,6 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost joins a connection of the host with a new one to a guest, until both have ended, or ctx
-// ends.
 func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()

@@ -20,11 +20,10 @@ type udpForward struct {
 	to     netip.AddrPort
 
 	mu    sync.Mutex
-	flows map[netip.AddrPort]*outerFlow // by sender
+	flows map[netip.AddrPort]*outerFlow
 }
 
-// forwardKey identifies a flow towards a guest, by the gateway's port from which the guest gets the
-// flow's datagrams.
+// forwardKey identifies a flow by the gateway's port from which the guest gets its datagrams.
 type forwardKey struct {
 	guest netip.Addr
 	port  uint16
@@ -36,22 +35,20 @@ const (
 	numPorts  = 1<<16 - firstPort
 )
 
-// outerFlow is a datagram flow between an outside sender and a guest. The gateway sends the guest's
-// answers from another port than the forward's destination through a separate socket for each port, so
-// that the sender can tell these ports apart, and send to each. There are at most flowSockets of them; a
-// further one replaces the oldest.
+// outerFlow is a datagram flow between an outside sender and a guest. Answers from another port than the
+// forward's destination leave through at most flowSockets sockets, one for each port.
 type outerFlow struct {
 	flowLife
 	backlog
 	u      *udpForward
 	sender netip.AddrPort
 	key    forwardKey
-	back   *stack.Route // to the guest, from the gateway
+	back   *stack.Route
 
 	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
-// listenUDP opens the socket of a UDP forward, and sets the port in f.Listen.
+// listenUDP also sets the port in f.Listen.
 func (g *Gateway) listenUDP(f *Forward) error {
 	c, err := g.listenHost(f.Listen)
 	if err != nil {
@@ -64,7 +61,6 @@ func (g *Gateway) listenUDP(f *Forward) error {
 	return nil
 }
 
-// run sends the guest the datagrams that the host's socket receives.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	var lost uint32
@@ -86,15 +82,13 @@ func (u *udpForward) run() {
 	}
 }
 
-// toGuest sends the guest a datagram of the sender.
 func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.touch()
 	f.asked.Add(1)
 	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
-// flow returns the flow of an outside sender, and makes it if there is none; nil: there are too
-// many flows, netstack has no route to the guest, or the gateway is being closed. Only run calls it.
+// flow returns the flow of an outside sender, or makes it; nil: it cannot. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -119,7 +113,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		port = firstPort + (port-firstPort+1)%numPorts
 	}
 	f.key = forwardKey{guest, uint16(port)}
-	if f.ctx.Err() == nil { // otherwise the flow has ended, and close may have run already
+	if f.ctx.Err() == nil { // otherwise close may have run already
 		g.flows.forwards[f.key] = f
 	}
 	g.flows.mu.Unlock()
@@ -131,7 +125,6 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	return f
 }
 
-// close closes the flow's sockets after its context has ended.
 func (f *outerFlow) close() {
 	fs := &f.u.g.flows
 	fs.mu.Lock()
@@ -153,8 +146,7 @@ func (f *outerFlow) close() {
 	f.back.Release()
 }
 
-// answerForward handles a guest's datagram to a port of the gateway: it sends the datagram to the
-// outside sender whose flow has that port; false: no flow has it.
+// answerForward sends a guest's datagram to the sender whose flow has the port to; false: none has it.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false
@@ -171,7 +163,6 @@ func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffe
 	return true
 }
 
-// later sends a datagram from a port of the guest to the outside sender.
 func (f *outerFlow) later(d *outgoing) {
 	if d.port == f.u.to.Port() {
 		_, _ = f.u.host.WriteToUDPAddrPort(d.data, f.sender)
@@ -185,7 +176,6 @@ func (f *outerFlow) later(d *outgoing) {
 	}
 }
 
-// other finds the socket for answers from another port of the guest, or opens it.
 func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	f.mu.Lock()
 	for _, s := range f.extra {
@@ -214,11 +204,10 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	return s, nil
 }
 
-// heard implements flowReader: it passes on a datagram that the sender has sent to a socket of
-// extra.
+// heard implements flowReader.
 func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, b []byte) {
 	f.toGuest(ctx, s.port, b)
 }
 
-// troubled implements flowReader. It does nothing: the guest gets no errors of its answers.
+// troubled implements flowReader. The guest gets no errors of its answers.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

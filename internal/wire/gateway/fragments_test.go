@@ -9,9 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A datagram that the guest itself fragmented may be fragmented again, because an error with the
-// path MTU would not help the guest. A datagram that comes in one packet may not: routers do not
-// fragment IPv6.
+// A datagram that the guest itself fragmented may be fragmented again.
 func TestWhatAGuestHasCut(t *testing.T) {
 	src, dst := netip.AddrPortFrom(addr6Of(1), 1000), netip.MustParseAddrPort("[2001:db8::7]:2000")
 	for _, c := range []struct {
@@ -43,8 +41,6 @@ func TestWhatAGuestHasCut(t *testing.T) {
 	}
 }
 
-// The gateway verifies the checksum of a reassembled datagram, however short, because it cannot be
-// verified in the fragments.
 func TestFragmentsWithAWrongChecksum(t *testing.T) {
 	for _, to := range []string{"192.0.2.7", "2001:db8::7"} {
 		t.Run(to, func(t *testing.T) {

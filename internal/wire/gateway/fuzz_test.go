@@ -14,15 +14,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unstarted makes a gateway whose handlers can be called without starting it.
+// unstarted makes a gateway whose handlers can be called.
 func unstarted(t testing.TB) *Gateway {
 	g := testkit.Must(newGateway(newSwitch(t), options()))(t)
 	g.port = &port{filter: filter{prefix4: prefix4, prefix6: prefix6}}
 	return g
 }
 
-// For any request: an answer is a valid message; a configured host gets its own address, and any other
-// client an address of the pool.
 func FuzzDHCP(f *testing.F) {
 	for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform,
 		dhcpv4.MessageTypeRelease, dhcpv4.MessageTypeDecline, 0, 200} {
@@ -58,7 +56,6 @@ func FuzzDHCP(f *testing.F) {
 	})
 }
 
-// For any question: an answer belongs to that question, or the question is forwarded unchanged.
 func FuzzDNS(f *testing.F) {
 	for _, s := range []string{
 		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01",
@@ -129,8 +126,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// For any address: the check looks at a bounded number of addresses; an allowed one is neither IPv4
-// link-local nor multicast, and embeds neither a link-local address nor 100.100.100.200.
+// No allowed address is or embeds a link-local address or 100.100.100.200.
 func FuzzPolicy(f *testing.F) {
 	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
 		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",
@@ -159,7 +155,7 @@ func FuzzPolicy(f *testing.F) {
 		if v4.Is4() && (v4.IsLoopback() && port != 22 || v4.IsLinkLocalUnicast() || v4.IsMulticast()) {
 			t.Fatalf("%v passes", a)
 		}
-		for _, e := range embedded { // each way to embed a metadata service's address is refused
+		for _, e := range embedded {
 			if !e.prefix.Contains(a) {
 				continue
 			}
@@ -174,8 +170,6 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// For any user input: a parsed network is valid, and printing and parsing it gives the same; so for
-// ports.
 func FuzzPolicyFlags(f *testing.F) {
 	for _, s := range []string{"10.0.0.0/8", "10.0.0.1", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/104", "fe80::1%eth0",
 		"all", "none", "80", "80,8000-8010", "0", "1-65535", "80-", "-", ",", "+80", " 80", "0x50"} {

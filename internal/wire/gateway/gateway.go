@@ -25,8 +25,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which Close aborts again all endpoints, because a handshake may have
-// made a new one.
+// abortAgain is the interval at which Close aborts endpoints again: a handshake may have made a new one.
 const abortAgain = 5 * time.Millisecond
 
 // Gateway is a running gateway.
@@ -42,22 +41,22 @@ type Gateway struct {
 	leases *leases
 	names  *names
 	dns    *dnsServer
-	tcp    *quota // for connections, of NAT and forwards
+	tcp    *quota // for connections
 	udp    *quota // for datagram flows
 
-	pending *quota // for connections that guests ask for, until they are established
+	pending *quota // for connections that are not established yet
 
 	unfinished unfinished
-	buffers    *budget // for connections
-	sockets    *budget // for datagram flows
+	buffers    *budget
+	sockets    *budget
 	flows      flows
-	waiting    atomic.Int64 // bytes in the backlogs of all flows
-	opens      *turns       // for flows that open sockets
+	waiting    atomic.Int64 // bytes in the backlogs
+	opens      *turns
 
 	// Tests may change the following functions and limits before start.
 	now       func() time.Time
 	resolvers func() []netip.AddrPort
-	search    []string // domains by which guests complete names; the gateway's is the first
+	search    []string // domains by which guests complete names
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
 	host      *hostAddrs
 	udpIdle   time.Duration
@@ -70,9 +69,9 @@ type Gateway struct {
 	openFlow     func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error)
 	openAnswer   func(ctx context.Context, a Answer) (*net.UDPConn, error)
 
-	ctx    context.Context // of all goroutines
+	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup // all goroutines that use netstack
+	work   sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -91,7 +90,6 @@ func New(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// newGateway makes a gateway that is not started.
 func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	o.Hosts, o.Forwards = slices.Clone(o.Hosts), slices.Clone(o.Forwards)
 	o.Policy.Deny, o.Policy.Allow = slices.Clone(o.Policy.Deny), slices.Clone(o.Policy.Allow)
@@ -131,7 +129,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// start starts the gateway and attaches it. After an error it has undone everything.
+// After an error it has undone everything.
 func (g *Gateway) start() error {
 	var err error
 	if g.out, err = newOutbox(&g.count, g.log); err != nil {
@@ -167,8 +165,6 @@ func (g *Gateway) start() error {
 	return nil
 }
 
-// forget ends all connections, flows and questions of a port whose guest has restarted. Otherwise
-// these would use up the port's quota until they time out.
 func (g *Gateway) forget(o owner) {
 	for _, q := range []*quota{g.tcp, g.udp, g.pending, g.dns.asked, g.dns.conns} {
 		q.endOf(o)
@@ -176,8 +172,6 @@ func (g *Gateway) forget(o owner) {
 	g.unfinished.endOf(o)
 }
 
-// reserve reserves the gateway's addresses, and addresses of its networks that no host may have, on
-// the switch; and a Host's addresses for the port with its MAC.
 func (g *Gateway) reserve() {
 	addrs := []netip.Addr{g.local6()}
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
@@ -198,13 +192,11 @@ func (g *Gateway) reserve() {
 	}
 }
 
-// local6 returns the link-local address.
 func (g *Gateway) local6() netip.Addr {
 	a := header.LinkLocalAddr(tcpip.LinkAddress(g.o.MAC[:]))
 	return netip.AddrFrom16(a.As16())
 }
 
-// configure sets netstack's addresses, routes and limits.
 func (g *Gateway) configure(ep *endpoint) error {
 	recovery := tcpip.TCPRecovery(0)
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
@@ -254,8 +246,7 @@ func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack; Close waits until the user has called end. false: the gateway is
-// being closed.
+// begin registers a user of netstack, which must call end; false: the gateway is being closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -289,9 +280,8 @@ func (g *Gateway) pause() bool {
 	}
 }
 
-// Close resets every connection, detaches the gateway from its switch, and returns when no
-// goroutine of the gateway runs any more; a second call returns at once. The caller may close the
-// switch before or after.
+// Close resets the connections, detaches the gateway from its switch, and waits for the gateway's goroutines;
+// a second call returns at once.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed
@@ -301,7 +291,7 @@ func (g *Gateway) Close() error {
 		return nil
 	}
 	g.cancel()
-	g.port.in.close() // nothing comes in any more
+	g.port.in.close()
 	<-g.port.done
 	ended := make(chan struct{})
 	go func() {
@@ -310,7 +300,7 @@ func (g *Gateway) Close() error {
 	}()
 	g.ns.Close()
 	for again := time.NewTicker(abortAgain); ; {
-		for _, e := range g.ns.RegisteredEndpoints() { // also endpoints of a handshake that has just begun
+		for _, e := range g.ns.RegisteredEndpoints() { // endpoints of a handshake that has just begun, too
 			e.Abort()
 		}
 		select {

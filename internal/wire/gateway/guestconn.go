@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// Timeouts of a silent guest. They are long, because a debugger may have stopped the guest.
+// Timeouts of a silent guest: long, because a debugger may have stopped it.
 const (
 	keepIdle     = tcpip.KeepaliveIdleOption(5 * time.Minute)
 	keepInterval = tcpip.KeepaliveIntervalOption(time.Minute)
@@ -24,7 +24,6 @@ const (
 	unackedTime  = tcpip.TCPUserTimeoutOption(10 * time.Minute)
 )
 
-// guestConn is a connection to a guest, in netstack.
 type guestConn struct {
 	*gonet.TCPConn
 	ep   tcpip.Endpoint
@@ -45,15 +44,13 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq, gone: make(chan struct{})}
 }
 
-// reset resets the connection at once, and ends calls that wait in it. Further calls of reset do no
-// harm.
+// reset resets the connection, and ends calls that wait in it.
 func (c *guestConn) reset() {
 	c.end.Do(func() { close(c.gone) })
 	_ = c.SetDeadline(time.Now()) // wakes readers and writers
 	c.ep.Abort()
 }
 
-// dialGuest connects to a guest.
 func (g *Gateway) dialGuest(ctx context.Context, to netip.AddrPort) (*guestConn, error) {
 	wq := new(waiter.Queue)
 	ep, err := g.ns.NewEndpoint(tcp.ProtocolNumber, ether.Protocol(to.Addr()), wq)
@@ -87,7 +84,6 @@ func (g *Gateway) dialGuest(ctx context.Context, to netip.AddrPort) (*guestConn,
 	return newGuestConn(wq, ep), nil
 }
 
-// hostConn is a connection of the host.
 type hostConn struct{ *net.TCPConn }
 
 func (c hostConn) reset() {

@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A half-open connection ends at once when it is evicted for another guest's connection or when its
-// guest restarts, and otherwise by a timeout. No state remains.
 func TestHalfOpenConnectionsEnd(t *testing.T) {
 	const n = 4
 	echo := own4(echoServer(t, "tcp4").Port())

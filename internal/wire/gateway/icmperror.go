@@ -19,21 +19,21 @@ import (
 // trouble is an error of a guest's datagram, in ICMP's terms (RFC 792, RFC 4443).
 type trouble struct {
 	typ, code uint8
-	mtu       uint32     // of the path; 0: the error is not about the MTU
-	from      netip.Addr // source of the error; not valid: the gateway
+	mtu       uint32     // 0: the error is not about the MTU
+	from      netip.Addr // not valid: the gateway
 }
 
-// An error quotes as much of a guest's datagram as fits into the shortest packet that each host
-// accepts: 576 bytes (RFC 1812, 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
+// An error quotes as much of a datagram as fits into the shortest packet that each host accepts (RFC 1812,
+// 4.3.2.3; RFC 4443, 2.4 c).
 const (
 	quoted4 = 576 - header.IPv4MinimumSize - icmpHeaderLen
 	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - icmpHeaderLen
 )
 
-// icmpHeaderLen is the length of the header of errors and echoes, in ICMP and in ICMPv6.
+// icmpHeaderLen is the length of the header of errors and echoes.
 const icmpHeaderLen = header.ICMPv4MinimumSize
 
-// troubled implements flowReader: it reports the error to the guest that sent the datagram.
+// troubled implements flowReader.
 func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) {
 	if t, ok := f.troubleOf(oob); ok {
 		d := outgoing{port: s.port, data: b}
@@ -44,7 +44,7 @@ func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) 
 	}
 }
 
-// troubleOf reads a socket's extended error; false: guests do not get this error.
+// troubleOf reads a socket's extended error; false: guests do not get it.
 func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -60,8 +60,8 @@ func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
 	return t, false
 }
 
-// parseError reads a sock_extended_err (linux/errqueue.h): errno 4, origin 1, type 1, code 1,
-// padding 1, info 4, data 4, and the address of the error's source.
+// parseError reads a sock_extended_err (linux/errqueue.h): errno 4 bytes, origin 1, type 1, code 1, padding
+// 1, info 4, data 4, and the address of the error's source.
 func (f *flow) parseError(b []byte) (t trouble, ok bool) {
 	if len(b) < 16 {
 		return t, false
@@ -89,7 +89,6 @@ func (f *flow) parseError(b []byte) (t trouble, ok bool) {
 	return t, ok
 }
 
-// troubleFor returns the ICMP error for an error of the host.
 func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	v6 := f.key.server.Is6()
 	unreachable := func(code4 header.ICMPv4Code, code6 header.ICMPv6Code) (trouble, bool) {
@@ -115,17 +114,15 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	return t, false
 }
 
-// failed reports to the guest why the gateway could not send a datagram. mtu is the path's MTU, if
-// the datagram is too long for it.
+// mtu is the path's MTU, if the datagram is too long for it.
 func (f *flow) failed(err error, mtu int, d *outgoing) {
 	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
 		f.tell(t, d)
 	}
 }
 
-// tell sends an ICMP error about datagram d to the guest, as far as allowsError allows. The source is
-// the router or host that found the error: for the server the address that the guest uses for it; the
-// gateway's address for this machine, for an address of the guests' networks, and if it is unknown.
+// tell sends an ICMP error about datagram d to the guest, if allowsError allows. The source is the router or
+// host that found the error, as the guest sees it, or else the gateway.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
 	switch {
@@ -147,7 +144,6 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
-// ownAddr returns the gateway's own address of the IP version of address family.
 func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return g.o.Prefix4.Addr()
@@ -155,11 +151,10 @@ func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	return g.o.Prefix6.Addr()
 }
 
-// ours reports whether an address is in the guests' networks.
 func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
 
-// sendError sends an ICMP error to the guest of a port, about its packet to a server; body is the
-// packet behind the IP header.
+// sendError sends an ICMP error to a guest, about its packet to a server; body is the packet behind the IP
+// header.
 func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey, body []byte) {
 	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.allowsError(to) {
 		return
@@ -190,8 +185,7 @@ func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey,
 	sendICMP(r, append(b, body...))
 }
 
-// sendICMP sends an ICMP message, whose checksum field is 0, to a guest: it sets the checksum. It
-// does not wait.
+// sendICMP sends an ICMP message, whose checksum field is 0, to a guest.
 func sendICMP(r *stack.Route, b []byte) {
 	proto := header.ICMPv4ProtocolNumber
 	if r.NetProto() == header.IPv6ProtocolNumber {

@@ -12,8 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest gets its first errors, and then as many as allowsError permits, over all kinds of errors;
-// another guest still gets its own.
 func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 	beyond := netip.MustParseAddr("192.0.2.7")
 	datagram := func(to netip.AddrPort) func(r *raw, n uint16) []byte {
@@ -29,7 +27,7 @@ func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 		nat       bool
 		frame     func(r *raw, n uint16) []byte
 		typ, code byte
-		off       int // offset of n in the packet that an error quotes, after its IP header
+		off       int // of n in the packet that an error quotes, after its IP header
 	}{
 		{"prohibited", true, datagram(netip.MustParseAddrPort("169.254.169.254:80")), 3, 13, 0},
 		{"expired", true, ping(1), 11, 0, 4},

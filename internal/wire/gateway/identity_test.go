@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// checked returns link options of guest n, which may send only from its own addresses.
 func checked(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}}
 }
@@ -22,8 +21,6 @@ func anyMAC(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
 }
 
-// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, reach each
-// other and the host over both IP versions.
 func TestCheckedGuestsReachAll(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.guest(1, checked(1)), w.guest(2, checked(2))
@@ -57,7 +54,7 @@ func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte
 	return r.udp4(to, src, dst, m.ToBytes())
 }
 
-// lease gets an address by DHCP; want, if it is valid, is the address to request.
+// lease gets an address by DHCP; want, if it is valid, is the one to request.
 func (r *raw) lease(want netip.Addr) netip.Addr {
 	r.t.Helper()
 	kind := dhcpv4.WithMessageType
@@ -73,7 +70,6 @@ func (r *raw) lease(want netip.Addr) netip.Addr {
 	return addr4(ack.YourIPAddr)
 }
 
-// refused fails the test unless a frame is dropped for a given reason.
 func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	r.t.Helper()
 	if v := r.send(frame); v != wire.Drop(want) {
@@ -81,9 +77,6 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	}
 }
 
-// TestLeasesAreTheirOwners: no other guest can use, release or request a guest's lease in its name;
-// after a release, another guest can get it.
-//
 // Invariant: stack/gateway: Only its owner can request, decline and release a lease.
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
@@ -136,8 +129,7 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
 }
 
-// TestFragmentsAskForNobodyElse: for DHCP in fragments, where the gateway's port sees no message,
-// the source address decides.
+// In fragments, where the gateway's port sees no message, the source address decides.
 func TestFragmentsAskForNobodyElse(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
@@ -167,8 +159,6 @@ func TestFragmentsAskForNobodyElse(t *testing.T) {
 	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })
 }
 
-// TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP
-// and use them, but not addresses that another port uses.
 func TestBridgeInAGuest(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, anyMAC(5)), w.raw(6, checked(6))
@@ -191,8 +181,6 @@ func TestBridgeInAGuest(t *testing.T) {
 	a.refused("the gateway's MAC", a.arp(1, addr4Of(5), prefix4.Addr(), wire.MAC{}), wire.DropMAC)
 }
 
-// TestNobodyTakesTheGatewaysTraffic: frames with the gateway's MAC, or with another guest's, as
-// source do not divert traffic.
 func TestNobodyTakesTheGatewaysTraffic(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(1, anyMAC(1)), w.raw(2, checked(2))

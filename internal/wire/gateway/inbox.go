@@ -13,34 +13,31 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of the frames that wait for netstack. Each of n ports with frames in the inbox gets room for
-// more frames while it has less than one n-th of inboxFrames and inboxBytes, or of laneFrames and
-// laneBytes if these are more.
+// Bounds of the frames that wait for netstack. A port may have an equal part of inboxFrames and inboxBytes,
+// or laneFrames and laneBytes if these are more.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
 	laneBytes   = 128 << 10 // twice the longest frame
-	turnBytes   = 64 << 10  // credit in bytes that a port gets in each turn
-	frameCost   = 2 << 10   // least bytes that a frame counts in a turn: netstack's work for a short one
+	turnBytes   = 64 << 10  // credit of a port in each turn
+	frameCost   = 2 << 10   // least bytes that a frame counts in a turn
 )
 
 // arrived is a delivered frame, from its network header on.
 type arrived struct {
 	view      *buffer.View
 	payload   *buffer.View // behind view; nil: view has all bytes
-	from      uint32       // wire.Packet.From
-	proto     uint16       // EtherType
-	group     bool         // its destination MAC was a group address
-	fragment  bool         // a fragment: its packet's checksum was not verified
-	solicited bool         // it is a router solicitation
-	beyond    bool         // netstack does not get it: filter.pingBeyond
+	from      uint32
+	proto     uint16
+	group     bool // its destination MAC was a group address
+	fragment  bool // its packet's checksum was not verified
+	solicited bool
+	beyond    bool // netstack does not get it: filter.pingBeyond
 }
 
-// size returns how many bytes of the inbox the frame takes.
 func (a *arrived) size() int { return a.view.Size() + a.payload.Size() }
 
-// release frees a frame that netstack does not get.
 func (a *arrived) release() {
 	a.view.Release()
 	if a.payload != nil {
@@ -48,33 +45,29 @@ func (a *arrived) release() {
 	}
 }
 
-// inbox holds frames for netstack: a queue for each port of the switch (a lane), served in turn by
-// bytes. A port that sends more than netstack takes fills its own lane, and its own senders wait.
-// Frames of other ports find room, also frames to group addresses, which the switch would drop
-// instead of waiting.
+// inbox holds frames for netstack: a queue for each port of the switch (a lane), served in turn by bytes. A
+// port that sends too much fills its own lane only.
 //
-// A goroutine may take the inbox's lock while it holds a lane's, and no lock while it holds the
-// inbox's.
+// A goroutine may take the inbox's lock while it holds a lane's, and no lock while it holds the inbox's.
 type inbox struct {
-	filled chan struct{} // capacity 1: wakes the reader, for a lane in turn or a closed inbox
+	filled chan struct{} // capacity 1
 	closed atomic.Bool
 	active atomic.Int32 // lanes with frames or reserved space
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
-	turn  []*lane          // lanes with frames, the next one first
+	turn  []*lane          // with frames, the next one first
 }
 
-// lane has the frames of one port. The port's senders wait on the lane's RxBase when the lane is
-// full; not for long, because the reader of the inbox never waits.
+// lane has the frames of one port, whose senders wait on the RxBase.
 type lane struct {
 	nic.RxBase // its lock guards the fields below
 	in         *inbox
-	queue      []arrived // oldest first
-	used       int       // frames in the queue, and those for which a sender has reserved space
-	bytes      int       // bytes of these frames
-	credit     int       // bytes that netstack may still take in the lane's turn
-	inTurn     bool      // the lane is in inbox.turn, or the reader has it
+	queue      []arrived
+	used       int // queued frames, and those for which a sender has reserved space
+	bytes      int
+	credit     int  // bytes that netstack may still take in the lane's turn
+	inTurn     bool // in inbox.turn, or the reader has it
 
 	idle bool // used is 0; under the inbox's lock
 }
@@ -83,8 +76,7 @@ func newInbox() *inbox {
 	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
 }
 
-// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes idle ones, such as a detached port's.
+// If there are as many lanes as a switch can have ports, it first deletes idle ones.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,13 +92,12 @@ func (q *inbox) lane(from uint32) *lane {
 	return l
 }
 
-// limit returns how many frames and bytes a lane may hold, with the current number of active lanes.
 func (q *inbox) limit() (frames, bytes int) {
 	n := max(1, int(q.active.Load()))
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
-// reserve reserves space for a frame of n bytes. full: the lane has no space now.
+// full: the lane has no space now.
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()
@@ -119,7 +110,7 @@ func (l *lane) reserve(n int) (full, closed bool) {
 	return false, false
 }
 
-// count adds frames and bytes to the lane's use. The caller holds the lock.
+// The caller holds the lock.
 func (l *lane) count(frames, bytes int) {
 	l.used += frames
 	l.bytes += bytes
@@ -138,7 +129,6 @@ func (l *lane) count(frames, bytes int) {
 	}
 }
 
-// unreserve frees the reserved space of a frame of n bytes that its sender does not put.
 func (l *lane) unreserve(n int) {
 	l.Lock()
 	defer l.Unlock()
@@ -156,7 +146,6 @@ func (l *lane) put(a arrived) {
 	}
 }
 
-// append puts a lane behind the others in turn.
 func (q *inbox) append(l *lane) {
 	q.mu.Lock()
 	q.turn = append(q.turn, l)
@@ -164,7 +153,6 @@ func (q *inbox) append(l *lane) {
 	ether.Signal(q.filled)
 }
 
-// next removes and returns the lane whose turn it is; nil: no lane has frames.
 func (q *inbox) next() *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -177,9 +165,8 @@ func (q *inbox) next() *lane {
 	return l
 }
 
-// take appends frames of the lane whose turn it is to into. It is a deficit round robin: unused
-// credit counts in the lane's next turn, if the lane still has frames. If take adds no frame, no
-// lane has frames.
+// take appends frames of the lane whose turn it is, by a deficit round robin. If it adds none, no lane has
+// frames.
 func (q *inbox) take(into []arrived) []arrived {
 	l := q.next()
 	if l == nil {
@@ -211,7 +198,7 @@ func (q *inbox) take(into []arrived) []arrived {
 	return into
 }
 
-// close refuses all further frames. Queued frames can still be taken.
+// close refuses further frames. Queued frames can still be taken.
 func (q *inbox) close() {
 	q.closed.Store(true)
 	q.mu.Lock()
@@ -225,8 +212,7 @@ func (q *inbox) close() {
 	ether.Signal(q.filled)
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free, or the
-// inbox is closed.
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free.
 func (l *lane) AwaitBuffers() bool {
 	frames, bytes := l.in.limit()
 	return !l.in.closed.Load() && (l.used > frames/2 || l.bytes > bytes/2)
@@ -238,13 +224,12 @@ func (l *lane) Buffers() int {
 	return max(0, frames-l.used)
 }
 
-// relieve wakes the lane's senders if they need not wait any more: all of them, because they belong
-// to one port. The caller holds the lock.
+// relieve wakes the lane's senders if they need not wait any more. The caller holds the lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()
 	}
 }
 
-// Stopped implements nic.RxModel. It does nothing, because a lane cannot fail.
+// Stopped implements nic.RxModel: a lane cannot fail.
 func (l *lane) Stopped(error) {}

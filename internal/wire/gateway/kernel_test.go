@@ -15,15 +15,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world4 and world6 are addresses of lo in the network namespace of a test: for a guest they are
-// remote.
+// For a guest these addresses of lo are remote.
 var (
 	world4 = netip.MustParseAddr("192.0.2.7")
 	world6 = netip.MustParseAddr("2001:db8::7")
 )
 
-// worldOnLo sets lo up with an MTU and the addresses of the world, in the test's own network
-// namespace.
 func worldOnLo(t *testing.T, mtu int) {
 	t.Helper()
 	lo := testkit.Must(netlink.LinkByName("lo"))(t)
@@ -35,7 +32,6 @@ func worldOnLo(t *testing.T, mtu int) {
 	}
 }
 
-// icmpOf returns the ICMP message of a frame, and its sender; nil: no ICMP message.
 func icmpOf(b []byte) (msg []byte, from netip.Addr) {
 	switch {
 	case len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv4 && b[23] == protoICMP:
@@ -46,7 +42,6 @@ func icmpOf(b []byte) (msg []byte, from netip.Addr) {
 	return nil, from
 }
 
-// awaitICMP returns the first ICMP message of a type and code that r receives.
 func (r *raw) awaitICMP(what string, typ, code byte) (msg []byte, from netip.Addr) {
 	r.t.Helper()
 	r.await(what, func(b []byte) bool {
@@ -58,15 +53,12 @@ func (r *raw) awaitICMP(what string, typ, code byte) (msg []byte, from netip.Add
 	return msg, from
 }
 
-// pingGroups allows this process ping sockets, in the test's own network namespace. A new namespace
-// allows them to no group.
+// pingGroups allows this process ping sockets: a new network namespace allows them to no group.
 func pingGroups(t *testing.T) {
 	t.Helper()
 	testkit.OK(t, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0))
 }
 
-// The kernel decides about ping sockets: if net.ipv4.ping_group_range has no group of this process,
-// the gateway answers a ping of a remote address with "prohibited"; otherwise the ping is sent.
 func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -99,9 +91,6 @@ func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	}
 }
 
-// A guest's path MTU discovery finds the path's MTU, with datagrams and with pings: a longer packet
-// that must not be fragmented is answered with the MTU; a packet of that length is sent, and so is
-// a longer one that may be fragmented.
 func TestPathMTUOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -154,7 +143,6 @@ func TestPathMTUOfTheKernel(t *testing.T) {
 	}
 }
 
-// df sets Don't Fragment in an IPv4 frame.
 func df(frame []byte) []byte {
 	if binary.BigEndian.Uint16(frame[12:]) == splitter.EtherTypeIPv4 {
 		ip := header.IPv4(frame[14:34])

@@ -10,30 +10,28 @@ import (
 )
 
 const (
-	poolSize  = 128              // most addresses for unknown MACs
-	leaseTime = 2 * time.Hour    // long, because a client may be stopped for half an hour when it has to renew
+	poolSize  = 128              // for unknown MACs
+	leaseTime = 2 * time.Hour    // long, because a client may be stopped when it has to renew
 	offerTime = 20 * time.Second // how long offer keeps an address for its client
-	badTime   = 10 * time.Minute // how long decline withholds an address that a client found in use (RFC 2131, 4.4.4)
+	badTime   = 10 * time.Minute // how long decline withholds an address (RFC 2131, 4.4.4)
 )
 
-// leases are the IPv4 addresses that the gateway gives out. Their number is fixed.
 type leases struct {
-	hosts map[wire.MAC]*Host // hosts with an IPv4 address
-	none  map[wire.MAC]bool  // MACs of Hosts without Addr4, which get no address
-	sw    *wire.Switch       // has the bindings of addresses to ports; nil: no checks
+	hosts map[wire.MAC]*Host // with an IPv4 address
+	none  map[wire.MAC]bool  // MACs of Hosts without Addr4
+	sw    *wire.Switch       // nil: no checks
 
 	mu   sync.Mutex
 	pool []lease // sorted by address
 }
 
-// lease is an address of the pool.
 type lease struct {
 	addr  netip.Addr
-	owner wire.MAC  // zero: none
-	until time.Time // end of the lease
+	owner wire.MAC // zero: none
+	until time.Time
 }
 
-// newLeases makes a pool of at most poolSize addresses in the gateway's network that no host has.
+// newLeases makes a pool of at most poolSize addresses that no host has.
 func newLeases(o *Options) *leases {
 	l := &leases{hosts: map[wire.MAC]*Host{}, none: map[wire.MAC]bool{}}
 	p := o.Prefix4
@@ -63,10 +61,9 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns an address for a client: the Host's, or the address of the client's earlier lease;
-// otherwise the one that it wants, if that is free; otherwise any free one. offer does not return an
-// address of the pool that another port uses, and keeps one without a lease for the client for
-// offerTime. false: there is none.
+// offer returns an address for a client: the Host's, or the address of its earlier lease; otherwise the one
+// that it wants, if that is free; otherwise any free one. An address without a lease is kept for the client
+// for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -88,9 +85,8 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return x.addr, true
 }
 
-// confirm leases an address of the pool to a client for leaseTime from now on, and ends the client's
-// lease of any other address; false: the client may not have the address. For a Host it only compares
-// the address.
+// confirm leases an address of the pool to a client for leaseTime, and ends its lease of any other address;
+// false: the client may not have it. For a Host it only compares the address.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr
@@ -109,7 +105,6 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	return true
 }
 
-// release ends a client's lease.
 func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +114,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	}
 }
 
-// decline withholds an address from all clients for badTime, because its client found it in use.
+// decline withholds an address for badTime: its client found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,10 +137,10 @@ func (l *leases) taken() (n int64) {
 	return n
 }
 
-// may reports whether no other port than the client's uses an address. The caller holds mu.
+// The caller holds mu.
 func (l *leases) may(mac wire.MAC, x *lease) bool { return l.sw == nil || l.sw.MayLease(mac, x.addr) }
 
-// ended ends the switch's binding of an address to a client's port. The caller holds mu.
+// The caller holds mu.
 func (l *leases) ended(mac wire.MAC, x *lease) {
 	if l.sw != nil {
 		l.sw.EndLease(mac, x.addr)
@@ -154,13 +149,12 @@ func (l *leases) ended(mac wire.MAC, x *lease) {
 
 func (x *lease) free(now time.Time) bool { return !now.Before(x.until) }
 
-// byMAC finds a client's address, also one whose lease has expired, if it has no other owner. The
-// caller holds mu.
+// byMAC also finds an address whose lease has expired. The caller holds mu.
 func (l *leases) byMAC(mac wire.MAC) *lease {
 	return l.find(func(x lease) bool { return x.owner == mac && mac != (wire.MAC{}) })
 }
 
-// byAddr finds an address of the pool. The caller holds mu.
+// The caller holds mu.
 func (l *leases) byAddr(a netip.Addr) *lease {
 	return l.find(func(x lease) bool { return x.addr == a })
 }
@@ -172,8 +166,7 @@ func (l *leases) find(match func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds, of the addresses that the client may have, the one that has been free for longest,
-// so that returning clients find theirs. The caller holds mu.
+// oldest finds the address that has been free for longest. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
 		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	domain  = "vnic" // of all names that the gateway serves; a question may leave it out
+	domain  = "vnic" // of all names that the gateway serves
 	nameTTL = 30     // seconds
 )
 
 // names are the names that the gateway serves; immutable.
 type names struct {
-	addrs    map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
-	names    map[netip.Addr]string    // name by address, with the domain and a final dot
-	networks [2]netip.Prefix          // networks for whose addresses the gateway is authoritative
+	addrs    map[string][2]netip.Addr // by name in lower case
+	names    map[netip.Addr]string    // with the domain and a final dot
+	networks [2]netip.Prefix          // for whose addresses the gateway is authoritative
 }
 
 func newNames(o *Options) *names {
@@ -34,16 +34,15 @@ func newNames(o *Options) *names {
 	return n
 }
 
-// lookup finds a name. ours: the gateway is authoritative for the name, so a name that is not found
-// does not exist.
+// lookup finds a name. ours: the gateway is authoritative for it.
 func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	name, ours = strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), "."+domain)
 	addrs, found = n.addrs[name]
 	return addrs, found, ours || name == domain
 }
 
-// answer returns the answer to a question about a name that it has, or about a name or an address for
-// which the gateway is authoritative; nil for other questions.
+// answer returns the answer to a question, or nil if the gateway neither has the name nor is authoritative
+// for it.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
 	name := ""
@@ -105,7 +104,6 @@ func reversed(name string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// respond begins an answer.
 func respond(h *dnsmessage.Header, code dnsmessage.RCode, ours bool) *dnsmessage.Builder {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{
 		ID: h.ID, Response: true, OpCode: h.OpCode, Authoritative: ours, RecursionDesired: h.RecursionDesired,
@@ -124,7 +122,6 @@ func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) [
 	return finish(b)
 }
 
-// finish returns the message; nil: it cannot be made.
 func finish(b *dnsmessage.Builder) []byte {
 	out, err := b.Finish()
 	if err != nil {

@@ -18,22 +18,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of flows, of NAT and forwards together, which the ports of the switch share (quota.go).
+// Bounds of flows, of NAT and forwards together (quota.go).
 const (
 	maxTCP     = 1024
-	maxPending = 256 // connections that guests ask for and do not have yet
+	maxPending = 256
 	maxUDP     = 1024
-	maxUDPSize = 64 << 10 // bytes of the buffer for a datagram
+	maxUDPSize = 64 << 10 // bytes
 )
 
-// startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's
-// network.
+// startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's network.
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The forwarder has no limit of its own, because the quota limits pending connections. A limit of
-	// the forwarder would also count connections that the quota has just evicted. If the forwarder then
-	// ignored a new connection, that one would be pending for ever.
+	// The forwarder has no limit of its own: if it ignored a connection that the quota accepts, that one would
+	// be pending for ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -43,27 +41,23 @@ func (g *Gateway) startFlows() {
 	}
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber4, g.echo)
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber6, g.echo)
-	// From here on netstack answers for any address; the filter admits only packets that netstack
-	// may answer.
+	// From here on netstack answers for any address; the filter admits only packets that netstack may answer.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
 
-// The host's loopbacks. hostSide returns both, the one of the guest's family first, because a server of
-// the host may listen on only one of them, and a name like "gateway" has addresses of both families.
 var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	loopback6 = netip.IPv6Loopback()
 )
 
 // looped reports whether the gateway itself has sent a packet: netstack receives its own broadcasts.
-// The filter refuses frames from the switch with such a source.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	return g.isOwn(addrPort(id.RemoteAddress, 0).Addr())
 }
 
-// hostSide returns the host's addresses for an address to which a guest sends: the host's loopbacks
-// for the gateway's own address, otherwise the address itself.
+// hostSide returns the host's addresses for an address to which a guest sends: both loopbacks for the
+// gateway's own address, that of the guest's family first; otherwise the address itself.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
@@ -75,8 +69,8 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{to}
 }
 
-// permits translates the address to which a guest sends to addresses of the host's network, and
-// returns the ones that the guest may reach. If there is none, it counts and logs the refusal.
+// permits returns permits for the host's addresses of the address to which a guest sends. If there is none,
+// it counts and logs the refusal.
 func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
 	var first *refusal
 	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {
@@ -93,7 +87,7 @@ func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []perm
 	return list
 }
 
-// refuse counts a refusal, and logs it: at most once a second for each port of the switch.
+// refuse counts a refusal, and logs it at most once a second for each port of the switch.
 func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 	g.count.denied[r.rule].Add(1)
 	name := ""
@@ -106,20 +100,17 @@ func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 		"rule", r.rule, "flag", r.flag)
 }
 
-// Bounds of the ICMP errors that the gateway sends to the guest of a port: netstack's defaults for
-// all guests together.
+// Bounds of the ICMP errors to the guest of a port: netstack's defaults.
 const (
 	errorRate  = 1000 // a second
 	errorBurst = 50
 )
 
-// rates limits log lines and ICMP errors for a port of the switch.
 type rates struct {
-	refusals nic.LogLimit  // for log lines about refusals
-	errors   *rate.Limiter // for ICMP errors to the port's guest
+	refusals nic.LogLimit
+	errors   *rate.Limiter
 }
 
-// ratesOf returns the limits of a port.
 func (g *Gateway) ratesOf(o owner) *rates {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,12 +125,8 @@ func (g *Gateway) ratesOf(o owner) *rates {
 	return r
 }
 
-// allowsError reports whether the guest of a port may get another ICMP error now. Each port has its
-// own limit, so that errors to other guests do not suppress errors to this one, which path MTU
-// discovery needs.
 func (g *Gateway) allowsError(o owner) bool { return g.ratesOf(o).errors.AllowN(g.now(), 1) }
 
-// dialFirst connects to the first of the addresses that accepts.
 func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err error) {
 	for _, a := range to {
 		if c, err = g.dial(ctx, "tcp", a); err == nil {

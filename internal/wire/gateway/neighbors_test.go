@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The gateway answers ARP and neighbor solicitations for its own addresses, and for no others.
 func TestNeighbors(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -41,7 +40,6 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// icmp6 makes a frame with an ICMPv6 message, and sets the message's checksum.
 func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	ip := make([]byte, 40)
 	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)),
@@ -54,7 +52,6 @@ func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	return r.eth(to, splitter.EtherTypeIPv6, ip, msg)
 }
 
-// solicit makes a neighbor solicitation.
 func (r *raw) solicit(target netip.Addr) []byte {
 	a := target.As16()
 	msg := append(append(make([]byte, 8), a[:]...), append([]byte{1, 1}, r.mac[:]...)...)
@@ -64,13 +61,11 @@ func (r *raw) solicit(target netip.Addr) []byte {
 		msg)
 }
 
-// solicitRouter makes a router solicitation.
 func (r *raw) solicitRouter(from netip.Addr) []byte {
 	return r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, from, netip.MustParseAddr("ff02::2"),
 		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// routerAdvertisement solicits a router advertisement and returns it.
 func (r *raw) routerAdvertisement() []byte {
 	r.t.Helper()
 	r.send(r.solicitRouter(netip.MustParseAddr("fe80::1")))
@@ -112,8 +107,6 @@ func TestRouterAdvertisements(t *testing.T) {
 	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
-// The gateway answers pings of its own addresses itself. If the host allows no ping sockets, the
-// gateway answers a ping of a remote address with an ICMP error from its own address.
 func TestPing(t *testing.T) {
 	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
@@ -157,8 +150,6 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Without NAT the gateway answers a ping of a remote address with "network unreachable". ICMP errors,
-// and pings of addresses that no host can have, get no answer.
 func TestPingWithoutNAT(t *testing.T) {
 	w := newRig(t, func(o *Options) { o.NAT = false })
 	r := w.raw(1)

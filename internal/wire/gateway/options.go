@@ -18,30 +18,27 @@ var ErrBadOptions = errors.New("bad gateway options")
 
 // Options configure a gateway.
 type Options struct {
-	Name string   // of the port; "" is "gateway"
-	MAC  wire.MAC // of the port
-	MTU  int      // of the network; 0: 1500
-	// MaxMTU is the longest packet that the gateway accepts, from guests with another MTU than MTU;
-	// 0: MTU
+	Name string // of the port; "" is "gateway"
+	MAC  wire.MAC
+	MTU  int // of the network; 0: 1500
+	// MaxMTU is the longest packet that the gateway accepts; 0: MTU
 	MaxMTU int
 	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
-	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a
-	// Prefix6 of 64 bits guests configure their own addresses, see EUI64.
+	// fd76:6e69::fe/64. One of them may be missing. In a Prefix6 of 64 bits guests configure their own
+	// addresses, see EUI64.
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
-	// NAT lets guests reach the host's network, and the host's loopback (TCP: of either family) by
-	// the gateway's addresses, as far as Policy allows. Without NAT guests reach only each other and
-	// the gateway's services.
+	// NAT lets guests reach the host's network, and the host's loopback by the gateway's addresses, as far as
+	// Policy allows.
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
-	// Own reports whether a port of the host belongs to this program. Guests reach such a port only
-	// if Policy.HostPorts names it alone or in a range of at most 100 ports; nil: there are none.
+	// Own reports whether a port of the host belongs to this program; nil: none does. Guests reach such a port
+	// only if Policy.HostPorts names it alone or in a range of at most 100 ports.
 	Own func(port uint16) bool
-	// Outside makes the sockets of the host; nil: this process makes them. An Outside in another
-	// process (Dialer) checks the same Policy again, so the Policy stays in force even if this
-	// process is compromised.
+	// Outside makes the sockets of the host; nil: this process makes them. An Outside in another process
+	// (Dialer) checks the same Policy again.
 	Outside Outside
 }
 
@@ -51,13 +48,12 @@ type Outside interface {
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	// OpenFlow makes a socket of a datagram flow.
 	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
-	// OpenAnswer makes a socket at a forward's address, with any port, connected to a peer that
-	// sends to the forward.
+	// OpenAnswer makes a socket at a forward's address, with any port, connected to a peer that sends to the
+	// forward.
 	OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
 	// DialResolver connects to one of Resolvers; network is "tcp" or "udp".
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort
-	// Addrs returns the host's own addresses.
 	Addrs() ([]netip.Addr, error)
 	// ListenUDP makes the socket of a UDP forward, at Forward.Listen.
 	ListenUDP(addr netip.AddrPort) (Datagrams, error)
@@ -67,18 +63,16 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
-	// Lost returns how many datagrams the socket dropped for lack of room, at least all before the
-	// one that was read last.
+	// Lost returns how many datagrams the socket has dropped for lack of room.
 	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
 }
 
-// Host is a guest that the gateway knows: DHCP gives its MAC the address Addr4, and DNS answers for its
-// Name.
+// Host is a guest: DHCP gives its MAC the address Addr4, and DNS answers for its Name.
 type Host struct {
 	Name         string   // "": none
-	MAC          wire.MAC // zero: unknown; DHCP answers a known MAC only if it has an Addr4
+	MAC          wire.MAC // zero: unknown
 	Addr4, Addr6 netip.Addr
 }
 
@@ -92,8 +86,8 @@ type Forward struct {
 // GatewayName is the gateway's own name.
 const GatewayName = "gateway"
 
-// EUI64 returns the address that a guest with this MAC configures itself in a network of 64 bits
-// (RFC 4862; RFC 4291, appendix A).
+// EUI64 returns the address that a guest with this MAC configures itself in a network of 64 bits (RFC 4862;
+// RFC 4291, appendix A).
 func EUI64(network netip.Prefix, mac wire.MAC) netip.Addr {
 	b := network.Masked().Addr().As16()
 	copy(b[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})

@@ -17,32 +17,30 @@ import (
 )
 
 const (
-	outBatch     = 32           // most frames in flight, held ones included
+	outBatch     = 32           // most frames in flight
 	destUnderWay = outBatch / 4 // most of these for one destination
 	slotSize     = 66 << 10
-	directPieces = 4 // most pieces of a payload that the outbox sends from netstack's memory
+	directPieces = 4 // of a payload that the outbox sends from netstack's memory
 )
 
-// outbox holds netstack's packets for the wire: it is a nic.TxQueue, and the nic.Outlet of its
-// Sender.
+// outbox holds netstack's packets for the wire.
 type outbox struct {
-	link   *wire.Link // set before run; nil: none, and Send drops all packets
+	link   *wire.Link // set before run; nil: Send drops the packets
 	count  *counters
 	log    *slog.Logger
 	sender *nic.Sender
 
 	mu     sync.Mutex
-	queue  outQueue // under mu
-	closed bool     // under mu
+	queue  outQueue // under mu, as closed
+	closed bool
 
-	// Only the Sender's worker uses these.
+	// Used by the Sender's worker.
 	worker *wire.Worker
 	slots  [outBatch]outSlot
 }
 
 var _ nic.TxQueue = (*outbox)(nil)
 
-// outSlot has the bytes of a frame in flight.
 type outSlot struct {
 	frame []byte // the header of the frame, or all of it
 	mem   *dma.Region
@@ -50,7 +48,6 @@ type outSlot struct {
 	dest  *dest
 }
 
-// release frees the slot's packet, and returns its destination.
 func (s *outSlot) release() *dest {
 	if s.pkt != nil {
 		s.pkt.DecRef()
@@ -70,10 +67,9 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 	return o, err
 }
 
-// run starts the worker, which has no thread of its own, and never polls.
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
-// put adds a packet, and keeps a reference to it; false: there is no room.
+// put adds a packet; false: there is no room.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.mu.Lock()
 	taken, lost := false, 1
@@ -88,9 +84,8 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	return taken
 }
 
-// await waits until the queue of a destination has room for so many frames and bytes of data, at
-// most as long as a frame waits for a receiver; false: it had none in time, or ctx ended. await
-// reserves no room: other callers may take it first.
+// await waits, at most limits.Patience, until the queue of a destination has room for so many frames and
+// bytes of data; false: it had none, or ctx ended. It reserves no room.
 func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
 	o.mu.Lock()
 	d := o.queue.dests[to]
@@ -115,7 +110,6 @@ func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool
 	return false
 }
 
-// close ends the worker, after it has sent the frames that receivers take at once.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -134,7 +128,7 @@ func (o *outbox) Send(batch []*wire.Packet) {
 	}
 }
 
-// Dropped implements nic.Outlet. Done and Abandon count the packet.
+// Dropped implements nic.Outlet.
 func (o *outbox) Dropped(p *wire.Packet, r wire.DropReason) {
 	if o.link != nil {
 		o.link.GaveUp(o.worker, p, r)
@@ -169,14 +163,13 @@ func (o *outbox) take() (*stack.PacketBuffer, *dest) {
 	return o.queue.take()
 }
 
-// done records that a frame of a destination is no longer in flight.
 func (o *outbox) done(d *dest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue.done(d)
 }
 
-// Reload implements nic.TxQueue: the memory of the slots does not move.
+// Reload implements nic.TxQueue: the slots' memory does not move.
 func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements nic.TxQueue.
@@ -217,8 +210,7 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue. full is false, because put does not wait for space: it drops excess
-// packets for a destination.
+// Backlog implements nic.TxQueue. put does not wait for space, so full is false.
 func (o *outbox) Backlog() (frames int, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -237,10 +229,10 @@ func (o *outbox) DisableKick() {}
 // Idle implements nic.TxQueue.
 func (o *outbox) Idle([]*nic.TxFrame) {}
 
-// Stopped implements nic.TxQueue. Only the worker's sleep can fail.
+// Stopped implements nic.TxQueue.
 func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "err", err) }
 
-// describe makes p describe a packet of netstack, for the wire; false: the packet cannot be sent.
+// describe makes p describe a packet of netstack; false: the packet cannot be sent.
 func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	*p = wire.Packet{Payload: p.Payload[:0]}
 	slices, h := pkt.AsSlices(), &p.Meta.Headers
@@ -265,9 +257,8 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	return true
 }
 
-// refer leaves a packet's payload in netstack's memory until the frame is released. It returns
-// false unless the packet is TCP with contiguous headers, and its payload has at least directLen bytes
-// in at most directPieces pieces. Netstack does not change packets that it has sent.
+// refer leaves a packet's payload in netstack's memory until the frame is released, if it can: only long
+// payload of TCP, in few pieces.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||
@@ -286,7 +277,6 @@ func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet
 	return true
 }
 
-// copyAll copies a packet into the slot.
 func (s *outSlot) copyAll(slices [][]byte, p *wire.Packet) bool {
 	n, h := 0, &p.Meta.Headers
 	for _, b := range slices {

@@ -7,21 +7,19 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of packets that netstack has sent and the worker has not taken. Netstack treats packets
-// beyond them as lost.
+// Bounds of packets that netstack has sent and the worker has not taken.
 const (
-	outBytes    = 32 << 20 // of all; beyond it the longest queue drops its newest packet
+	outBytes    = 32 << 20 // beyond it the longest queue drops its newest packet
 	destBytes   = 8 << 20  // of a destination's data
-	destFrames  = 1024     // the same in frames
-	destAnswers = 64       // frames to a destination of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
-	maxDests    = 256      // destinations with frames; group addresses count too
+	destFrames  = 1024     // of a destination's data
+	destAnswers = 64       // of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
+	maxDests    = 256
 )
 
-// outQueue holds packets for the worker: a queue for each destination, served in turn, so that a
-// slow guest delays only its own frames.
+// outQueue has a queue for each destination, served in turn.
 type outQueue struct {
 	dests map[wire.MAC]*dest
-	turn  []*dest // destinations with packets that may go
+	turn  []*dest // with packets that may go
 	bytes int
 }
 
@@ -30,13 +28,12 @@ type dest struct {
 	mac      wire.MAC
 	data     fifo
 	answers  fifo
-	underWay int  // frames in flight
-	inTurn   bool // the destination is in outQueue.turn
+	underWay int
+	inTurn   bool
 
-	waiters []chan struct{} // goroutines that wait for room, in order; closed when it is their turn
+	waiters []chan struct{} // in order; closed when it is their turn
 }
 
-// room reports whether there is room for more frames of data, with so many bytes.
 func (d *dest) room(frames, bytes int) bool {
 	return len(d.data.pkts) == 0 || len(d.data.pkts)+frames <= destFrames && d.data.bytes+bytes <= destBytes
 }
@@ -57,7 +54,7 @@ func (d *dest) relieve() {
 
 // fifo is a queue of packets, each with a reference.
 type fifo struct {
-	pkts  []*stack.PacketBuffer // oldest first
+	pkts  []*stack.PacketBuffer
 	bytes int
 }
 
@@ -74,7 +71,6 @@ func (f *fifo) pop() *stack.PacketBuffer {
 	return pkt
 }
 
-// dropNewest drops the packet that came last.
 func (f *fifo) dropNewest() (bytes int) {
 	last := len(f.pkts) - 1
 	pkt := f.pkts[last]
@@ -86,8 +82,7 @@ func (f *fifo) dropNewest() (bytes int) {
 	return n
 }
 
-// put adds a packet. lost is how many packets it dropped: pkt itself, and packets of other
-// destinations to make room for pkt.
+// put adds a packet. lost is how many packets it dropped, pkt included.
 func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	var mac wire.MAC
 	copy(mac[:], pkt.LinkHeader().Slice())
@@ -124,7 +119,6 @@ func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	return true, lost
 }
 
-// longest returns the destination with the most bytes of data; nil: none has data.
 func (q *outQueue) longest() (longest *dest) {
 	for _, d := range q.dests {
 		if len(d.data.pkts) > 0 && (longest == nil || d.data.bytes > longest.data.bytes) {
@@ -134,8 +128,6 @@ func (q *outQueue) longest() (longest *dest) {
 	return longest
 }
 
-// take removes and returns the next packet of the destination whose turn it is; nil: no packet may
-// go. The worker calls done when it has finished the packet.
 func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	for len(q.turn) > 0 {
 		d := q.turn[0]
@@ -160,14 +152,13 @@ func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	return nil, nil
 }
 
-// done records that a frame of a destination is no longer in flight.
 func (q *outQueue) done(d *dest) {
 	d.underWay--
 	q.rest(d)
 }
 
-// rest puts a destination behind the others in turn, if it has packets that may go, or deletes it if
-// it is unused.
+// rest puts a destination behind the others in turn, if it has packets that may go, or deletes it if it is
+// unused.
 func (q *outQueue) rest(d *dest) {
 	switch some := len(d.data.pkts)+len(d.answers.pkts) > 0; {
 	case some && !d.inTurn && d.underWay < destUnderWay:
@@ -178,8 +169,7 @@ func (q *outQueue) rest(d *dest) {
 	}
 }
 
-// isAnswer reports whether a packet is of a kind that anybody can make the gateway send, in any
-// number.
+// isAnswer reports whether a packet is of a kind that anybody can make the gateway send.
 func isAnswer(pkt *stack.PacketBuffer) bool {
 	if pkt.NetworkProtocolNumber == header.ARPProtocolNumber {
 		return true

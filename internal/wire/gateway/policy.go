@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// Policy defines which addresses guests reach through NAT. The gateway checks it before it makes a
-// socket for a guest, with the address and port to which it connects that socket. By which name,
-// fragments or headers the guest reached that address makes no difference.
+// Policy defines which addresses guests reach through NAT. The gateway checks it, with the address and port
+// that it dials, before it makes a socket for a guest.
 //
-// An address may be embedded in an IPv6 address in many ways (embedded). The gateway checks each
-// such layer by itself, as follows, and refuses the whole address if it refuses a layer.
+// An address may be embedded in an IPv6 address in many ways (embedded). Each such layer is checked by
+// itself, as follows:
 //
 //  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
@@ -21,11 +20,10 @@ import (
 //  3. An address of the host itself, loopback and interfaces', passes only with a port in
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
-// Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses
-// it (checkResolver). The gateway takes an address for the host's only if it is a loopback address or
-// an interface has it: it does not recognize one that only a route makes local (ip route add local).
+// Only Deny refuses a resolver (checkResolver). An address that only a route makes local (ip route add local)
+// does not count as the host's.
 type Policy struct {
-	HostPorts   Ports // ports of the host that guests reach
+	HostPorts   Ports // of the host
 	Deny, Allow []netip.Prefix
 }
 
@@ -39,13 +37,13 @@ const (
 	RuleLinkLocal      // on the host's links
 	RuleMetadata       // clouds' services for the host
 	RuleDeny           // Policy.Deny
-	RuleHostPorts      // a port of the host that Policy.HostPorts does not allow
+	RuleHostPorts
 	NumRules
 )
 
 var ruleNames = [NumRules]string{"none", "reserved", "link-local", "metadata", "deny", "host-ports"}
 
-// String returns the rule's name in counters.
+// String returns the rule's name.
 func (r Rule) String() string {
 	if r < NumRules {
 		return ruleNames[r]
@@ -53,7 +51,7 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// builtin are the prefixes that a Policy refuses by default. No flag allows the reserved ones.
+// builtin are the prefixes that a Policy refuses by default.
 var builtin = []refuses{
 	// this network (RFC 1122, 3.2.1.3); Linux takes 0.0.0.0 for its loopback
 	{netip.MustParsePrefix("0.0.0.0/8"), RuleReserved},
@@ -93,10 +91,9 @@ type refuses struct {
 	rule   Rule
 }
 
-// reserved reports whether an address is reserved, so that no flag allows it.
 func reserved(a netip.Addr) bool { return Reserved(netip.PrefixFrom(a, a.BitLen())) }
 
-// Reserved reports whether all of a network is reserved, so that no flag allows it.
+// Reserved reports whether all of a network is reserved.
 func Reserved(p netip.Prefix) bool {
 	for _, b := range builtin {
 		if b.rule == RuleReserved && b.prefix.Bits() <= p.Bits() && b.prefix.Contains(p.Addr()) {
@@ -109,7 +106,6 @@ func Reserved(p netip.Prefix) bool {
 // permit is an address that the gateway may dial. Only check and checkResolver make permits.
 type permit struct{ to netip.AddrPort }
 
-// refusal is the reason why the gateway may not dial an address.
 type refusal struct {
 	to   netip.AddrPort
 	rule Rule
@@ -120,12 +116,9 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%v is refused: %v; %s", r.to, r.rule, r.flag)
 }
 
-// check returns a permit for an address, or why a guest may not reach it. It costs a look at each
-// prefix of the policy for each layer of the address, at most maxLayers; it reads the host's
-// addresses at most once a second.
+// check returns a permit for an address, or why a guest may not reach it.
 //
-// Only this method refuses the program's own ports (Options.Own): a Dialer in another process does
-// not know them.
+// Only this method refuses the program's own ports (Options.Own).
 func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
 	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
@@ -152,8 +145,8 @@ func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// checkResolver returns a permit for a resolver of the host, or why the gateway may not ask it. A
-// resolver's address often is link-local or the host's own, and no guest chooses it.
+// checkResolver returns a permit for a resolver of the host, often link-local or the host's own, or why the
+// gateway may not ask it.
 func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
@@ -163,8 +156,7 @@ func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr returns the rule, of the policy or of builtin, that refuses an address, and refusal.flag;
-// RuleNone: no rule refuses it.
+// addr returns the rule that refuses an address, and refusal.flag.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"
@@ -193,7 +185,6 @@ func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	return best.rule, fmt.Sprintf("--allow %v allows it", a)
 }
 
-// hostAddrs caches the host's addresses.
 type hostAddrs struct {
 	read func() ([]netip.Addr, error)
 	now  func() time.Time
@@ -208,7 +199,7 @@ func newHostAddrs(read func() ([]netip.Addr, error)) *hostAddrs {
 	return &hostAddrs{read: read, now: time.Now}
 }
 
-const hostAddrsAge = time.Second // longest use of the cached addresses
+const hostAddrsAge = time.Second // how long has uses the cached addresses
 
 // has reports whether an address leads to the host. If that is unknown, it returns true.
 func (h *hostAddrs) has(a netip.Addr) bool {

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// prefixes parses networks.
 func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	for _, s := range list {
 		out = append(out, testkit.Must(ParsePrefix(s))(t))
@@ -27,10 +26,9 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// ports parses ports.
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
-// theHost are the host's addresses in tests, in addition to loopback.
+// in addition to loopback
 var theHost = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:7::7")}
 
 // judging makes a gateway with a policy, on a host with the addresses of theHost.
@@ -42,8 +40,6 @@ func judging(t testing.TB, p Policy) *Gateway {
 	return g
 }
 
-// TestPolicy: which rule refuses an address, with which flags.
-//
 // Invariant: stack/gateway: Guests reach no address that the policy refuses, in whatever form it is written.
 func TestPolicy(t *testing.T) {
 	open := Policy{HostPorts: AllPorts}
@@ -141,7 +137,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A flag --allow or --host-ports that a refusal's message names does allow the address.
+// A flag that a refusal's message names does allow the address.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -170,8 +166,7 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 	}
 }
 
-// The host's addresses are read again after a second; if they cannot be read, any address counts as
-// the host's.
+// If the host's addresses cannot be read, any address counts as the host's.
 func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	reads, now, list, fail := 0, time.Unix(1e9, 0), theHost, error(nil)
 	g := judging(t, Policy{})
@@ -201,13 +196,11 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	check("192.0.2.1:80", true)
 }
 
-// TestPolicyIsJudgedWhereASocketIsMade: however a packet is written, the dialled address is the
-// checked one.
 func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	good4, good6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8::1]:80")
 	type step struct {
 		frames  func(r *raw) [][]byte
-		rule    Rule // RuleNone: the policy refuses nothing
+		rule    Rule
 		dialled string
 	}
 	one := func(proto byte, to string) func(r *raw) [][]byte {
@@ -217,8 +210,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// cut makes a datagram in two fragments. If off is less than cut they overlap; change makes the last
-	// byte of the second another one.
+	// cut makes a datagram in two fragments, which overlap if off is less than cut; change alters the last byte.
 	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
@@ -290,7 +282,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// The gateway would have dialled an earlier connection, had it passed, before these.
+			// The gateway would have dialled an earlier connection before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -311,7 +303,6 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	}
 }
 
-// Ports of this program are closed to guests unless a flag names them.
 func TestOwnPortsAreNobodys(t *testing.T) {
 	echoPort := echoServer(t, "tcp4").Port()
 	other := echoServer(t, "tcp4").Port()
@@ -344,8 +335,6 @@ func TestOwnPortsAreNobodys(t *testing.T) {
 	}
 }
 
-// A guest gets an answer to a refused connection at once: a reset for TCP, ICMP's "administratively
-// prohibited" for UDP.
 func TestRefusedGuestsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -367,8 +356,7 @@ func TestRefusedGuestsAreTold(t *testing.T) {
 	}
 }
 
-// TestNamesLeadNowhereElse: if a resolver gives a metadata service's address for a name,
-// connections to it are refused.
+// A resolver gives a metadata service's address for a name.
 func TestNamesLeadNowhereElse(t *testing.T) {
 	upstream := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	evil := &names{addrs: map[string][2]netip.Addr{"rebound.org": {metadata.Addr(), netip.MustParseAddr("fd00:ec2::254")}}}
@@ -401,8 +389,6 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 	}
 }
 
-// The resolver is the host's choice, on its loopback or a link-local address of its cloud: only
-// --deny refuses it.
 func TestResolverIsJudged(t *testing.T) {
 	addr := netip.MustParseAddrPort("169.254.169.253:53")
 	for _, deny := range [][]netip.Prefix{nil, prefixes(t, "10.0.0.0/8"), prefixes(t, "169.254.0.0/16"),
@@ -422,7 +408,6 @@ func TestResolverIsJudged(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Denied[RuleDeny], 2)
 }
 
-// logged keeps what is logged.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -440,8 +425,6 @@ func (s *logged) String() string {
 	return s.text.String()
 }
 
-// A refusal's log line names guest, destination, rule and flag. There is at most one line per
-// second for each guest; the refusals of another guest do not suppress it.
 func TestRefusalsAreLogged(t *testing.T) {
 	var log logged
 	w := newRig(t, func(o *Options) {

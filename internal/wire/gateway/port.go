@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is the gateway as a port of the switch. The switch delivers incoming frames to it.
 type port struct {
 	name      string
 	mac       wire.MAC
@@ -22,22 +21,21 @@ type port struct {
 	count     *counters
 	in        *inbox
 	ep        *endpoint
-	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
+	solicited chan struct{} // capacity 1
 	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // called when a guest restarts or its port is detached; nil: nothing is to be ended
+	restarted func(owner) // may be nil
 
-	// unreachable answers a ping of an outside address. Set before run.
+	// Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
 
-	// from is the link of the frame that netstack processes now. Only code that netstack calls on
-	// run's goroutine may use it: handlers of segments and datagrams without an endpoint, and an
-	// endpoint's waiters. For a reassembled packet it is the link of the last fragment.
+	// from is the link of the frame that netstack processes now, for code that runs on run's goroutine. For a
+	// reassembled packet it is the link of the last fragment.
 	from atomic.Uint32
 }
 
-// sender returns the sender of the frame that netstack processes now, for code that netstack calls
-// on run's goroutine.
+// sender returns the sender of the frame that netstack processes now, for code that netstack calls on run's
+// goroutine.
 func (p *port) sender() owner { return owner{link: p.from.Load()} }
 
 var (
@@ -45,8 +43,7 @@ var (
 	_ wire.RestartObserver = (*port)(nil)
 )
 
-// portLimits returns the limits of a gateway's port: GSO packets of TCP, with ECN too; partial
-// checksums; other packets, and segments, of at most mtu bytes.
+// portLimits returns the limits of a gateway's port, for packets and segments of at most mtu bytes.
 func portLimits(mtu int) wire.Limits {
 	return wire.Limits{
 		GSO: wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6), ECN: true, Csum: true,
@@ -57,7 +54,7 @@ func portLimits(mtu int) wire.Limits {
 // Name implements wire.Port.
 func (p *port) Name() string { return p.name }
 
-// Stats returns the gateway's Stats, for code that has only its port.
+// Stats returns the gateway's Stats.
 func (p *port) Stats() Stats { return p.stats() }
 
 // PortRestarted implements wire.RestartObserver.
@@ -70,8 +67,7 @@ func (p *port) PortRestarted(l *wire.Link) {
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
-// Deliver implements wire.Port: it copies frames to the inbox that the filter admits, or that
-// unreachable has to answer.
+// Deliver implements wire.Port: it copies frames to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	in := p.in.lane(batch[0].From) // a batch comes from one port
@@ -121,8 +117,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants reports whether a packet is for the gateway, and returns the bytes at the packet's start
-// that it checked: in its Header, or copied to buf.
+// wants reports whether a packet is for the gateway, and returns the bytes at its start that it checked, in
+// its Header or in buf.
 func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
@@ -131,8 +127,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		return pkt.Header, p.filter.admits(h, pkt.Header)
 	}
-	// For other packets the sender may have left all but the link header in the payload. The filter
-	// gets JudgedLen bytes and no more: behind them, the wire may have completed a checksum.
+	// The sender may have left all but the link header in the payload. Behind JudgedLen the wire may have
+	// completed a checksum.
 	checked = buf[:min(len(buf), int(h.JudgedLen()))]
 	n := copy(checked, pkt.Header)
 	if k, err := w.Copier.Read(checked[n:], pkt.Payload); err == nil {
@@ -142,9 +138,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	return checked, p.filter.admits(h, checked)
 }
 
-// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum if
-// the packet is CsumNone, because netstack will not. The sender may change the payload's memory
-// meanwhile. So receive takes the bytes that wants has checked from checked.
+// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum if the
+// packet is CsumNone. It takes checked bytes from checked: the sender may have changed the memory.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
@@ -183,7 +178,6 @@ func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, 
 	return a, wire.DropNone
 }
 
-// run passes arriving frames to netstack, until the inbox is closed. It waits only for frames.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived
@@ -201,7 +195,6 @@ func (p *port) run() {
 	}
 }
 
-// inject passes a frame to netstack, or frees it.
 func (p *port) inject(a *arrived, closed bool) {
 	d := p.ep.Dispatcher()
 	if closed || d == nil {

@@ -26,8 +26,8 @@ func TestFilter(t *testing.T) {
 		class    splitter.Class
 		proto    uint8
 		port     uint16
-		open     bool // expected with NAT
-		shut     bool // expected without NAT
+		open     bool // with NAT
+		shut     bool // without NAT
 	}{
 		{"10.118.110.1", "10.118.110.254", splitter.TCP, 6, 80, true, true},
 		{"10.118.110.1", "8.8.8.8", splitter.TCP, 6, 80, true, false},
@@ -81,7 +81,7 @@ func TestFilter(t *testing.T) {
 				got = f.admits(&h, b)
 			case src.Is6():
 				got = f.ipv6(&h, b)
-			default: // nothing else depends on the header
+			default:
 				got = f.ipv4(&h)
 			}
 			if want := f.nat && c.open || !f.nat && c.shut; got != want {
@@ -91,8 +91,6 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// When a port's lane of the inbox is full, Deliver returns at once with Busy; when netstack has taken
-// frames, the inbox wakes the waiting senders.
 func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
@@ -132,8 +130,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
-// A sender that waits for a lane then finds room for the longest frame, however many ports have
-// frames in the inbox. Otherwise the port's other queues could starve it with short frames.
+// A sender that waits for a lane then finds room for the longest frame.
 func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 	const short, long = 64, 65535
 	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
@@ -181,8 +178,6 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 	}
 }
 
-// A guest without buffers delays only frames to itself.
-//
 // Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newRig(t, nil)
@@ -201,9 +196,6 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-// A guest that takes 50 frames per second while the gateway has many more for it delays only frames
-// to itself; so do several such guests.
-//
 // Invariant: gateway: A guest that takes few frames delays only frames to itself.
 func TestSlowGuestsStarveNobody(t *testing.T) {
 	testkit.Slow(t)
@@ -244,7 +236,6 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 	}
 }
 
-// flood takes 50 frames per second, and makes the gateway send some 40 times as many.
 func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -264,10 +255,9 @@ func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	}
 }
 
-// slowPort takes one frame per call of take.
 type slowPort struct {
 	nic.RxBase
-	room int // under its lock
+	room int
 }
 
 func newSlowPort() *slowPort {
@@ -313,7 +303,6 @@ func (p *busyPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// describe makes a packet of a frame.
 func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
 	t.Helper()
 	if !r.describe(frame) {
@@ -353,7 +342,6 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 	}
-	// A later error leaves no port and no goroutine.
 	o := options()
 	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("192.0.2.1:1"), netip.AddrPortFrom(addr4Of(1), 1)}}
 	if _, err := New(sw, o); err == nil || errors.Is(err, ErrBadOptions) || len(sw.Links()) != 0 {

@@ -50,11 +50,9 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is the most ports of a range for which names counts each port as named. Who writes a wider
-// range does not think of each port in it.
+// widest is the most ports of a range for which names counts each port as named.
 const widest = 100
 
-// names reports whether a port is listed alone or in a short range.
 func (p Ports) names(port uint16) bool {
 	return slices.ContainsFunc(p.ranges, func(r [2]uint16) bool {
 		return r[0] <= port && port <= r[1] && r[1]-r[0] < widest
@@ -80,8 +78,7 @@ func (p Ports) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network such as 192.0.2.0/24, or a
-// single address.
+// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network, or a single address.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -104,7 +101,6 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// checkPolicy refuses entries that are not networks, and networks that are both allowed and denied.
 func (o *Options) checkPolicy() error {
 	denied := map[netip.Prefix]bool{}
 	for _, p := range o.Policy.Deny {

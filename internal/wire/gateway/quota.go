@@ -7,16 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// owner is the user for which a quota counts an entry: the port of the switch that sent the frame
-// asking for the entry, whatever the frame's source address; for a forward, the port of its guest, or
-// that guest if its port is unknown.
+// owner is the user for which a quota counts an entry: a port of the switch, or a guest whose port is
+// unknown.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf returns the owner of flows from forwards to a guest: its port, if the guest is a Host and the
-// switch knows the port. So flows that a guest begins and flows to it count together.
+// ownerOf returns the owner of flows from forwards to a guest.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -30,19 +28,19 @@ func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	return owner{addr: guest}
 }
 
-// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the
-// table that is free. When the table is full, an owner with fewer entries than an equal share takes
-// one of the owner that has most. It is also a queue that serves its owners in turn (next).
+// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the table that
+// is free. When the table is full, an owner with fewer entries than an equal share takes one of the owner
+// that has most. It is also a queue that serves its owners in turn (next).
 type shares[T any] struct {
-	all  int           // most entries
-	n    int           // number of entries
+	all  int
+	n    int
 	by   map[owner][]T // oldest first; no empty lists
-	turn []owner       // keys of by; next serves the first one
+	turn []owner
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
 
-// giver returns the owner that has to give up an entry to o when the table is full; false: none.
+// giver returns the owner that has to give up an entry to o when the table is full.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	held, owners := len(s.by[o]), len(s.by)
 	if held == 0 {
@@ -60,7 +58,6 @@ func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	return from, ok
 }
 
-// add adds an entry of an owner.
 func (s *shares[T]) add(o owner, v T) {
 	if len(s.by[o]) == 0 {
 		s.turn = append(s.turn, o)
@@ -69,7 +66,6 @@ func (s *shares[T]) add(o owner, v T) {
 	s.n++
 }
 
-// remove removes the i-th entry of an owner.
 func (s *shares[T]) remove(o owner, i int) T {
 	list := s.by[o]
 	v := list[i]
@@ -82,8 +78,7 @@ func (s *shares[T]) remove(o owner, i int) T {
 	return v
 }
 
-// next removes and returns the oldest entry of the owner whose turn it is; false: the table is
-// empty.
+// next removes and returns the oldest entry of the owner whose turn it is; false: the table is empty.
 func (s *shares[T]) next() (v T, ok bool) {
 	if s.n == 0 {
 		return v, false
@@ -96,7 +91,6 @@ func (s *shares[T]) next() (v T, ok bool) {
 	return v, true
 }
 
-// clear removes and returns all entries of an owner.
 func (s *shares[T]) clear(o owner) []T {
 	list := s.by[o]
 	if len(list) > 0 {
@@ -107,8 +101,6 @@ func (s *shares[T]) clear(o owner) []T {
 	return list
 }
 
-// quota limits the number of flows, questions and the like at a time, and divides them among
-// owners.
 type quota struct {
 	refused *atomic.Uint64
 	evicted *atomic.Uint64
@@ -117,27 +109,25 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is an entry of a quota, until its holder calls give, another entry takes its place, or the
-// quota ends all entries of its owner.
+// entry is an entry of a quota, until its holder calls give or the quota removes it.
 type entry struct {
 	q     *quota
 	owner owner
-	nth   int          // the number of its owner's entries when it was taken, itself included
+	nth   int          // the number of its owner's entries when it was taken
 	end   func()       // ends the flow or question, without waiting
-	rank  func() int64 // among an owner's entries, the one with the lowest rank is evicted first; nil: the oldest one
+	rank  func() int64 // of an owner's entries the one with the lowest rank is evicted; nil: the oldest one
 }
 
 func newQuota(all int, c *counters) *quota {
 	return &quota{refused: &c.refused, evicted: &c.evicted, shares: newShares[*entry](all)}
 }
 
-// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The
-// caller returns the entry by give. If another owner takes its place before, the quota calls end,
-// and counts the entry as evicted.
+// take takes an entry for an owner; nil: the owner may have no more. The caller returns the entry by give. If
+// the quota removes it before, it calls end.
 func (q *quota) take(o owner, end func()) *entry { return q.takeRanked(o, end, nil) }
 
-// takeRanked is take for entries that may end at any time: if no other owner has to give up an
-// entry, owner o gives up its own entry of the lowest rank. If rank is nil, o is refused instead.
+// takeRanked is take for entries that may end at any time: owner o may have to give up its own entry of the
+// lowest rank. If rank is nil, o is refused instead.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	e := &entry{q: q, owner: o, end: end, rank: rank}
 	var old *entry
@@ -164,7 +154,6 @@ func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	return e
 }
 
-// first returns the index of the entry that an owner gives up first. It looks at each one.
 func first(list []*entry) (i int) {
 	if list[0].rank == nil {
 		return 0
@@ -178,7 +167,6 @@ func first(list []*entry) (i int) {
 	return i
 }
 
-// give removes the entry, unless the quota has done so already.
 func (e *entry) give() {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()
@@ -187,7 +175,6 @@ func (e *entry) give() {
 	}
 }
 
-// endOf ends and removes all entries of an owner.
 func (q *quota) endOf(o owner) {
 	q.mu.Lock()
 	list := q.shares.clear(o)
@@ -197,7 +184,6 @@ func (q *quota) endOf(o owner) {
 	}
 }
 
-// taken returns the number of entries.
 func (q *quota) taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

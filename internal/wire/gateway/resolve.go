@@ -27,7 +27,6 @@ const resolvConf = "/etc/resolv.conf"
 
 var errNotTheAnswer = errors.New("not an answer to this question")
 
-// hostResolvers returns the machine's current resolvers.
 func hostResolvers() []netip.AddrPort { return fromResolvConf(readResolvers) }
 
 // fromResolvConf returns what read finds in this machine's resolv.conf; nil: it cannot be opened.
@@ -40,7 +39,6 @@ func fromResolvConf[T any](read func(io.Reader) []T) []T {
 	return read(f)
 }
 
-// readResolvers reads resolv.conf(5).
 func readResolvers(r io.Reader) (found []netip.AddrPort) {
 	for lines := bufio.NewScanner(r); lines.Scan() && len(found) < maxResolvers; {
 		if f := strings.Fields(lines.Text()); len(f) >= 2 && f[0] == "nameserver" {
@@ -52,7 +50,6 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 	return found
 }
 
-// ask forwards a question to the host's resolvers, one after the other, until one answers.
 func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
@@ -69,8 +66,7 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. It gives the question a random id, because the guest's id may be easy to
-// guess.
+// The question gets a random id, because the guest's may be easy to guess.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -100,13 +96,13 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may answer another question; askOne skips it
+		if network != "udp" { // a datagram may answer another question
 			return nil, errNotTheAnswer
 		}
 	}
 }
 
-// readMessage reads a message into buf; over TCP, a message longer than buf is an error.
+// over TCP, a message longer than buf is an error.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)
@@ -121,7 +117,6 @@ func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	return io.ReadFull(c, buf[:n])
 }
 
-// answers reports whether b is an answer to a question with this id.
 func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)

@@ -40,7 +40,6 @@ var (
 	prefix6    = netip.MustParsePrefix("fd76:6e69::fe/64")
 )
 
-// macOf, addr4Of and addr6Of are the addresses of guest n.
 func macOf(n byte) wire.MAC     { return wire.MAC{2, 0, 0, 0, 0, n} }
 func addr4Of(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 118, 110, n}) }
 func addr6Of(n byte) netip.Addr {
@@ -49,7 +48,6 @@ func addr6Of(n byte) netip.Addr {
 func own4(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix4.Addr(), port) }
 func own6(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix6.Addr(), port) }
 
-// options returns options of a gateway with the hosts 1 ("a") and 2 ("b").
 func options() Options {
 	return Options{
 		MAC: gatewayMAC, Prefix4: prefix4, Prefix6: prefix6, NAT: true, Policy: Policy{HostPorts: AllPorts},
@@ -63,7 +61,6 @@ func newSwitch(t testing.TB) *wire.Switch {
 	return sw
 }
 
-// rig is a switch with a gateway.
 type rig struct {
 	t  testing.TB
 	sw *wire.Switch
@@ -72,8 +69,7 @@ type rig struct {
 	lose func(*wire.Packet) bool // selects received frames that guests made from now on lose; nil: none
 }
 
-// newRig makes a gateway that uses none of the machine's resolvers, unless set changes that. change
-// changes its options.
+// newRig makes a gateway without the machine's resolvers.
 func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
 	w := &rig{t: t, sw: newSwitch(t)}
@@ -81,7 +77,6 @@ func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	return w
 }
 
-// start starts a gateway.
 func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	w.t.Helper()
 	o := options()
@@ -91,7 +86,7 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	g, err := newGateway(w.sw, o)
 	testkit.OK(w.t, err)
 	g.resolvers = func() []netip.AddrPort { return nil }
-	g.search = g.search[:1] // only vnic's domain
+	g.search = g.search[:1]
 	for _, f := range set {
 		f(g)
 	}
@@ -101,8 +96,7 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	w.g = g
 }
 
-// patient makes a netstack ask for a neighbor's address as long as a test waits. By default it asks
-// three times, once a second, and treats a neighbor that gets no CPU for so long as unreachable.
+// patient makes a netstack ask for a neighbor's address as long as a test waits, instead of 3 s.
 func patient(t testing.TB, ns *stack.Stack) {
 	t.Helper()
 	c := stack.DefaultNUDConfigurations()
@@ -125,7 +119,6 @@ type guest struct {
 	lose   func(*wire.Packet) bool
 }
 
-// guest makes guest n, with the gateway's MTU.
 func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	t := w.t
 	t.Helper()
@@ -192,7 +185,6 @@ func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// dial connects from the guest.
 func (v *guest) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -236,7 +228,7 @@ type raw struct {
 	mac  wire.MAC
 	link *wire.Link
 	slot *outSlot
-	pkt  wire.Packet // for the slot
+	pkt  wire.Packet
 	w    *wire.Worker
 	got  chan []byte
 }
@@ -266,7 +258,7 @@ func (r *raw) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	})
 }
 
-// send sends a frame, and returns its verdict. It retries while the verdict is Busy.
+// It retries while the verdict is Busy.
 func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
@@ -274,7 +266,6 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	return wiretest.Send(r.link, r.w, &r.pkt)
 }
 
-// mustSend sends a frame that must be taken.
 func (r *raw) mustSend(frame []byte) {
 	r.t.Helper()
 	if v := r.send(frame); v.Kind != wire.Taken {
@@ -282,7 +273,6 @@ func (r *raw) mustSend(frame []byte) {
 	}
 }
 
-// describe makes a packet of a frame in the slot; it returns false for an invalid frame.
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
@@ -303,7 +293,6 @@ type waker chan struct{}
 
 func (w waker) Wake() { ether.Signal(w) }
 
-// await returns the first frame that accept accepts.
 func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	r.t.Helper()
 	timeout := time.After(patience)
@@ -319,8 +308,7 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet makes the switch learn the gateway's place: a frame to an unknown address would be flooded,
-// and lost at a port without buffers.
+// meet makes the switch learn the gateway's place: a frame to an unknown address would be flooded.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))
@@ -332,14 +320,12 @@ func isARP(b []byte, op byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == op
 }
 
-// answerARP answers a frame if it is the gateway's ARP request, so that the gateway learns r's MAC.
 func (r *raw) answerARP(b []byte) {
 	if isARP(b, 1) {
 		_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
 	}
 }
 
-// eth makes a frame from r.
 func (r *raw) eth(to wire.MAC, etherType uint16, body ...[]byte) []byte {
 	b := append(append(append([]byte{}, to[:]...), r.mac[:]...), byte(etherType>>8), byte(etherType))
 	for _, x := range body {
@@ -348,7 +334,6 @@ func (r *raw) eth(to wire.MAC, etherType uint16, body ...[]byte) []byte {
 	return b
 }
 
-// ip4 makes an IPv4 packet.
 func (r *raw) ip4(to wire.MAC, src, dst netip.Addr, proto uint8, body ...[]byte) []byte {
 	ip, n := header.IPv4(make([]byte, 20)), 20
 	for _, b := range body {
@@ -360,14 +345,12 @@ func (r *raw) ip4(to wire.MAC, src, dst netip.Addr, proto uint8, body ...[]byte)
 	return r.eth(to, splitter.EtherTypeIPv4, append([][]byte{ip}, body...)...)
 }
 
-// udp4 makes a UDP datagram over IPv4, without a checksum.
 func (r *raw) udp4(to wire.MAC, src, dst netip.AddrPort, body []byte) []byte {
 	u := header.UDP(make([]byte, 8))
 	u.Encode(&header.UDPFields{SrcPort: src.Port(), DstPort: dst.Port(), Length: uint16(8 + len(body))})
 	return r.ip4(to, src.Addr(), dst.Addr(), splitter.ProtoUDP, u, body)
 }
 
-// syn makes the first segment of a connection over IPv4.
 func (r *raw) syn(src, dst netip.AddrPort) []byte {
 	seg := header.TCP(make([]byte, 20))
 	seg.Encode(&header.TCPFields{SrcPort: src.Port(), DstPort: dst.Port(), DataOffset: 20,
@@ -421,15 +404,12 @@ func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 	})
 }
 
-// listenTCP listens on the host's loopback, and returns the listener and its port.
 func listenTCP(t testing.TB) (net.Listener, uint16) {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-// echoServer starts a server on the host's loopback that sends back what it receives, and closes a
-// connection when the client does.
 func echoServer(t testing.TB, network string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])
@@ -440,7 +420,7 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echo sends back what it receives. It avoids io.Copy between sockets, which would keep pipes open.
+// echo avoids io.Copy between sockets, which would keep pipes open.
 func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 func udpEcho(t testing.TB) netip.AddrPort {
@@ -451,7 +431,6 @@ func udpEcho(t testing.TB) netip.AddrPort {
 
 func sameDatagram(b []byte) [][]byte { return [][]byte{b} }
 
-// exchangeDatagram sends a datagram, and checks that it comes back.
 func exchangeDatagram(c net.Conn, data []byte) error {
 	if _, err := c.Write(data); err != nil {
 		return err

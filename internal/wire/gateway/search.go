@@ -6,12 +6,10 @@ import (
 	"strings"
 )
 
-// hostSearch reads the domains by which this machine completes names. A gateway with NAT calls it once,
-// when it is made.
 func hostSearch() []string { return fromResolvConf(readSearch) }
 
-// readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves
-// out words that are not domain names, and domains beyond maxSearch and maxSearchLen.
+// readSearch reads the search list of resolv.conf(5), without words that are not domain names, and domains
+// beyond maxSearch and maxSearchLen.
 func readSearch(r io.Reader) (found []string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())
@@ -33,7 +31,6 @@ func readSearch(r io.Reader) (found []string) {
 	return found
 }
 
-// isDomain reports whether a name is a domain name, without the final dot.
 func isDomain(name string) bool {
 	if len(name) > 253 { // RFC 1035, 2.3.4
 		return false
@@ -46,7 +43,7 @@ func isDomain(name string) bool {
 	return true
 }
 
-// encodeNames encodes names as DNS does, without compression (RFC 1035, 3.1).
+// encodeNames encodes names without compression (RFC 1035, 3.1).
 func encodeNames(names []string) (b []byte) {
 	for _, name := range names {
 		for label := range strings.SplitSeq(name, ".") {

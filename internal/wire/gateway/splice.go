@@ -16,21 +16,16 @@ import (
 
 const (
 	chunkLen = 64 << 10
-	// Pieces of a guest's stream of at least this length go from netstack's memory to the socket.
-	// socketWriter collects shorter pieces in a chunk: a system call for each segment of an ordinary
-	// MTU costs more than its copy.
+	// Shorter pieces of a guest's stream are collected: a system call for each segment costs more than its copy.
 	directLen = 8 << 10
-	// segmentLen is how much of a host's stream netstack gets at most at a time: one largest segment
-	// (ether.MaxGSO).
+	// segmentLen is how much of a host's stream netstack gets at a time: one largest segment (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )
 
-// chunks are buffers for short pieces and datagrams.
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// splice joins a guest's connection and a host's until both directions have ended. When one side ends
-// its stream, splice ends the stream to the other side; a failure, or the end of ctx, resets both
-// connections.
+// splice joins a guest's connection and a host's until both directions have ended. A failure, or the end of
+// ctx, resets both.
 func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	abort := sync.OnceFunc(func() {
 		guest.reset()
@@ -55,8 +50,6 @@ func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	host.Close()
 }
 
-// toHost passes on the guest's data until the guest's stream ends: netstack writes the data to the
-// host's socket.
 func toHost(host hostConn, guest *guestConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -99,13 +92,13 @@ func toHost(host hostConn, guest *guestConn) error {
 type socketWriter struct {
 	fd    int
 	chunk []byte // collected, not yet written
-	full  bool   // the socket accepts no more now
+	full  bool
 	err   error
 }
 
 var errFull = errors.New("socket full")
 
-// Write implements io.Writer. An error that is not the socket's is errFull.
+// Write implements io.Writer.
 func (s *socketWriter) Write(b []byte) (int, error) {
 	if len(b) < directLen && len(b) <= cap(s.chunk)-len(s.chunk) {
 		s.chunk = append(s.chunk, b...)
@@ -140,8 +133,6 @@ func (s *socketWriter) flush(b []byte) (done int) {
 	return done
 }
 
-// toGuest passes on the host's data until the host's stream ends: netstack reads the data from the
-// host's socket.
 func toGuest(guest *guestConn, host hostConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -183,13 +174,13 @@ func toGuest(guest *guestConn, host hostConn) error {
 // socketReader lets netstack read a socket without waiting: a tcpip.Payloader.
 type socketReader struct {
 	fd    int
-	left  int  // bytes in the socket
-	ended bool // the stream has ended
+	left  int
+	ended bool
 	err   error
 }
 
-// look sets left to how many bytes the socket has, at most segmentLen; false: an error. With MSG_TRUNC
-// the kernel copies nothing for TCP (tcp(7)); scratch is for protocols for which it does copy.
+// look sets left to how many bytes the socket has, at most segmentLen. With MSG_TRUNC the kernel copies
+// nothing for TCP (tcp(7)); scratch is for other protocols.
 func (s *socketReader) look(scratch []byte) bool {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)
@@ -211,7 +202,7 @@ func (s *socketReader) look(scratch []byte) bool {
 // Len implements tcpip.Payloader.
 func (s *socketReader) Len() int { return s.left }
 
-// Read implements io.Reader. Netstack reads no more than Len.
+// Read implements io.Reader.
 func (s *socketReader) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -229,7 +220,6 @@ func (s *socketReader) Read(b []byte) (int, error) {
 	return max(n, 0), s.err
 }
 
-// watch fills a channel when a connection in netstack may be ready.
 type watch struct {
 	c     *guestConn
 	entry waiter.Entry
@@ -245,8 +235,7 @@ func (c *guestConn) watch(events waiter.EventMask) *watch {
 
 func (w *watch) end() { w.c.wq.EventUnregister(&w.entry) }
 
-// wait waits until the connection may have become ready since the last wait; it returns an error if
-// the connection was reset.
+// wait waits until the connection may have become ready; it returns an error if the connection was reset.
 func (w *watch) wait() error {
 	select {
 	case <-w.ready:

@@ -15,8 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Both ends send pieces of many lengths through small sockets that become full, and no byte is lost,
-// repeated or out of order.
 func TestSpliceThroughFullSockets(t *testing.T) {
 	const size = 3 << 20
 	out, in := noise(size, 1), noise(size, 2)
@@ -46,8 +44,7 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends bytes in pieces of many lengths and then closes its direction; concurrently it receives to
-// the end, and checks that it receives the expected bytes.
+// both sends bytes in pieces of many lengths, closes its direction, and checks the received bytes.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -71,8 +68,6 @@ func both(c halfCloser, send, expect []byte) error {
 	return g.Wait()
 }
 
-// After a partial write, the writer continues behind the last written byte, whether the bytes were
-// collected or not.
 func TestSocketWriterGoesOn(t *testing.T) {
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fds[0])
@@ -87,7 +82,7 @@ func TestSocketWriterGoesOn(t *testing.T) {
 		got = append(got, b[:n]...)
 	}
 	s := socketWriter{fd: fds[0], chunk: make([]byte, 0, chunkLen)}
-	collected, direct := 0, 0 // numbers of partial writes
+	collected, direct := 0, 0 // of partial writes
 	for rest, n := data, 1; len(rest) > 0; n = n*5%20_011 + 1 {
 		k, err := s.Write(rest[:min(n, len(rest))])
 		rest = rest[k:]

@@ -22,7 +22,6 @@ func sources() (list []netip.Addr) {
 	return list
 }
 
-// spoofed makes guest 1 send n frames, each from the next of its invented addresses.
 func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	list := sources()
 	for i := range n {
@@ -30,14 +29,13 @@ func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	}
 }
 
-// has returns how many entries a guest has.
 func (q *quota) has(r *raw) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and returns the count of evicted entries.
+// takeAll makes a guest take all entries, and counts the evicted ones.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
@@ -46,9 +44,6 @@ func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	return &ended
 }
 
-// TestSpoofedSourcesGetOneShare: the gateway's resources are shared by the port from which frames
-// come. A guest that invents source addresses has one share, and another guest has its own.
-//
 // Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it
 // sends from.
 func TestSpoofedSourcesGetOneShare(t *testing.T) {
@@ -163,7 +158,6 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	}
 }
 
-// Flows from forwards to a guest and the guest's own flows count toward one share.
 func TestForwardsCountForTheirGuest(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -173,7 +167,6 @@ func TestForwardsCountForTheirGuest(t *testing.T) {
 	testkit.Equal(t, "owner of what nobody has sent from", w.g.ownerOf(addr4Of(2)), owner{addr: addr4Of(2)})
 }
 
-// query makes a DNS question.
 func query(name string, t dnsmessage.Type) []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: 7, RecursionDesired: true})
 	_ = b.StartQuestions()
@@ -182,8 +175,6 @@ func query(name string, t dnsmessage.Type) []byte {
 	return out
 }
 
-// The gateway accepts a port's connection at once even if the connection evicted for it takes long
-// to end.
 func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {

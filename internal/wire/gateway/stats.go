@@ -4,20 +4,20 @@ import "sync/atomic"
 
 // Stats are a gateway's counters.
 type Stats struct {
-	Received   uint64           // frames passed to netstack
-	Filtered   uint64           // frames that were not for the gateway, or that its filter refused
-	Sent       uint64           // frames that the wire took
-	OutDropped uint64           // frames that the wire dropped
-	OutGaveUp  uint64           // frames whose receiver had no buffers for too long
-	OutFull    uint64           // packets for which the queue to the wire had no room
-	OutBad     uint64           // invalid packets of netstack
-	TCPFlows   uint64           // connections through NAT and forwards, total
-	UDPFlows   uint64           // datagram flows, echoes included, total
-	UDPLost    uint64           // datagrams that were lost for lack of room, or because their guest did not resolve
-	TCPOpen    int64            // connections now, also ones being made
-	UDPOpen    int64            // datagram flows now
-	Refused    uint64           // connections, flows, datagrams for services and questions to forward beyond the limits
-	Evicted    uint64           // connections, flows, datagrams for services and questions that made room for others
+	Received   uint64 // passed to netstack
+	Filtered   uint64 // not for the gateway, or refused by its filter
+	Sent       uint64 // frames that the wire took
+	OutDropped uint64 // frames that the wire dropped
+	OutGaveUp  uint64 // whose receiver had no buffers for too long
+	OutFull    uint64 // for which the queue to the wire had no room
+	OutBad     uint64 // invalid packets of netstack
+	TCPFlows   uint64 // through NAT and forwards, total
+	UDPFlows   uint64 // echoes included, total
+	UDPLost    uint64 // datagrams lost for lack of room, or because their guest did not resolve
+	TCPOpen    int64  // also ones being made
+	UDPOpen    int64
+	Refused    uint64           // connections, flows, datagrams for services and questions beyond the limits
+	Evicted    uint64           // the same, which made room for others
 	Denied     [NumRules]uint64 // attempts to reach a server or resolver that Policy refused
 	Unreached  uint64           // connections, flows and datagrams whose other end the gateway could not reach
 	Leases     int64            // pool addresses leased, offered or withheld now

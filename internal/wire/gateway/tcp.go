@@ -16,9 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP reserves a connection for an owner; nil: the owner may have no more. The quota calls end,
-// which resets the connection, if another owner takes its place. takeTCP also checks the bound of
-// connections that the gateway has closed and the guest has not (unfinished).
+// takeTCP reserves a connection for an owner; nil: the owner may have no more.
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
@@ -37,12 +35,11 @@ type pending struct {
 	ids map[stack.TransportEndpointID]asked
 }
 
-// asked is a pending connection.
 type asked struct {
 	entry *entry
-	to    []permit // addresses of the host's end
+	to    []permit
 	ctx   context.Context
-	end   context.CancelFunc // of ctx; the quota calls it to evict the connection, or when its guest is gone
+	end   context.CancelFunc // the quota calls it to evict the connection
 }
 
 // segment handles TCP segments without a connection; false: netstack answers with a reset.
@@ -88,16 +85,13 @@ func (p *pending) end(id stack.TransportEndpointID) {
 	a.entry.give()
 }
 
-// asked returns the state of a pending connection; entry is nil if none is pending. Only segment
-// adds one.
 func (p *pending) asked(id stack.TransportEndpointID) asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ids[id]
 }
 
-// connection makes a connection that a guest asks for, and serves it until it ends. Netstack calls
-// connection on a goroutine of its own.
+// connection makes a connection that a guest asks for, and serves it until it ends.
 func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g, id := p.g, r.ID()
 	made := sync.OnceFunc(func() { p.end(id) })
@@ -148,9 +142,8 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection that the guest asks for. It fails if the guest
-// does not confirm the connection within confirmTime, or if ctx ends. By itself netstack would wait
-// longer; only Abort ends its wait.
+// handshake makes the guest's end of a connection. It fails if the guest does not confirm it within
+// confirmTime, or if ctx ends. Only Abort ends netstack's own, longer wait.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())

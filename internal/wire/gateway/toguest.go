@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// routeTo returns the route to a guest, from an address of the gateway or, with NAT, of any other
-// host; nil: there is none. The caller releases it.
+// routeTo returns the route to a guest, or nil. The caller releases it.
 func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	r, err := g.ns.FindRoute(ether.NIC, ether.Address(from), ether.Address(guest), ether.Protocol(guest), false)
 	if err != nil {
@@ -25,9 +24,7 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	return r
 }
 
-// sendDatagram sends a UDP datagram to a guest. It waits until netstack has resolved the guest's MAC,
-// and then for room in the outbox as long as a frame waits for a receiver. If it waits in vain, it
-// drops the datagram and counts it as lost.
+// sendDatagram sends a UDP datagram to a guest, after awaitGuest.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
@@ -36,8 +33,6 @@ func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uin
 	writeDatagram(r, from, to, b)
 }
 
-// writeDatagram sends a UDP datagram to a guest without waiting: netstack queues some while it
-// resolves the guest's MAC.
 func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	n := header.UDPMinimumSize + len(b)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
@@ -54,11 +49,10 @@ func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	_ = r.WritePacket(stack.NetworkHeaderParams{Protocol: header.UDPProtocolNumber, TTL: r.DefaultTTL()}, pkt)
 }
 
-// checksumOf returns the Internet checksum's sum of bytes (RFC 1071).
 func checksumOf(b []byte) uint16 { return checksum.Checksum(b, 0) }
 
-// awaitGuest waits until netstack knows the guest's MAC, and the outbox has room for a packet with n
-// bytes from the transport header on; false: it waited in vain.
+// awaitGuest waits until netstack knows the guest's MAC, and the outbox has room for a packet with n bytes
+// from the transport header on; false: it waited in vain.
 func (g *Gateway) awaitGuest(ctx context.Context, r *stack.Route, n int) bool {
 	found := make(chan stack.ResolvedFieldsResult, 1)
 	err := r.ResolvedFields(func(res stack.ResolvedFieldsResult) { found <- res })

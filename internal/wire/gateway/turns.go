@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// turns limits how many goroutines are between take and give at a time. Owners with waiting goroutines
-// take turns, one goroutine in each turn, so that no owner waits behind all goroutines of another.
+// turns limits how many goroutines are between take and give at a time. Owners with waiting goroutines take
+// turns.
 type turns struct {
 	mu      sync.Mutex
-	free    int                   // how many more goroutines may go on; 0 if any waits
-	waiting shares[chan struct{}] // one channel for each waiting goroutine, closed when it may go on
+	free    int                   // how many more goroutines may go on
+	waiting shares[chan struct{}] // closed when the goroutine may go on
 }
 
 func newTurns(n int) *turns { return &turns{free: n, waiting: newShares[chan struct{}](math.MaxInt)} }
 
-// take waits until the caller may go on. The caller calls give when it is done. If take returns an
-// error, ctx has ended before, and the caller must not call give.
+// take waits until the caller may go on. The caller calls give afterwards, unless take returned an error: ctx
+// has ended.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {
@@ -33,14 +33,13 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	defer t.mu.Unlock()
 	if i := slices.Index(t.waiting.by[o], turn); i >= 0 {
 		t.waiting.remove(o, i)
-	} else { // the turn came just now: pass it on
+	} else { // the turn came just now
 		t.next()
 	}
 	return ctx.Err()
 }
 
-// wait returns a channel that next closes when it is the caller's turn; nil: the caller may go on
-// now.
+// wait returns a channel that is closed when it is the caller's turn; nil: the caller may go on now.
 func (t *turns) wait(o owner) (turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +58,7 @@ func (t *turns) give() {
 	t.next()
 }
 
-// next lets the next goroutine go on. The caller holds mu.
+// The caller holds mu.
 func (t *turns) next() {
 	if turn, ok := t.waiting.next(); ok {
 		close(turn)

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// An owner that waits behind many requests of another owner is served second. A request that gives
-// up uses no owner's turn.
 func TestTurnsGoByOwner(t *testing.T) {
 	a, b := owner{link: 1}, owner{link: 2}
 	q := newTurns(1)

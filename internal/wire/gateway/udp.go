@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// datagram forwards a guest's UDP datagram that is not for a service of the gateway. Netstack calls
-// it on the goroutine that delivered the datagram (port.run).
+// datagram forwards a guest's UDP datagram that is not for a service of the gateway.
 func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) {
 		return true
@@ -26,8 +25,6 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	return true
 }
 
-// goodSum reports whether a datagram's checksum is right. For whole frames the port has verified it
-// on arrival.
 func goodSum(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	h := header.UDP(pkt.TransportHeader().Slice())
 	length, sum := header.UDPValid(h, pkt.Data().Checksum, uint16(pkt.Data().Size()), pkt.NetworkProtocolNumber,
@@ -35,9 +32,8 @@ func goodSum(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	return length && sum
 }
 
-// carry sends a guest's datagram to a server's port (0: an echo) by its flow, as far as the policy
-// allows. Like a router it takes one hop off, and keeps DF, unless the server is the gateway
-// itself.
+// carry sends a guest's datagram to a server's port (0: an echo) by its flow. It takes one hop off, and keeps
+// DF, unless the server is the gateway itself.
 func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, pkt *stack.PacketBuffer, data []byte) {
 	from := g.port.sender()
 	d := outgoing{port: port, data: data}
@@ -73,8 +69,7 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 	f.send(d)
 }
 
-// hopsOf returns a packet's time to live, and whether no router may fragment it. That holds for all
-// IPv6 packets, except that the gateway may fragment a packet again that the guest has fragmented.
+// hopsOf returns a packet's time to live, and whether no router may fragment it.
 func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
 		ip := header.IPv4(b)
@@ -84,8 +79,7 @@ func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	}
 }
 
-// expire reports to a guest that its packet's time to live is exceeded (RFC 1812, 5.3.1; RFC 4443,
-// 3.3).
+// expire: RFC 1812, 5.3.1; RFC 4443, 3.3.
 func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	t := trouble{typ: uint8(header.ICMPv4TimeExceeded)}
 	if key.server.Is6() {
@@ -96,8 +90,7 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	g.sendError(g.port.sender(), t, g.ownAddr(key.server), key, v.AsSlice())
 }
 
-// prohibit reports to the sender of a packet that the Policy refuses it (RFC 1812, 5.2.7.1; RFC
-// 4443, 3.1).
+// prohibit: RFC 1812, 5.2.7.1; RFC 4443, 3.1.
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
 	if g.allowsError(g.port.sender()) {
 		g.reject(pkt, stack.RejectIPv4WithICMPAdminProhibited, stack.RejectIPv6WithICMPAdminProhibited, true)

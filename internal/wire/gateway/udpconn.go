@@ -9,9 +9,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// udpConn is a UDP endpoint in netstack whose send waits for space in the send buffer. gonet's Write
-// registers for a wake after a write that found no space, and does not write again before it waits: if
-// all sent data has left in between, gonet's Write waits for ever.
+// udpConn is a UDP endpoint in netstack whose send waits for space in the send buffer. gonet's Write may wait
+// for ever: it registers for a wake after a write that found no space, and does not write again before it
+// waits.
 type udpConn struct {
 	*gonet.UDPConn
 	ep tcpip.Endpoint
@@ -22,7 +22,7 @@ func newUDPConn(wq *waiter.Queue, ep tcpip.Endpoint) *udpConn {
 	return &udpConn{gonet.NewUDPConn(wq, ep), ep, wq}
 }
 
-// send sends a datagram to an address; nil: the address to which the endpoint is connected.
+// send sends a datagram to an address; nil: the one to which the endpoint is connected.
 func (c *udpConn) send(b []byte, to *tcpip.FullAddress) (int, error) {
 	var r bytes.Reader
 	r.Reset(b)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fullEndpoint is full for the first writes, and signals space immediately after each failure.
+// fullEndpoint is full for the first writes, and signals space after each failure.
 type fullEndpoint struct {
 	tcpip.Endpoint
 	wq     waiter.Queue
@@ -25,8 +25,6 @@ func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tc
 	return int64(p.Len()), nil
 }
 
-// A writer does not wait for ever if its endpoint gets space between the failed write and the start
-// of the wait.
 func TestWriterSeesSpace(t *testing.T) {
 	for full := range 4 {
 		e := &fullEndpoint{full: full}

@@ -8,24 +8,20 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is the number of connections in unfinished from which on a new connection needs room.
-// Netstack keeps their endpoints.
+// maxUnfinished is the number of connections in unfinished from which on a new one needs room.
 const maxUnfinished = maxTCP
 
-// unfinished are the guests' ends of connections that the gateway has closed and netstack has not
-// finished.
+// unfinished are the guests' ends of connections that the gateway has closed and netstack has not finished.
 type unfinished struct {
 	mu     sync.Mutex
 	shares shares[ended]
 }
 
-// ended is the guest's end of a closed connection.
 type ended struct {
 	ep   tcpip.Endpoint
 	bufs *buffers // for the data that netstack still has to send
 }
 
-// add adds a closed connection, unless netstack has finished it already.
 func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	bufs.received()
 	u.mu.Lock()
@@ -37,9 +33,8 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room reports whether an owner may have another connection. When the table is full, it aborts a
-// connection to make room: the oldest one of another owner with more than its share, otherwise the
-// owner's own oldest one in TIME-WAIT.
+// room reports whether an owner may have another connection. When the table is full, it may abort one to make
+// room: another owner's oldest, or the owner's own oldest in TIME-WAIT.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -60,14 +55,13 @@ func (u *unfinished) room(o owner) bool {
 	return true
 }
 
-// abort aborts one connection. The caller holds mu.
+// The caller holds mu.
 func (u *unfinished) abort(o owner, i int) {
 	e := u.shares.remove(o, i)
 	e.ep.Abort()
 	e.bufs.free()
 }
 
-// endOf aborts all connections of an owner.
 func (u *unfinished) endOf(o owner) {
 	u.mu.Lock()
 	list := u.shares.clear(o)
@@ -78,7 +72,7 @@ func (u *unfinished) endOf(o owner) {
 	}
 }
 
-// sweep removes the connections that netstack has finished. The caller holds mu.
+// The caller holds mu.
 func (u *unfinished) sweep() {
 	for o, list := range u.shares.by {
 		for i := len(list) - 1; i >= 0; i-- {
@@ -89,7 +83,6 @@ func (u *unfinished) sweep() {
 	}
 }
 
-// kept reports whether netstack still has a connection.
 func kept(ep tcpip.Endpoint) bool {
 	s := tcp.EndpointState(ep.State())
 	return s != tcp.StateClose && s != tcp.StateError

@@ -9,8 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Sending a frame out and receiving it allocates nothing. (Several frames sent with one system call
-// may cause one allocation, for the list that writev gets.)
 func TestFramesAllocateNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {

@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// sink is a port of a switch that reports the payload bytes of each batch, and keeps no frame.
 type sink struct {
 	name  string
 	bytes chan int
@@ -25,8 +24,7 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// BenchmarkUplink sends GSO packets of one flow from one switch to another on the same machine. Like
-// TCP with a window, the sender has at most 4 of them under way.
+// The sender has a window of 4 packets, as TCP would.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The first header has the same bytes as the header that Linux's vxlan device sends for VNI 42.
+// The first header has the bytes that Linux's vxlan device sends for VNI 42.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
@@ -53,7 +53,6 @@ func FuzzVXLAN(f *testing.F) {
 	})
 }
 
-// streamOf puts a length before each frame.
 func streamOf(frames ...[]byte) (b []byte) {
 	for _, f := range frames {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(f)))
@@ -62,9 +61,6 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// The frames of a stream do not depend on the pieces in which the stream arrives. The cutter skips
-// a frame that is too long for its buffer without storing it; a length that is too long for QEMU
-// ends the stream.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)
 	all := streamOf([]byte("one"), nil, long, bytes.Repeat([]byte{2}, 1500), long, []byte("three"))
@@ -96,7 +92,6 @@ func same(a, b [][]byte) bool {
 	return true
 }
 
-// feed returns the frames of a stream that arrives in steps, until an error.
 func feed(t testing.TB, c *cutter, b []byte, step int) (got [][]byte, dropped int) {
 	t.Helper()
 	for len(b) > 0 {
@@ -165,8 +160,7 @@ func TestVnetHeader(t *testing.T) {
 	}
 }
 
-// Whether a tap's GSO packet is too long depends on the length of its longest segment, or on its own
-// length if that is less.
+// Whether a tap's GSO packet is too long depends on its longest segment.
 func TestGSOPacketIsJudgedByItsLongestSegment(t *testing.T) {
 	q := &inbox{longest: 1514, skip: vnetLen, worker: wire.NewWorker(), free: newFrames(vnetLen + maxSuper)}
 	s := &inSlot{f: <-q.free}
@@ -202,7 +196,6 @@ func FuzzVnet(f *testing.F) {
 	})
 }
 
-// controlMessage makes a control message.
 func controlMessage(level, kind int, data []byte) []byte {
 	b := make([]byte, unix.CmsgSpace(len(data)))
 	binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(len(data))))

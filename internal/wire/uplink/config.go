@@ -15,14 +15,14 @@ import (
 type Config struct {
 	Name   string
 	VXLAN  *VXLAN
-	Tap    string // name of the device
+	Tap    string // of the device
 	Stream *Stream
 }
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
-	Local  netip.AddrPort // UDP address at which the uplink receives datagrams
-	Remote netip.AddrPort // the peer, to which datagrams are sent; the peer's own come from this address and any port
+	Local  netip.AddrPort // at which the uplink receives datagrams
+	Remote netip.AddrPort // the peer, whose own datagrams come from this address and any port
 	VNI    uint32
 }
 
@@ -41,7 +41,7 @@ type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check returns the Config's first error, an *Error; nil: none.
+// Check returns the Config's first error, an *Error, or nil.
 func (c *Config) Check() error {
 	kinds := 0
 	for _, given := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
@@ -111,7 +111,6 @@ func (s *Stream) check() error {
 	return nil
 }
 
-// network returns the network of a stream's address, for package net.
 func network(addr string) string {
 	if strings.Contains(addr, "/") {
 		return "unix"
@@ -119,7 +118,6 @@ func network(addr string) string {
 	return "tcp"
 }
 
-// forms are the forms that Parse accepts, for error messages.
 const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
 
 // Parse parses the value of the flag --uplink (forms). The Config has no Name.
@@ -158,7 +156,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String formats the Config, without its Name, as Parse accepts it.
+// String formats the Config as Parse accepts it.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

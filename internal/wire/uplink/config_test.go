@@ -63,7 +63,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A Config must name exactly one kind of uplink.
 func TestConfigOfTwoThings(t *testing.T) {
 	c := Config{Tap: "tap0", Stream: &Stream{Listen: "./x"}}
 	if bad := (*Error)(nil); !errors.As(c.Check(), &bad) || bad.Key != "" {

@@ -11,16 +11,16 @@ const (
 	frameBytes = 8 << 20 // of all buffers together, unless these are fewer than minFrames
 )
 
-// frame is a buffer with a frame in it; an outgoing frame is behind room for the carrier's header.
+// frame is a buffer with a frame in it, an outgoing one behind room for the carrier's header.
 type frame struct {
 	b    []byte
 	n    int    // bytes, the room included
-	flow uint32 // of an outgoing frame: all frames of a flow have the same number
+	flow uint32 // of an outgoing frame: the same for all frames of a flow
 	mem  *dma.Region
-	lane *lane // of the sending port, while the frame waits to go out
+	lane *lane // of the sending port
 }
 
-// newFrames makes buffers of n bytes each, and returns the queue of free ones, with all of the buffers.
+// newFrames makes buffers of n bytes each, and returns the queue of free ones.
 func newFrames(n int) (free chan *frame) {
 	count := min(maxFrames, max(minFrames, frameBytes/n))
 	free = make(chan *frame, count)

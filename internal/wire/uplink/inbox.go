@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	inBatch  = 64                             // most frames that the Sender has at once, held ones included
-	maxSuper = 65535 + splitter.EthLen + tags // longest GSO packet of a tap
+	inBatch  = 64                             // most frames that the Sender has at once
+	maxSuper = 65535 + splitter.EthLen + tags // of a tap
 )
 
-// inbox holds incoming frames for the wire: it is a nic.TxQueue, and the nic.Outlet of its Sender.
+// inbox holds incoming frames for the wire.
 type inbox struct {
 	u       *Uplink
 	longest int // longest frame, or segment of a GSO packet, with its tags
-	skip    int // length of a tap's virtio_net_hdr, which precedes each frame; 0 for other carriers
+	skip    int // length of a tap's virtio_net_hdr; 0 for other carriers
 	free    chan *frame
-	filled  chan *frame // capacity as of free
+	filled  chan *frame
 	sender  *nic.Sender
 
 	// Used by the Sender's worker.
@@ -35,7 +35,6 @@ type inbox struct {
 	now    func() time.Time
 }
 
-// inSlot is a frame that the Sender has.
 type inSlot struct {
 	f   *frame
 	buf [vnetLen + nic.MaxHeader]byte
@@ -62,9 +61,8 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies an incoming frame to a buffer, for the Sender; it drops a frame that is too short or too
-// long. It waits for a free buffer, or until the uplink ends; meanwhile further frames wait in the
-// socket.
+// add copies an incoming frame to a buffer; it drops a frame that is too short or too long. It may wait for a
+// free buffer.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -86,22 +84,19 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch. The
-// uplink ends with it after several such frames.
+// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch.
 var ErrLoop = errors.New("received frames from a MAC of this switch")
 
-// An uplink ends after loopFrames looped frames in loopTime: a loop makes that many, while a single
-// forged frame does not end the uplink.
+// An uplink ends after loopFrames looped frames in loopTime.
 const (
 	loopFrames = 8
 	loopTime   = 10 * time.Second
 )
 
-// looped records a looped frame, and reports whether loopFrames have come within loopTime.
 func (q *inbox) looped(now time.Time) bool {
 	q.loops[q.nLoops%loopFrames] = now
 	q.nLoops++
-	first := q.loops[q.nLoops%loopFrames] // oldest of the last loopFrames
+	first := q.loops[q.nLoops%loopFrames]
 	return q.nLoops >= loopFrames && now.Sub(first) <= loopTime
 }
 
@@ -141,7 +136,6 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// describe fills in p for the frame in slot s.
 func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	q.segs[0] = s.f.mem.Segment(0, uint32(s.f.n))
 	if nic.ParseFrame(q.worker.Copier, q.segs[:], uint32(q.skip), uint32(s.f.n), s.buf[:], p) != nil {
@@ -165,8 +159,7 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// vouch verifies the checksum of a TCP or UDP frame if the carrier has not: a receiver that cannot
-// read payload in GPU memory needs the result. A frame with a bad checksum is passed on unchanged.
+// vouch verifies the checksum of a TCP or UDP frame if the carrier has not.
 func vouch(p *wire.Packet, b []byte) {
 	h := &p.Meta.Headers
 	if p.Meta.Csum != splitter.CsumNone || h.Class != splitter.TCP && h.Class != splitter.UDP {
@@ -178,9 +171,7 @@ func vouch(p *wire.Packet, b []byte) {
 	}
 }
 
-// checkSource returns an error if a frame may not come in, because of its source MAC. A frame may
-// come in if the switch last saw its source behind this uplink: if a port of this switch had used
-// that MAC since, the switch would have seen the MAC at that port.
+// checkSource returns an error if a frame may not come in, because of its source MAC.
 func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil
@@ -214,8 +205,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 // Dropped implements nic.Outlet.
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
 
-// Reload implements nic.TxQueue: the uplink's memory does not move, but Send may have replaced the
-// packet's segments.
+// Reload implements nic.TxQueue. Send may have replaced the packet's segments.
 func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
 	f := q.slots[t.Slot].f
 	q.segs[0] = f.mem.Segment(0, uint32(f.n))

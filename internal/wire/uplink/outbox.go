@@ -11,30 +11,29 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// outBatch is how many frames are passed to the carrier at once.
+// outBatch is the most frames that are passed to the carrier at once.
 const outBatch = 64
 
-// outbox holds outgoing frames. The ports with frames in the outbox have equal shares of its buffers,
-// and one more share is left for the next port.
+// outbox holds outgoing frames.
 type outbox struct {
 	u       *Uplink
-	longest int // longest frame, with its tags
+	longest int // with its tags
 	room    int // carrier.room
 	free    chan *frame
-	filled  chan *frame  // capacity as of free
-	waits   atomic.Bool  // the carrier waits for its socket
+	filled  chan *frame
+	waits   atomic.Bool
 	active  atomic.Int32 // lanes with frames
-	short   atomic.Bool  // a lane may wait for any free buffer
+	short   atomic.Bool
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
 }
 
-// lane is the share of a port. The port's senders wait on the RxBase when they find no buffer.
+// lane is the share of a port, whose senders wait on the RxBase.
 type lane struct {
 	nic.RxBase
 	o    *outbox
-	used atomic.Int32 // buffers
+	used atomic.Int32
 }
 
 func newOutbox(u *Uplink) *outbox {
@@ -44,9 +43,7 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes the lanes that use no buffer and on which no sender waits,
-// such as a detached port's.
+// If there are as many lanes as a switch can have ports, it first deletes unused ones.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,7 +59,6 @@ func (o *outbox) lane(from uint32) *lane {
 	return l
 }
 
-// share returns how many buffers each lane may have.
 func (o *outbox) share() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
 
 // take takes a free buffer for the lane; nil: the lane has used its share, or no buffer is free.
@@ -81,7 +77,6 @@ func (l *lane) take() *frame {
 	}
 }
 
-// count adds n to the lane's buffers, and returns their number.
 func (l *lane) count(n int32) int32 {
 	used := l.used.Add(n)
 	if n > 0 && used == n || n < 0 && used == 0 {
@@ -90,8 +85,7 @@ func (l *lane) count(n int32) int32 {
 	return used
 }
 
-// put copies a packet to buffer f, and queues f. If the packet's memory cannot be read, put releases
-// f, and the verdict is a drop.
+// put copies a packet to buffer f, and queues f. If it cannot read the packet, it releases f.
 func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	n := o.room + copy(f.b[o.room:], pkt.Header)
 	k, err := w.Copier.Read(f.b[n:], pkt.Payload)
@@ -105,7 +99,7 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf returns a number that differs between most flows. A guest may be able to predict the number.
+// flowOf returns a number that differs between most flows.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0
@@ -113,7 +107,6 @@ func flowOf(h *splitter.Headers) uint32 {
 	return uint32(h.Flow.SrcPort)*0x9e37 ^ uint32(h.Flow.DstPort)*0x79b9
 }
 
-// release frees a buffer, and wakes senders that wait for one.
 func (o *outbox) release(f *frame) {
 	l := f.lane
 	f.lane = nil
@@ -127,7 +120,6 @@ func (o *outbox) release(f *frame) {
 	}
 }
 
-// each calls f for each lane.
 func (o *outbox) each(f func(*lane)) {
 	o.mu.Lock()
 	lanes := slices.Collect(maps.Values(o.lanes))
@@ -137,7 +129,6 @@ func (o *outbox) each(f func(*lane)) {
 	}
 }
 
-// relieve wakes the lane's senders if they need not wait any more.
 func (l *lane) relieve() {
 	l.Lock()
 	defer l.Unlock()
@@ -146,9 +137,8 @@ func (l *lane) relieve() {
 	}
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is unused and a
-// buffer is free, or until the carrier waits for its socket or the uplink ends: then Deliver drops
-// their frames.
+// AwaitBuffers implements nic.RxModel. When it returns false, senders go on, and Deliver may drop their
+// frames.
 func (l *lane) AwaitBuffers() bool {
 	select {
 	case <-l.o.u.ended:
@@ -173,14 +163,13 @@ func (l *lane) Buffers() int { return len(l.o.free) }
 // Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
-// wait is what the carrier calls before it waits for its socket: until the carrier's write returns,
-// Deliver drops frames that find no buffer, and no sender waits.
+// wait is what the carrier calls before it waits for its socket: until its write returns, Deliver drops
+// frames that find no buffer.
 func (o *outbox) wait() {
 	o.waits.Store(true)
 	o.each((*lane).relieve)
 }
 
-// run sends filled buffers, until the uplink ends.
 func (o *outbox) run() {
 	var batch [outBatch]*frame
 	wait := o.wait // one method value for all batches

@@ -7,10 +7,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Ports have equal shares of the buffers, and one more share is left for the next port. The outbox
-// wakes a port that has used up its share when half of the share is free, and a port that found no
-// buffer free when one is free.
-//
 // Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)

@@ -5,7 +5,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is an uplink as a port of the switch. The switch delivers outgoing frames to it.
 type port struct{ *Uplink }
 
 var _ wire.Port = (*port)(nil)
@@ -13,16 +12,15 @@ var _ wire.Port = (*port)(nil)
 // Name implements wire.Port.
 func (p *port) Name() string { return p.o.Name }
 
-// UplinkStats identifies this kind of port, and returns Stats, for code that has only the port.
+// UplinkStats identifies this kind of port, and returns Stats.
 func (p *port) UplinkStats() map[string]uint64 { return p.Stats() }
 
-// Limits implements wire.Port. The wire segments GSO packets and completes checksums before
-// Deliver.
+// Limits implements wire.Port.
 func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
-// Deliver implements wire.Port: it copies frames to free buffers, within the sending port's share.
+// Deliver implements wire.Port.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
 	l := o.lane(batch[0].From) // a batch comes from one port

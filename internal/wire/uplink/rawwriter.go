@@ -6,15 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawWriter writes several pieces with one system call to a descriptor in the runtime's poller. It
-// calls wait before it waits for the descriptor to become writable. One goroutine uses a rawWriter.
+// rawWriter writes several pieces with one system call. It calls wait before it waits for the descriptor.
+// Only one goroutine may use it.
 type rawWriter struct {
 	conn   syscall.RawConn
 	wait   func()
 	pieces [][]byte
 	n      int
 	err    error
-	try    func(fd uintptr) (done bool) // passed to conn.Write; newRawWriter makes it
+	try    func(fd uintptr) (done bool)
 }
 
 func newRawWriter(c syscall.Conn) (*rawWriter, error) {
@@ -42,9 +42,8 @@ func newRawWriter(c syscall.Conn) (*rawWriter, error) {
 	return w, nil
 }
 
-// write repeats the system call, and waits for the descriptor, until the call succeeds or fails with
-// an error other than EAGAIN and EINTR. It returns how many bytes of pieces it wrote, perhaps not
-// all.
+// write repeats the system call until it succeeds or fails with an error other than EAGAIN and EINTR. It
+// returns how many bytes of pieces it wrote, perhaps not all.
 func (w *rawWriter) write(pieces [][]byte, wait func()) (n int, err error) {
 	w.pieces, w.wait, w.n, w.err = pieces, wait, 0, nil
 	if err := w.conn.Write(w.try); err != nil {

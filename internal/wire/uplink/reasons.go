@@ -8,22 +8,21 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// reason is why an uplink dropped a frame.
 type reason int
 
 const (
-	none       reason = iota
-	stranger          // a datagram from another address than the peer's
-	badHeader         // a VXLAN header too short or without I flag; a virtio_net_hdr with an invalid GSO type
-	otherVNI          // a datagram with another VNI than the tunnel's
-	tooLong           // longer than Options.MTU with link header and two tags
-	badFrame          // too short for a link header
-	ourSource         // its source MAC belongs to a port of this switch, but is no NIC's own MAC
-	loop              // its source MAC is a NIC's own one: it looped back, or another machine has that MAC
-	socketFull        // the socket took nothing, and no buffer was free for the sending port
-	notSent           // the socket refused it
-	noPeer            // a listening stream without a connection
-	storm             // to a group address, beyond Options.Storm: many machines, or a loop
+	none      reason = iota
+	stranger         // from another address than the peer's
+	badHeader        // a VXLAN header too short or without I flag; a virtio_net_hdr with an invalid GSO type
+	otherVNI
+	tooLong    // longer than Options.MTU with link header and two tags
+	badFrame   // too short for a link header
+	ourSource  // its source MAC belongs to a port of this switch, but is no NIC's own MAC
+	loop       // its source MAC is a NIC's own one
+	socketFull // the socket took nothing, and no buffer was free for the sending port
+	notSent
+	noPeer
+	storm // to a group address, beyond Options.Storm
 	numReasons
 )
 
@@ -33,7 +32,7 @@ const Loop = "loop"
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
 	"our-source", Loop, "socket-full", "not-sent", "no-peer", "storm"}
 
-// counters count dropped frames by reason, and log at most one line a second for each reason.
+// counters count dropped frames by reason, and log at most one line a second for each.
 type counters struct {
 	log    *slog.Logger
 	link   *wire.Link // set before the uplink starts
@@ -41,8 +40,8 @@ type counters struct {
 	limits [numReasons]nic.LogLimit
 }
 
-// refuse counts and logs an incoming frame that is not valid, or an outgoing one that was not sent. It
-// counts the frame at the uplink's link too.
+// refuse counts and logs an invalid incoming frame, or an outgoing one that was not sent, at the uplink's
+// link too.
 func (c *counters) refuse(why reason, attrs ...any) {
 	c.drop(why, attrs...)
 	switch why {
@@ -55,17 +54,17 @@ func (c *counters) refuse(why reason, attrs ...any) {
 	}
 }
 
-// drop counts and logs a dropped frame. It does not count the frame at the link.
+// drop counts and logs a dropped frame, but not at the link.
 func (c *counters) drop(why reason, attrs ...any) {
 	c.drops[why].Add(1)
 	level := slog.LevelWarn
-	if why == socketFull || why == noPeer { // expected
+	if why == socketFull || why == noPeer {
 		level = slog.LevelDebug
 	}
 	c.limits[why].Log(c.log, level, "frame dropped", append(attrs, "why", reasonNames[why])...)
 }
 
-// Stats returns how many frames the uplink dropped, by reason. The link's counters include them.
+// Stats returns how many frames the uplink dropped, by reason.
 func (u *Uplink) Stats() map[string]uint64 {
 	m := make(map[string]uint64)
 	for r := none + 1; r < numReasons; r++ {

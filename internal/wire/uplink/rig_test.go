@@ -23,7 +23,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// lines is a log handler that keeps all lines.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -42,7 +41,6 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// having counts the lines that each contain all parts.
 func (l *lines) having(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +70,7 @@ func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	return newSideOf(t, n, c, Options{MTU: mtu})
 }
 
-// newSideOf is newSide with options; it sets their Config and Log.
+// newSideOf is newSide with options, whose Config and Log it sets.
 func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 	t.Helper()
 	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
@@ -97,7 +95,7 @@ func (u *Uplink) err() error {
 
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
-// machine is a port of a switch. It sends one frame at a time, and puts received frames into got.
+// It puts received frames into got.
 type machine struct {
 	t    testing.TB
 	mac  wire.MAC
@@ -124,7 +122,6 @@ func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// packet makes a packet from the bytes of a frame.
 func packet(t testing.TB, b []byte) *wire.Packet {
 	t.Helper()
 	p := new(wire.Packet)
@@ -144,7 +141,6 @@ func (m *machine) mustSend(b []byte) {
 	}
 }
 
-// gets fails the test unless the next received frame is want.
 func (m *machine) gets(want []byte) {
 	m.t.Helper()
 	if got := m.next(); !bytes.Equal(got, want) {
@@ -194,8 +190,7 @@ func tcp(from, to wire.MAC, n int) []byte {
 	return b
 }
 
-// partial marks a packet's checksum as partial, and makes it a GSO packet with segments of mss
-// bytes if mss is not 0.
+// partial marks a packet's checksum as partial; if mss is not 0, it makes a GSO packet.
 func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	m := &p.Meta
 	m.Csum = splitter.CsumPartial
@@ -206,10 +201,8 @@ func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	return p
 }
 
-// lastPort counts the ports that loopback has returned.
 var lastPort atomic.Uint32
 
-// tunnel returns the configurations of the two ends of a VXLAN tunnel.
 func tunnel(vni uint32) (x, y Config) {
 	a, b := loopback()
 	return Config{VXLAN: &VXLAN{a, b, vni}}, Config{VXLAN: &VXLAN{b, a, vni}}
@@ -222,7 +215,6 @@ func loopback() (a, b netip.AddrPort) {
 	return netip.AddrPortFrom(x, port), netip.AddrPortFrom(y, port)
 }
 
-// peerOf opens a socket at the address of a tunnel end's peer.
 func peerOf(t testing.TB, c Config) *net.UDPConn {
 	t.Helper()
 	local, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)
@@ -231,7 +223,6 @@ func peerOf(t testing.TB, c Config) *net.UDPConn {
 	return u
 }
 
-// datagram puts a VXLAN header before a frame.
 func datagram(vni uint32, f []byte) []byte {
 	b := make([]byte, vxlanLen, vxlanLen+len(f))
 	putVXLAN(b, vni)

@@ -22,19 +22,18 @@ type stream struct {
 	longest int
 	count   *counters
 	l       net.Listener // nil: this side has connected to the peer
-	remove  func() error // removes the file of a Unix listener; nil: there is none
+	remove  func() error // nil: there is no file of a Unix listener
 
 	mu     sync.Mutex
-	peer   *peer // under mu; nil: none
-	closed bool  // under mu
+	peer   *peer // under mu, as closed
+	closed bool
 
-	pieces [outBatch][]byte // used by write
+	pieces [outBatch][]byte
 
-	came  nic.LogLimit // for log lines about peers that connect
-	quiet nic.LogLimit // for log lines about peers that leave, and failures of Accept
+	came  nic.LogLimit // about peers that connect
+	quiet nic.LogLimit // about peers that leave, and failures of Accept
 }
 
-// peer is a connection.
 type peer struct {
 	conn net.Conn
 	raw  *rawWriter
@@ -59,8 +58,7 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the listening socket. It first removes the file of a Unix socket that a dead process
-// has left.
+// It first removes the file of a Unix socket that a dead process has left.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	addr := s.o.Listen
 	if network(addr) != "unix" {
@@ -96,7 +94,7 @@ func (s *stream) mtu() (n int, why string) { return 0, "" }
 
 func (s *stream) room() int { return streamLen }
 
-// connected makes c the connection to the peer. After an error it has closed c.
+// After an error it has closed c.
 func (s *stream) connected(c net.Conn) error {
 	p := &peer{conn: c}
 	var err error
@@ -117,14 +115,13 @@ func (s *stream) connected(c net.Conn) error {
 	return nil
 }
 
-// now returns the current connection; nil: none.
 func (s *stream) now() *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peer
 }
 
-// read implements carrier. A listening stream serves one peer after another, until it is closed.
+// A listening stream serves one peer after another, until it is closed.
 func (s *stream) read(in func([]byte)) error {
 	for {
 		if s.l != nil {
@@ -155,7 +152,7 @@ func (s *stream) read(in func([]byte)) error {
 	}
 }
 
-// frames passes the frames of a connection to in, until the connection ends or a length is invalid.
+// frames passes the frames of a connection to in.
 func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	cut := newCutter(s.longest)
 	for {
@@ -181,7 +178,7 @@ func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	}
 }
 
-// write implements carrier. If the peer hangs up, the remaining frames are lost.
+// write implements carrier. After an error the remaining frames are lost.
 func (s *stream) write(fs []*frame, wait func()) {
 	p := s.now()
 	if p == nil {

@@ -26,7 +26,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	if before > peers/10 {
 		t.Errorf("%d lines", before)
 	}
-	// After these peers, the uplink serves a peer that does not hang up.
+	// A peer that does not hang up.
 	c := testkit.Must(net.Dial("unix", path))(t)
 	defer c.Close()
 	f := plain(macOf(9), a.mac, "hello")
@@ -37,8 +37,6 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	}
 }
 
-// The log mentions a socket that is reachable from the network, because its first peer gets the
-// uplink.
 func TestListenerForTheNetworkIsSaid(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

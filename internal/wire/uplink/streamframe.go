@@ -6,29 +6,27 @@ import (
 )
 
 // In QEMU's -netdev stream each frame follows its length, 32 bits in network order (net/net.c,
-// net_fill_rstate and net/stream.c, net_stream_receive). QEMU accepts frames of at most NET_BUFSIZE
-// (include/net/net.h) bytes, and closes the connection after a greater length.
+// net_fill_rstate and net/stream.c, net_stream_receive). QEMU closes the connection after a length greater
+// than NET_BUFSIZE (include/net/net.h).
 const (
 	streamLen = 4
 	streamMax = 4096 + 65536
 )
 
-// putLength writes the length of a frame of n bytes.
 func putLength(b []byte, n int) { binary.BigEndian.PutUint32(b, uint32(n)) }
 
 // cutter cuts a stream of bytes into frames. A frame is valid until the next call of room.
 type cutter struct {
-	buf        []byte // at least as long as the longest accepted frame, with its length
+	buf        []byte // with room for the longest accepted frame and its length
 	start, end int    // bytes read and not yet cut
-	skip       int    // bytes still to come of a frame that is too long
+	skip       int    // still to come of a frame that is too long
 }
 
 func newCutter(longest int) *cutter {
 	return &cutter{buf: make([]byte, max(streamLen+longest, 64<<10))}
 }
 
-// room returns the buffer for the next bytes of the stream. After next has returned more false, that
-// buffer is not empty. filled records how many bytes the caller has read into it.
+// room returns the buffer for the next bytes of the stream.
 func (c *cutter) room() []byte {
 	if c.start > 0 {
 		c.end = copy(c.buf, c.buf[c.start:c.end])
@@ -39,9 +37,8 @@ func (c *cutter) room() []byte {
 
 func (c *cutter) filled(n int) { c.end += n }
 
-// next returns the next frame; more is false if the rest of the frame is still to come. next skips a
-// frame that is too long for the buffer, and returns the reason instead. After an error the start of
-// the next frame is unknown.
+// next returns the next frame, or why it skips a frame; more is false if the rest of the frame is still to
+// come. After an error the start of the next frame is unknown.
 func (c *cutter) next() (frame []byte, why reason, more bool, err error) {
 	k := min(c.skip, c.end-c.start)
 	c.start, c.skip = c.start+k, c.skip-k

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tap is a tap device of the kernel.
 type tap struct {
 	name  string
 	bytes int // MTU
@@ -20,8 +19,8 @@ type tap struct {
 	one   [1][]byte
 }
 
-// openTap opens an existing device. It needs no privilege if root has made the device for this user
-// ('ip tuntap add ... user NAME').
+// openTap opens an existing device. It needs no privilege if root has made the device for this user ('ip
+// tuntap add ... user NAME').
 func openTap(name string, count *counters) (carrier, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -39,8 +38,7 @@ func openTap(name string, count *counters) (carrier, error) {
 	return t, nil
 }
 
-// attach opens a queue of the device, and returns its descriptor
-// (Documentation/networking/tuntap.rst).
+// attach opens a queue of the device, and returns its descriptor (Documentation/networking/tuntap.rst).
 func attach(name string) (_ int, err error) {
 	const device = "/dev/net/tun"
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -81,7 +79,7 @@ func (t *tap) mtu() (n int, why string) { return t.bytes, t.name + "'s own MTU" 
 
 func (t *tap) room() int { return vnetLen }
 
-// read implements carrier: a read returns one frame, behind its header.
+// read implements carrier: a read returns one frame.
 func (t *tap) read(in func([]byte)) error {
 	buf := make([]byte, vnetLen+maxSuper)
 	for {

@@ -15,36 +15,34 @@ import (
 type Options struct {
 	Config
 	MTU int          // the greatest MTU of all NICs of the switch, in bytes; 0: 1500
-	NIC string       // the NIC with that MTU, for messages
+	NIC string       // with that MTU, for messages
 	Log *slog.Logger // nil: none
-	// Storm is how many frames to group addresses may come in a second; more are dropped. 0: any
-	// number.
+	// Storm is how many frames to group addresses may come in a second; 0: any number. The uplink drops more.
 	Storm int
-	// Keep registers the file of a listening Unix socket with another process that can still remove
-	// the file later; Close calls remove. nil: Close removes the file itself.
+	// Keep registers the file of a listening Unix socket with another process that can remove the file later.
+	// Close calls remove; if Keep is nil, Close removes the file itself.
 	Keep func(path string, dir bool) (remove func() error, err error)
-	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the
-	// error is logged.
+	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the error is
+	// logged.
 	Failed func(err error)
 
-	now func() time.Time // tests; nil: time.Now
+	now func() time.Time // tests
 }
 
-// tags is the length of two VLAN tags, which a frame may have beyond MTU and link header.
+// tags is the length of two VLAN tags.
 const tags = 8
 
 // carrier moves frames to and from the outside. One goroutine calls read, another write.
 type carrier interface {
-	// mtu returns the length of the longest packet that the carrier accepts, and why, for an error
-	// message; 0: any.
+	// mtu returns the length of the longest packet, or 0 for any, and why, for an error message.
 	mtu() (n int, why string)
 	// room is how many bytes precede a frame in the buffers of write, for the carrier's header.
 	room() int
-	// read passes each incoming frame to in, which copies it, until the carrier ends, and returns why
-	// it ended. A tap's virtio_net_hdr precedes the frame in b.
+	// read passes incoming frames to in, which copies them, until the carrier ends. A tap's virtio_net_hdr
+	// precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames. It drops and counts frames that the socket refuses, and calls wait before
-	// each wait for the socket.
+	// write sends frames; it drops and counts frames that the socket refuses. It calls wait before it waits for
+	// the socket.
 	write(fs []*frame, wait func())
 	// close ends read and write. Any goroutine may call it, more than once.
 	close() error
@@ -63,12 +61,12 @@ type Uplink struct {
 
 	end    sync.Once
 	ended  chan struct{} // closed when the uplink has ended
-	failed error         // why the uplink ended; nil: Close was called. Set before ended is closed
+	failed error         // nil: Close was called. Set before ended is closed
 	gone   error         // the error of closing the carrier. Set before ended is closed
 }
 
-// New makes an uplink and attaches it to a switch. Ports whose MACs the uplink has to recognize must
-// be attached before.
+// New makes an uplink and attaches it to a switch. Ports whose MACs the uplink has to recognize must be
+// attached before.
 func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
@@ -110,7 +108,6 @@ func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	return u, nil
 }
 
-// open opens the carrier.
 func (u *Uplink) open() (err error) {
 	switch o := &u.o; {
 	case o.VXLAN != nil:
@@ -123,7 +120,6 @@ func (u *Uplink) open() (err error) {
 	return err
 }
 
-// checkMTU returns an error if NICs may send packets that do not fit.
 func (u *Uplink) checkMTU() error {
 	n, why := u.c.mtu()
 	if n == 0 || n >= u.o.MTU {
@@ -137,15 +133,13 @@ func (u *Uplink) checkMTU() error {
 		"(mtu: %d in the lab file, or --mtu %d)", n, why, who, u.o.MTU, n, n, n)
 }
 
-// read passes incoming frames to the inbox, until the carrier ends; then it ends the uplink.
 func (u *Uplink) read() {
 	if err := u.c.read(u.in.add); err != nil {
 		u.fail(err)
 	}
 }
 
-// fail ends the uplink: its port stays, with its counters, and drops all frames. err is nil if
-// Close calls fail. Only the first call has an effect.
+// fail ends the uplink; its port stays, and drops the frames. Only the first call has an effect.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
 		if u.failed = err; err != nil && u.o.Failed == nil {
@@ -153,7 +147,7 @@ func (u *Uplink) fail(err error) {
 		}
 		u.gone = u.c.close()
 		close(u.ended)
-		u.out.each((*lane).relieve) // all senders, because ended is closed
+		u.out.each((*lane).relieve) // after ended is closed, so no sender waits on
 		if err != nil && u.o.Failed != nil {
 			u.o.Failed(fmt.Errorf("uplink %s: %w", u.o.Name, err))
 		}

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// carriers are all kinds of uplink that need no kernel device, each with its two ends.
+// carriers are the kinds of uplink that need no kernel device, each with its two ends.
 func carriers(t *testing.T) map[string][2]Config {
 	x, y := tunnel(42)
 	path, a := t.TempDir()+"/up", ""
@@ -34,9 +34,6 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// While an uplink listens on a port, the port counts as this program's: guests do not reach it through
-// the gateway, unless the policy names it. Otherwise a VXLAN uplink to a peer on this machine would
-// take a guest's datagrams for the peer's.
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
@@ -57,9 +54,6 @@ func TestPortIsThisPrograms(t *testing.T) {
 	}
 }
 
-// Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
-// learned. GSO packets arrive as their segments, with correct checksums.
-//
 // Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -113,7 +107,6 @@ func TestFramesGoBothWays(t *testing.T) {
 	}
 }
 
-// segment fails the test unless a frame is TCP with this payload and correct checksums.
 func segment(t *testing.T, b, payload []byte) {
 	t.Helper()
 	var h splitter.Headers
@@ -128,9 +121,6 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// The uplink marks the checksum of a received TCP frame as verified if and only if it is correct: a
-// receiver whose memory the CPU cannot read has no other check.
-//
 // Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -155,9 +145,6 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// The uplink drops invalid datagrams, counts them by reason, and logs them; later frames pass as
-// before.
-//
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -217,9 +204,6 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// Received frames from a MAC of this side's own machine close the uplink; its port stays, and
-// drops.
-//
 // Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
 // uplink.
 func TestLoopClosesTheUplink(t *testing.T) {
@@ -250,9 +234,6 @@ func TestLoopClosesTheUplink(t *testing.T) {
 	}
 }
 
-// An attacker who knows the addresses of a tunnel's ends, and now and then forges a frame from this
-// side, does not close the uplink.
-//
 // Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
 // uplink stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
@@ -291,8 +272,6 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
 
-// An uplink that ends with an error passes it to Options.Failed and does not log it; Close does not
-// call Failed.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -313,7 +292,6 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two uplinks between two switches form a loop, which an uplink detects by returning broadcasts.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -335,10 +313,6 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// If two paths lead to one network, its machines' broadcasts circulate. The uplink bounds the rate
-// of received broadcasts: it drops and counts further ones, and logs one line per second. Frames to
-// one machine still pass.
-//
 // Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -371,8 +345,6 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	}
 }
 
-// The uplink drops received frames from the gateway's MAC, which another lab's gateway may have
-// too, and from a MAC that a port uses beside its own; the uplink stays open.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -394,9 +366,6 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// An uplink does not start on a switch whose NICs may send longer packets than the uplink carries. The
-// error names both lengths and the setting to change.
-//
 // Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -415,9 +384,6 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// While the peer of a stream reads nothing, a sending port fills its share of the buffers; then the
-// uplink drops its frames, and no sender waits.
-//
 // Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -451,7 +417,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// Now the peer reads: the frames that waited arrive complete, and so do the frames of other ports.
+	// Now the peer reads.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
@@ -489,7 +455,6 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// An uplink that connects a stream ends with an error when its peer hangs up.
 func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

@@ -8,10 +8,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), which a tap uses
-// after TUNSETVNETHDRSZ with 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16,
-// csum_offset u16, num_buffers u16, in the machine's byte order (drivers/net/tun_vnet.h), which is
-// little endian here.
+// struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), which a tap uses after
+// TUNSETVNETHDRSZ with 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16, csum_offset u16,
+// num_buffers u16, in the machine's byte order (drivers/net/tun_vnet.h).
 const (
 	vnetLen       = 12
 	vnetNeedsCsum = 1    // VIRTIO_NET_HDR_F_NEEDS_CSUM
@@ -21,12 +20,10 @@ const (
 	vnetGSOECN    = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// offloads are the offloads that the kernel may leave to the uplink: the wire does them for receivers
-// that cannot.
+// offloads are the offloads that the kernel may leave to the uplink.
 const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 
-// readVnet reads the kernel's header of a frame. The wire checks where the checksum lies, and
-// whether a GSO packet is valid.
+// readVnet reads the kernel's header of a frame.
 func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	*m = splitter.Meta{Headers: m.Headers}
 	switch {
@@ -53,6 +50,5 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	return none
 }
 
-// putVnet writes the header of an outgoing frame: no flags, because the frame's checksum is complete,
-// and the kernel may verify it.
+// putVnet writes the header of an outgoing frame, whose checksum is complete.
 func putVnet(b []byte) { clear(b[:vnetLen]) }

@@ -19,17 +19,16 @@ import (
 const (
 	// sources is the number of UDP source ports, by which networks spread flows (RFC 7348, 5).
 	sources = 8
-	// maxCut is the most datagrams into which the kernel cuts one (UDP_MAX_SEGMENTS,
-	// include/linux/udp.h, of old kernels), and maxUDP the most bytes of the datagram that it cuts.
+	// maxCut is the most datagrams into which the kernel cuts one (UDP_MAX_SEGMENTS, include/linux/udp.h, of old
+	// kernels), and maxUDP the most bytes of such a datagram.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
-	// socketBuffer is the buffer size requested for each socket (net.core.rmem_max and wmem_max may
-	// allow less).
+	// socketBuffer is the requested buffer size of each socket.
 	socketBuffer = 4 << 20
 )
 
-// outer returns the length of the headers that VXLAN to peer a adds to a packet: IP, UDP and VXLAN
-// headers, and the link header of the frame inside (RFC 7348, 5).
+// outer returns the length of the headers that VXLAN to peer a adds to a packet, the link header of the frame
+// inside included.
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -37,29 +36,26 @@ func outer(a netip.Addr) int {
 	return 40 + 8 + vxlanLen + splitter.EthLen
 }
 
-// vxlan is a tunnel: a socket that receives datagrams, and several sockets, connected to the peer,
-// that send.
+// vxlan is a tunnel: one socket receives datagrams, and several sockets, connected to the peer, send.
 type vxlan struct {
 	o     *VXLAN
 	count *counters
 	in    *net.UDPConn
 	out   [sources]*source
-	route int // MTU of the route to the peer
+	route int // of the route to the peer
 
-	unlist func() // removes the port of in from the list (ownports.Add); nil: in is not open
+	unlist func() // removes the port of in from the list (ownports.Add)
 
-	pieces [maxCut][]byte // used by write
+	pieces [maxCut][]byte
 }
 
-// source is one of the sockets that send.
 type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
 	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
-	size int  // length of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
+	size int  // of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
 }
 
-// openVXLAN opens a tunnel for frames of at most longest bytes.
 func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 	v := &vxlan{o: o, count: count}
 	defer func() {
@@ -87,7 +83,6 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 	return v, nil
 }
 
-// source opens a socket that sends.
 func (v *vxlan) source(longest int) (*source, error) {
 	from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(v.o.Local.Addr().Unmap(), 0))
 	c, err := net.DialUDP(udp(v.o.Remote.Addr()), from, net.UDPAddrFromAddrPort(unmapped(v.o.Remote)))
@@ -106,8 +101,8 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts
-// none. ok reports whether the kernel supports that.
+// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts none. ok:
+// it can.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -115,8 +110,8 @@ func (s *source) cut(size int) (ok bool) {
 	return ok
 }
 
-// unfragmented forbids fragmentation of a socket's datagrams (RFC 7348, 4.3), and returns the MTU
-// of its route.
+// unfragmented forbids fragmentation of a socket's datagrams (RFC 7348, 4.3), and returns the MTU of its
+// route.
 func unfragmented(c *net.UDPConn, is4 bool) (mtu int, err error) {
 	level, discover, want, get := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
 	if is4 {
@@ -138,7 +133,6 @@ func set(c syscall.Conn, level, option, value int) error {
 	})
 }
 
-// udp returns the network of an address, for package net.
 func udp(a netip.Addr) string {
 	if a.Unmap().Is4() {
 		return "udp4"
@@ -148,7 +142,6 @@ func udp(a netip.Addr) string {
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// advise adds to some errors of a socket what the user can do.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -170,8 +163,7 @@ func (v *vxlan) mtu() (n int, why string) {
 
 func (v *vxlan) room() int { return vxlanLen }
 
-// read implements carrier. A read returns one datagram, or several of the same length that the
-// kernel has merged.
+// A read returns one datagram, or several of the same length that the kernel has merged.
 func (v *vxlan) read(in func([]byte)) error {
 	buf := make([]byte, 64<<10)
 	oob := make([]byte, 256)
@@ -198,9 +190,8 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize returns the length of each of the datagrams (except the last, which may be shorter) that
-// lie in n bytes, from the control messages oob; if there is only one datagram, it returns n, or 1 if
-// n is 0.
+// cutSize returns the length of the datagrams that lie in n bytes, at least 1, from the control messages oob;
+// the last may be shorter.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -217,8 +208,7 @@ func cutSize(oob []byte, n int) int {
 	return max(n, 1)
 }
 
-// write implements carrier. It passes consecutive frames of one source and one length, the last
-// perhaps shorter, to send together.
+// write implements carrier. It sends consecutive frames of one source and one length together.
 func (v *vxlan) write(fs []*frame, wait func()) {
 	for len(fs) > 0 {
 		s := v.out[fs[0].flow%sources]
@@ -237,8 +227,7 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames; several as one datagram that the kernel cuts: all but the last have the same
-// length, and the last is no longer.
+// send sends frames; several as one datagram that the kernel cuts; the last frame may be shorter.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {

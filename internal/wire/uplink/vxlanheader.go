@@ -2,14 +2,13 @@ package uplink
 
 import "encoding/binary"
 
-// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. Reserved
-// bits are sent as 0 and ignored when received; so are all flags but I.
+// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. Reserved bits, and
+// flags but I, are sent as 0 and ignored when received.
 const (
 	vxlanLen = 8
 	vxlanI   = 0x08 // the VNI is valid
 )
 
-// putVXLAN writes a header.
 func putVXLAN(b []byte, vni uint32) {
 	binary.BigEndian.PutUint32(b, vxlanI<<24)
 	binary.BigEndian.PutUint32(b[4:], vni<<8)

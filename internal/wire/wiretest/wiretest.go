@@ -5,7 +5,7 @@ package wiretest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Send sends a packet, repeats that while the verdict is Busy, and returns the last verdict.
+// Send sends a packet, again while the verdict is Busy, and returns the last verdict.
 func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {
 	for {
 		l.Deliver(w, []*wire.Packet{p})
@@ -28,7 +28,7 @@ func (w waker) Wake() {
 	}
 }
 
-// Take sets the verdict Taken for all packets of a batch, and calls frame with the bytes of each.
+// Take sets the verdict Taken for the packets of a batch, and calls frame with the bytes of each.
 func Take(w *wire.Worker, batch []*wire.Packet, frame func(b []byte)) {
 	for _, p := range batch {
 		b := make([]byte, p.Len())
