@@ -17,7 +17,8 @@ import (
 // B sends an acknowledgment, which is lost, with a window of less than one unit of the window scale, while A's
 // data up to the edge of an earlier window is under way.
 //
-// Invariant: stack: A segment within the window that a peer has received is accepted, and not sent twice.
+// Invariant: stack: With windows of up to 16 MiB, a segment that arrives within the window that a
+// peer has received is accepted, so it is not sent twice.
 func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		w := newRig(t, stacktest.Options{}, func(o *stack.Options) {

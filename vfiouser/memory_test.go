@@ -90,8 +90,8 @@ func TestMapWithoutAccess(t *testing.T) {
 	h.works(l, guestIOVA)
 }
 
-// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
-// and cuts no mapping.
+// Invariant: vfiouser: An unmap that removes mappings is answered after the device was called and
+// every worker has left; one that would cut a mapping is refused.
 func TestUnmapOfSeveral(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)
@@ -147,8 +147,8 @@ func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting fun
 	return unmapped
 }
 
-// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
-// mapping.
+// Invariant: vfiouser: An unmap that removes mappings is answered after the device was called and
+// every worker has left; one that would cut a mapping is refused.
 func TestUnmapWaitsForWorkers(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -290,8 +290,8 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left, and cuts no
-// mapping.
+// Invariant: vfiouser: An unmap that removes mappings is answered after the device was called and
+// every worker has left; one that would cut a mapping is refused.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	h, l := serving(t)
 	done := make(chan struct{})

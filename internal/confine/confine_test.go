@@ -211,7 +211,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 	}
 }
 
-// Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
+// Invariant: sandbox: A confined process starts, connects and traces nothing, and opens only listed
+// paths, for reading.
 func TestConfinedProcessIsHeld(t *testing.T) {
 	if s := confine.Look(); !s.Seccomp || !s.Listeners || s.Landlock != confine.LandlockABI() {
 		t.Logf("not all of it is tried here: %v", s)

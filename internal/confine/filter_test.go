@@ -253,7 +253,8 @@ func lists() map[string][]Call {
 	}
 }
 
-// Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
+// Invariant: sandbox: A confined process starts, connects and traces nothing, and opens only listed
+// paths, for reading.
 func TestFilterIsThatOfTheList(t *testing.T) {
 	for name, list := range lists() {
 		for action, theirs := range map[uint32]seccomp.Action{actionNotify: seccomp.UserNotify,

@@ -17,7 +17,7 @@ import (
 )
 
 // Invariant: control: While the NIC stores a client's session, it handles each request of the
-// session once, over a link that loses and doubles frames.
+// session at most once, over a link that loses and doubles frames.
 func TestEachRequestIsHandledOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -33,7 +33,7 @@ func answerOf(t *testing.T, d *Dispatcher, frame []byte) *Frame {
 }
 
 // Invariant: control: While the NIC stores a client's session, it handles each request of the
-// session once, over a link that loses and doubles frames.
+// session at most once, over a link that loses and doubles frames.
 func TestRepeatGetsTheSameReply(t *testing.T) {
 	p := newPort()
 	d := NewDispatcher(p)
@@ -129,7 +129,7 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 // Invariant: control: While the NIC stores a client's session, it handles each request of the
-// session once, over a link that loses and doubles frames.
+// session at most once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
 	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0})

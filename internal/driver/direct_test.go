@@ -162,8 +162,8 @@ func (o *pageOwner) Receive(frames []RxFrame) {
 func (o *pageOwner) Completed(int, []uint64) {}
 func (o *pageOwner) Wake()                   {}
 
-// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
-// the NIC gives each page back exactly once, in a frame or to the PageSource.
+// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr at most stops its own
+// NIC; the NIC gives each page back exactly once, in a frame or to the PageSource.
 func FuzzDevice(f *testing.F) {
 	f.Add(uint8(0), []byte{0, 0, 66, 0, 0, 0, 0, 1, 1, 1, 54, 0, 0, 54, 0, 1})
 	f.Add(uint8(1), []byte{4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})

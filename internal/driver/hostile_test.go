@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr stops its own NIC only;
-// the NIC gives each page back exactly once, in a frame or to the PageSource.
+// Invariant: driver: A device that breaks a rule of virtq or virtio_net_hdr at most stops its own
+// NIC; the NIC gives each page back exactly once, in a frame or to the PageSource.
 func TestBrokenDeviceStopsNIC(t *testing.T) {
 	type e = [2]uint32
 	for _, c := range []struct {

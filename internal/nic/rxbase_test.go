@@ -191,7 +191,7 @@ func sumOf(qs []*portQueue) (n int) {
 
 // Ports get equal shares of a full receiver, whatever number of queues each waits with.
 //
-// Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
+// Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
 	for _, posted := range []int{1, 8, 32, 48, 200, 1000} {
 		t.Run(fmt.Sprint(posted), func(t *testing.T) {

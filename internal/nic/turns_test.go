@@ -31,7 +31,8 @@ func (w *turnWaker) Wake()              { w.woken = true }
 // A sender that never sleeps looks for buffers before a waiting sender can run; both get equal shares all the
 // same.
 //
-// Invariant: nic: A sender that is awake takes at most its port's share.
+// Invariant: nic: While other ports wait, a sender that is awake takes little more than its port's
+// share.
 func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {

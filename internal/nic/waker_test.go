@@ -34,7 +34,7 @@ func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 // All senders of a port wait for a receiver as that port, and share its turns: its transmit queues,
 // its RDMA, and the sender of a port that is no NIC.
 //
-// Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
+// Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestSendersWaitAsTheirPort(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()

@@ -215,10 +215,11 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 // Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: A guest that takes few frames delays only frames to itself.
+// Invariant: nic: A guest that takes few frames delays frames to others only briefly.
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
+// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses for less than
+// the sender's patience.
 func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newPatientWorld(t)) }
 
 type flag struct{ atomic.Int32 }

@@ -115,7 +115,8 @@ func same(t testing.TB, got, want *Frame) {
 }
 
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
-// to other buffers; split or not, its bytes stay as they were sent.
+// to other buffers; split or not, its bytes stay as they were sent, but for a checksum that the NIC
+// completes.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

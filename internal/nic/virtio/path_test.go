@@ -112,7 +112,8 @@ func (l *stream) Copy() (dst, src []byte) {
 // Bytes arrive as they were sent, whole, with the right virtio_net_hdr.
 //
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
-// to other buffers; split or not, its bytes stay as they were sent.
+// to other buffers; split or not, its bytes stay as they were sent, but for a checksum that the NIC
+// completes.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {

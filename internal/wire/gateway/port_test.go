@@ -196,7 +196,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-// Invariant: gateway: A guest that takes few frames delays only frames to itself.
+// Invariant: gateway: A guest that takes few frames delays frames to others only briefly.
 func TestSlowGuestsStarveNobody(t *testing.T) {
 	testkit.Slow(t)
 	for _, slow := range []int{1, 5} { // five guests want more places in flight than there are
