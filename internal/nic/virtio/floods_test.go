@@ -27,7 +27,7 @@ var (
 	floodNet     = netip.MustParsePrefix("10.9.0.254/24")
 )
 
-// flooder is a guest that sends frames from all its queues as fast as they are taken.
+// flooder is a guest that sends frames from all its queues as fast as the device takes them.
 type flooder struct {
 	*suiteGuest
 	stop atomic.Bool
@@ -35,7 +35,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin makes each queue send frame(mac, i) again and again, with i increasing from ring<<16 on.
+// begin makes each queue send frame(mac, i) repeatedly, with i increasing from ring<<16 on.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -79,7 +79,7 @@ func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) [
 	}
 }
 
-// reset resets the device and starts its rings, again and again.
+// reset resets the device and starts its rings, repeatedly.
 func (f *flooder) reset() {
 	f.wg.Go(func() {
 		for ; !f.stop.Load(); f.sent.Add(1) {
@@ -91,13 +91,12 @@ func (f *flooder) reset() {
 	})
 }
 
-// end stops the flood, and leaves the rings as they are.
 func (f *flooder) end() {
 	f.stop.Store(true)
 	f.wg.Wait()
 }
 
-// floodIP makes an IPv4 packet with a body, with a complete IPv4 checksum, and TCP's if it is TCP.
+// floodIP makes an IPv4 packet with a complete IPv4 checksum, and TCP's if it is TCP.
 func floodIP(mac, to wire.MAC, src, dst netip.Addr, proto byte, body []byte) []byte {
 	be := binary.BigEndian
 	b := append(append(append([]byte{}, to[:]...), mac[:]...), 8, 0, 0x45, 0)
@@ -161,8 +160,7 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers returns a filter that accepts the IPv4 frames of a protocol between two ports, except TCP
-// resets.
+// answers returns a filter for the IPv4 frames of a protocol between two ports, except TCP resets.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -170,11 +168,10 @@ func answers(proto byte, from, to uint16) func(b []byte) bool {
 	}
 }
 
-// innocent is a guest whose traffic must survive the flood.
 type innocent struct{ *suiteGuest }
 
-// answerARP answers a frame if it is an ARP request for the guest's address. The gateway sends one
-// when it has not heard of a guest for some seconds, and forgets a guest that does not answer.
+// answerARP answers an ARP request for the guest's address. The gateway sends these, and forgets a guest that
+// does not answer.
 func (v *innocent) answerARP(b []byte) {
 	if len(b) < 42 || binary.BigEndian.Uint16(b[12:]) != splitter.EtherTypeARP || b[21] != 1 ||
 		b[41] != v.mac[5] {
@@ -207,8 +204,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// TestFloods: the gateway answers each request of a guest the first time, while other ports flood
-// the gateway, the network, or their own NIC with full queues.
+// TestFloods checks that the gateway answers each request of a guest the first time while other ports flood.
 //
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.
@@ -223,15 +219,13 @@ func TestFloods(t *testing.T) {
 	elsewhere := netip.MustParseAddr("192.0.2.7")
 	type full func(g *gateway.Gateway, f *flooder) bool
 	busy := func(g *gateway.Gateway, _ *flooder) bool { return g.Link().Counters().Busy > 0 }
-	// The innocent guest gets the broadcasts of a storm too. The storm limit is low enough that a
-	// busy machine can read them; otherwise its own ring would be full when the gateway's ARP
-	// requests and answers come.
+	// The innocent guest gets a storm's broadcasts too: at this limit even a busy machine reads them fast enough.
 	const stormRate = 100
 	storm := func(_ *gateway.Gateway, f *flooder) bool { return f.Port().Link().Counters().Drops[wire.DropStorm] > 0 }
 	for _, c := range []struct {
 		name  string
 		frame func(mac wire.MAC, i int) []byte // nil: the flooder resets its device instead
-		full  full                             // reports whether the flood exceeds what is taken
+		full  full
 	}{
 		{"DNS", func(m wire.MAC, i int) []byte {
 			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 53), question)
@@ -308,7 +302,6 @@ func isARPReply(b []byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 2
 }
 
-// isOffer reports whether a frame is a DHCP offer with this transaction id.
 func isOffer(b []byte, xid uint32) bool {
 	if len(b) < 42 || b[12] != 8 || b[13] != 0 || b[23] != splitter.ProtoUDP || binary.BigEndian.Uint16(b[36:]) != 68 {
 		return false

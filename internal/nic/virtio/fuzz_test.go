@@ -24,14 +24,14 @@ import (
 // fuzzPatience is short, because waiting frames of a hostile guest test nothing.
 const fuzzPatience = time.Millisecond
 
-// fuzzRAM is the address of a fuzzed guest's frames, behind its rings: slots of fuzzSlot bytes.
+// fuzzRAM is the address of a fuzzed guest's frames: slots of fuzzSlot bytes.
 const (
 	fuzzRAM  = 16 << 20
 	fuzzSlot = 256
 )
 
-// fuzzGuest is a guest driven by bytes: it writes to rings, descriptors, frames and commands, all
-// in one memory, and makes its frontend do what frontends do.
+// fuzzGuest is a guest driven by bytes: it writes to rings, descriptors, frames and commands, and acts as its
+// frontend.
 type fuzzGuest struct {
 	*suiteGuest
 	b      []byte
@@ -57,15 +57,13 @@ func (g *fuzzGuest) bytes(n int) []byte {
 	return b
 }
 
-// parts returns the parts of a ring.
 func (g *fuzzGuest) parts(ring byte) (i int, desc, avail, used []byte) {
 	i = int(ring) % len(g.rings)
 	d, a, u := g.rings[i].Addrs()
 	return i, g.RAM[d:], g.RAM[a:], g.RAM[u:]
 }
 
-// addr returns an interesting address: of a slot, a ring, the GPU, the ends of regions, or
-// unmapped.
+// addr returns an address chosen by the input, also unmapped ones.
 func (g *fuzzGuest) addr() uint64 {
 	n := uint64(g.byte())
 	k := n / 8
@@ -89,7 +87,6 @@ func (g *fuzzGuest) length() uint32 {
 		uint32(n/16)
 }
 
-// step runs one operation.
 func (g *fuzzGuest) step() {
 	switch op := g.byte(); op % 10 {
 	case 0, 1: // write a descriptor
@@ -110,7 +107,7 @@ func (g *fuzzGuest) step() {
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
-	case 4: // send a frame: virtio_net_hdr, and headers with some changes
+	case 4: // send a frame, perhaps with changed headers
 		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
 		slot, addr := g.slot()
@@ -144,7 +141,7 @@ func (g *fuzzGuest) step() {
 		}
 	case 8:
 		g.frontend()
-	case 9: // let the device work, if it does
+	case 9:
 		i, _, avail, used := g.parts(g.byte())
 		for end := time.Now().Add(time.Millisecond); time.Now().Before(end) && g.dev.Errors()[i] == "" &&
 			le.Uint16(used[2:]) != le.Uint16(avail[2:]); {
@@ -160,7 +157,7 @@ func (g *fuzzGuest) slot() (mem []byte, addr uint64) {
 	return g.RAM[addr:], addr
 }
 
-// send makes a descriptor of ring 1 for a frame, and makes it available.
+// send makes a frame of n bytes at addr available on ring 1.
 func (g *fuzzGuest) send(addr uint64, n uint32) {
 	_, desc, avail, _ := g.parts(1)
 	head := g.avail[1] % 24
@@ -209,7 +206,7 @@ func (g *fuzzGuest) frontend() {
 	}
 }
 
-// fuzzWorld outlives an input: a switch and two honest guests.
+// fuzzWorld is a switch and two honest guests, which outlive an input.
 type fuzzWorld struct {
 	files *dma.Files
 	sw    *wire.Switch
@@ -264,8 +261,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 }
 
-// arrived takes received frames, and reports whether the last frame sent is among them. Others may
-// send as well.
+// arrived takes received frames, and reports whether the last frame sent is among them.
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
@@ -280,8 +276,7 @@ func (n *numbered) arrived() (last bool) {
 	return last
 }
 
-// FuzzGuest is a hostile guest on one NIC of a switch. It writes nothing outside its memory, leaves
-// no resources behind, and the other NICs go on.
+// FuzzGuest runs a hostile guest on one NIC of a switch, and checks the other NICs.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
@@ -296,7 +291,6 @@ func FuzzGuest(f *testing.F) {
 	})
 }
 
-// run runs one input, from the guest's first frame to its end.
 func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	testkit.CheckFDs(t)
 	for _, p := range w.peers {
@@ -317,7 +311,6 @@ func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	}
 }
 
-// fuzzSeeds are inputs that reach deep code.
 func fuzzSeeds() [][]byte {
 	desc := func(ring, i, addr, n, flags, next byte) []byte { return []byte{0, ring, i, addr, n, flags, next} }
 	avail := func(ring, head byte) []byte { return []byte{2, ring, 0, head} }
@@ -329,7 +322,7 @@ func fuzzSeeds() [][]byte {
 	}
 	receives := bytes.Join([][]byte{desc(0, 0, 8, 2, 2, 0), desc(0, 1, 16, 5, 2, 0), avail(0, 0), avail(0, 1), {7, 3},
 		{7, 100}, work(0)}, nil)
-	// Split on queue 1, a rule for it, buffers of header and GPU page.
+	// header split on queue 1, a rule for it, buffers of header and GPU page
 	ctx := context.Background()
 	commands := bytes.Join([][]byte{
 		seedCommand(1, func(c *control.Client) { _, _ = c.Hello(ctx) }),
@@ -380,7 +373,6 @@ func fuzzSeeds() [][]byte {
 	return seeds
 }
 
-// seedCommand returns the step that sends the request of a client's method.
 func seedCommand(seq byte, do func(*control.Client)) []byte {
 	var b firstFrame
 	do(control.NewClient(&b, control.ClientOptions{}))
@@ -391,7 +383,7 @@ func seedCommand(seq byte, do func(*control.Client)) []byte {
 	return append([]byte{5, byte(f.Class), byte(f.Command), seq, 8 * seq, byte(len(f.Data))}, f.Data...)
 }
 
-// firstFrame is a control.Sender that keeps the first frame, and ends the client's call.
+// firstFrame is a control.Sender that keeps the first frame and fails.
 type firstFrame []byte
 
 func (b *firstFrame) Send(frame []byte) error {

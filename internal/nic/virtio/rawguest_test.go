@@ -28,8 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a nictest.Guest: a vhost-user frontend with rings that the test fills. The test
-// controls each descriptor that the device sees.
+// suiteGuest is a nictest.Guest: a vhost-user frontend whose rings the test fills, descriptor by descriptor.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -48,11 +47,10 @@ type suiteGuest struct {
 
 	posted [3]map[uint32][]virtq.Buf
 	cookie uint32
-	used   [3][]virtq.Used // used elements not yet received by the test
+	used   [3][]virtq.Used // not yet received by the test
 	flight [3]int          // frames sent and not completed
 }
 
-// rawOptions configure a guest.
 type rawOptions struct {
 	pairs int
 	mtu   uint16
@@ -93,8 +91,8 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule
-// go to queue 0.
+// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule go to queue
+// 0.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -136,7 +134,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	return g
 }
 
-// connect attaches a frontend whose memory is empty, and starts its rings.
+// connect empties the guest's memory, attaches a frontend and starts its rings.
 func (g *suiteGuest) connect(o rawOptions) {
 	g.Helper()
 	g.OK(unix.Madvise(g.RAM, unix.MADV_REMOVE))
@@ -172,7 +170,6 @@ func (g *suiteGuest) dial(o rawOptions) {
 	}
 }
 
-// negotiate sets the features.
 func (g *suiteGuest) negotiate(o rawOptions) {
 	g.Helper()
 	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
@@ -197,7 +194,6 @@ func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	}
 }
 
-// base stops ring i and returns its base.
 func (g *suiteGuest) base(i int) uint32 {
 	g.Helper()
 	base, err := g.front.GetVringBase(i)
@@ -205,7 +201,6 @@ func (g *suiteGuest) base(i int) uint32 {
 	return base
 }
 
-// bases stops all rings and returns their bases.
 func (g *suiteGuest) bases() (bases []uint32) {
 	g.Helper()
 	for i := range g.rings {
@@ -214,13 +209,11 @@ func (g *suiteGuest) bases() (bases []uint32) {
 	return bases
 }
 
-// usedIdx returns the index in the used ring of ring i.
 func (g *suiteGuest) usedIdx(i int) uint32 {
 	_, _, used := g.rings[i].Addrs()
 	return uint32(le.Uint16(g.RAM[used+2:]))
 }
 
-// setup sets up ring i and starts it.
 func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
@@ -250,14 +243,13 @@ var one8 = [8]byte{1}
 
 func (g *suiteGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
 
-// publish shows the device the chains added to ring i.
 func (g *suiteGuest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
-// poll waits, asleep on the call eventfd, until ring i has used at least one chain.
+// poll sleeps on the call eventfd until ring i has used at least one chain.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
@@ -317,7 +309,6 @@ func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.OK(g.Port().SetSplit(control.Split{Queue: uint16(q), On: on}))
 }
 
-// fault sets an error eventfd for a vring, and returns it.
 func (g *suiteGuest) fault(vring int) (fd int) {
 	g.Helper()
 	fd = nictest.EventFD(g)
@@ -359,12 +350,10 @@ func (g *suiteGuest) Post(q, n int) {
 	g.publish(2 * q)
 }
 
-// repost posts the buffers of a used element again.
 func (g *suiteGuest) repost(q int, u virtq.Used) {
 	g.OK(g.rings[2*q].Add(nil, g.posted[q][u.Cookie], u.Cookie))
 }
 
-// netHeader makes the virtio_net_hdr of a frame.
 func netHeader(f *nictest.Frame) []byte {
 	b := make([]byte, 12)
 	if f.Partial {
@@ -379,7 +368,6 @@ func netHeader(f *nictest.Frame) []byte {
 	return b
 }
 
-// layOut copies a frame to memory, and returns its buffers.
 func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
 	g.Helper()
 	head := append(netHeader(f)[:g.hdr], f.Header...)
@@ -425,7 +413,7 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 		return f // returned unused
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, if the header has none
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // with num_buffers, also for a legacy header
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]

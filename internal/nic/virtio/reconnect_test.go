@@ -9,10 +9,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left
-// without asking, from the used ring. Frames from its guest arrive once and in order. The NIC drops
-// and counts frames sent to the guest while no frontend is connected. All other frames arrive once
-// and in order.
+// The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left without
+// asking, from the used ring.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
@@ -25,7 +23,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			w.B.Post(0, 64)
 			w.A.Post(0, 64)
 			_, before := w.A.Port().QueueCounters(0)
-			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // a sends out, b sends in
+			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A)
 			for round := 1; round <= hangUps; round++ {
 				for int(in.sent) < frames*round/hangUps {
 					out.send()
@@ -42,7 +40,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 				}
 				w.B.hang()
 				w.A.Sent(0)
-				for range 5 { // to the guest whose frontend has hung up
+				for range 5 {
 					out.send()
 				}
 				w.A.Sent(0)
@@ -126,8 +124,6 @@ func (n *numbered) receive(t *testing.T) {
 	n.to.publish(0)
 }
 
-// Header split and rules that a driver has set are the same after its frontend has reconnected.
-//
 // Invariant: nic/virtio: Settings made by commands survive a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)

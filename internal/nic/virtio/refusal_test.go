@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// refusing is a receive ring, written by hand, to which a test delivers frames. Each chain is an
-// indirect table.
+// refusing is a receive ring, written by hand, to which a test delivers frames. Each chain is an indirect
+// table.
 type refusing struct {
 	*handRing
 	worker *wire.Worker
@@ -22,8 +22,7 @@ type refusing struct {
 	large  uint64 // a table with a single buffer of 16 KiB
 }
 
-// long is the number of descriptors in the table longs: 63 such tables have 4095, which is below
-// the limit.
+// long is the number of descriptors in the table longs: 63 such tables have 4095, which is below the limit.
 const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
@@ -45,7 +44,6 @@ func newRefusing(g *suiteGuest, vring int) *refusing {
 	return r
 }
 
-// post makes n more chains available, each a given table.
 func (r *refusing) post(n int, table uint64) {
 	size := uint32(16)
 	if table == r.longs {
@@ -59,7 +57,7 @@ func (r *refusing) post(n int, table uint64) {
 	r.publish()
 }
 
-// wants delivers a frame, and fails the test if the verdict is not want.
+// wants delivers a frame of n bytes, and fails the test if the verdict is not want.
 func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	got := nictest.Deliver(r.g, r.g, r.worker, n)
@@ -80,8 +78,7 @@ func (r *refusing) unreadDuring(f func()) {
 	copy(r.desc, good)
 }
 
-// unread delivers a thousand frames, of n bytes, n+1 and so on, and fails the test if the queue
-// reads a chain for one of them.
+// unread delivers frames of n bytes and more, and fails the test if the queue reads a chain for one of them.
 func (r *refusing) unread(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	i := -1
@@ -97,9 +94,6 @@ var (
 	tooBig = wire.Drop(wire.DropTooBig)
 )
 
-// A queue remembers a refusal: it walks over the same chains again only after a change that might
-// make a difference.
-//
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
 func TestRefusedFramesWalkOnce(t *testing.T) {
@@ -258,9 +252,6 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// If the most chains that a frame may use are too small for it, the queue returns them. The limit
-// is 4096 segments and empty buffers.
-//
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
@@ -345,8 +336,7 @@ func TestHugeChainHasRoom(t *testing.T) {
 	w.Moves(t)
 }
 
-// BenchmarkManyChains measures a frame that takes, or finds too few, chains of one small buffer
-// each, with all tables on pages of their own.
+// BenchmarkManyChains measures a frame that takes, or finds too few, chains of one small buffer each.
 func BenchmarkManyChains(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -393,7 +383,7 @@ func BenchmarkRefused(b *testing.B) {
 	for _, c := range []struct {
 		name    string
 		buffers int // buffers of one byte in each chain, among empty ones
-		post    int // chains for each frame
+		post    int
 	}{{"empty buffers", 1, 4}, {"too little, empty buffers", 1, 5}, {"too little, some pieces", 64, 5},
 		{"too little, most pieces", virtq.MaxDescriptors, 5}} {
 		b.Run(c.name, func(b *testing.B) {

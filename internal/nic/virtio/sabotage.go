@@ -5,8 +5,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue so that its ring has the fault of s, if s has a ring fault. Split
-// virtqueues have no generations.
+// sabotaged returns the receive queue with the ring fault of s, if s has one. Split virtqueues have no
+// generations.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	if s.RingFault() == nic.RingEnd {
 		return &earlyEnd{q, s.Occasions()}
@@ -14,8 +14,8 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that, when an occasion is due, claims one buffer for a frame in
-// several: num_buffers is 1 (virtio 1.3, 5.1.6.4).
+// earlyEnd is a receive queue that, when an occasion is due, claims one buffer for a frame in several:
+// num_buffers is 1 (virtio 1.3, 5.1.6.4).
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Addresses and size of additional guest memory.
 const (
 	moreMem  = 1 << 32
 	moreUser = rawUser + moreMem
@@ -32,10 +31,9 @@ func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 
 func (g *suiteGuest) memfd() int { return int(testkit.Memfd(g, moreSize).Fd()) }
 
-// lost returns how many of the guest's frames were lost because memory was unreachable.
 func (g *suiteGuest) lost() int { return int(g.Port().Link().Counters().Drops[wire.DropFault]) }
 
-// memoryCases are kinds of additional guest memory, added while the NIC works.
+// memoryCases are kinds of memory that a frontend adds while the NIC works.
 var memoryCases = map[string]struct {
 	add     func(g *suiteGuest) (mem []byte) // returns its bytes as the guest sees them
 	reached bool
@@ -51,12 +49,9 @@ var memoryCases = map[string]struct {
 		g.OK(g.front.RemoveMemory(moreMem, moreUser, moreSize))
 		return g.addMore(fd, unix.MAP_PRIVATE)
 	}, line: `file="/memfd:`},
-	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }}, // not logged
+	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }},
 }
 
-// The NIC drops frames in memory that a guest does not share: frames sent from there and frames
-// received to there. The queue goes on, and log lines name the remedy.
-//
 // Invariant: nic/virtio: Frames in memory that is not shared are dropped and counted, and their
 // queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
@@ -99,7 +94,6 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					t.Errorf("%d bytes in the buffer, want %d", u.Len, want)
 				}
 
-				// Both queues go on.
 				w.A.Post(0, 1)
 				f = tcp(g, w.A, 900)
 				g.Send(0, f)
@@ -130,8 +124,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that the frontend does not share does not start: SET_VRING_KICK is refused, and
-// the log has the reason.
+// A ring in memory that the frontend does not share does not start: SET_VRING_KICK is refused.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -153,9 +146,7 @@ func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device returns unreachable receive buffers empty, together with the frame's buffers before
-// them, and drops the frame. The queue goes on.
-//
+// The device returns unreachable receive buffers empty, and drops the frame.
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -203,9 +194,6 @@ func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	}
 }
 
-// The device drops frames sent from unreachable memory, and sends good frames before and after
-// them.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	for name, out := range map[string][]virtq.Buf{
@@ -235,8 +223,6 @@ func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	}
 }
 
-// If a merge meets an unreachable chain, its frames come one by one, and one of them is lost.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeThatMeetsMemoryOutOfReach(t *testing.T) {
 	const frames = 10

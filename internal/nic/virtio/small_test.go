@@ -19,8 +19,8 @@ type smallRing struct {
 	each uint64
 }
 
-// small replaces receive queue 0's ring by one of size descriptors, each with its own buffer of
-// each bytes, and posts n of them.
+// small replaces receive queue 0's ring by one of size descriptors with buffers of each bytes, and posts n of
+// them.
 func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	g.Helper()
 	addr, _ := g.Alloc(int(size) * each)
@@ -31,7 +31,6 @@ func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	return r
 }
 
-// post makes n more buffers available.
 func (r *smallRing) post(n int) {
 	for range n {
 		i := r.next % r.setup.Size
@@ -54,8 +53,7 @@ func (r *smallRing) came(first int) (b []byte, chains int) {
 	return b, chains
 }
 
-// arrived fails the test unless a frame has arrived whole, behind its header, in as many chains as
-// it needs.
+// arrived fails the test unless a frame has arrived whole, behind its header, in as many chains as it needs.
 func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	r.g.Helper()
 	b, chains := r.came(first)
@@ -70,14 +68,14 @@ func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	}
 }
 
-// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any
-// that hold a header), and the next frame takes the following ones.
+// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any that hold a
+// header).
 func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, c := range []struct {
 		each   int
 		frames []int
 	}{
-		{12, []int{0, 1, 60, 1448}}, {13, []int{0, 1, 1448}}, {64, []int{1, 1448, 9000, 16000, 65495}}, // 1025 chains
+		{12, []int{0, 1, 60, 1448}}, {13, []int{0, 1, 1448}}, {64, []int{1, 1448, 9000, 16000, 65495}},
 		{128, []int{1448, 16000, 65000}}, {256, []int{1448, 16000, 65000}}, {512, []int{1448, 32000, 65000, 65495}},
 		{1000, []int{1448, 65000}}, {1526, []int{1448, 32000, 65000}}, {2048, []int{1448, 65000}},
 	} {
@@ -103,8 +101,7 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// On a split queue too, a frame takes as many chains as it needs. Each chain has a header buffer,
-// and a frame uses only its first chain's.
+// A split frame too takes as many chains as it needs, and uses only the first chain's header buffer.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
@@ -128,8 +125,7 @@ func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A frame waits for enough buffers if the ring has space for them; otherwise the device drops it as
-// too big.
+// A frame waits for enough buffers if the ring has space for them; otherwise the device drops it as too big.
 func TestFrameWaitsForManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -150,8 +146,7 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 }
 
-// Chains of several descriptors take several slots of a ring, unless they are indirect. A frame
-// that needs more chains than the ring has slots for is too big, and does not wait.
+// A frame that needs more chains than the ring has slots for is too big, and does not wait.
 func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	for _, c := range []struct {
 		parts, chains int // of each chain; in a ring of 16
@@ -197,8 +192,8 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// After a frame was too big for a full ring, the queue walks over the ring again when the driver
-// has posted a shorter chain.
+// After a frame was too big for a full ring, the queue walks over the ring again when the driver has posted a
+// shorter chain.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -221,7 +216,6 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 }
 
 // A frame may take 1025 chains; if these are too small, the device returns them.
-//
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
 func TestFrameOfTooManyBuffers(t *testing.T) {
@@ -242,7 +236,6 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// A queue keeps its lists of very many chains for 64 frames that do not need them.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)
@@ -272,8 +265,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	}
 }
 
-// BenchmarkLongAndShortFrames measures a long and a short frame to a driver with buffers of 64
-// bytes: the long one takes 1017.
+// BenchmarkLongAndShortFrames alternates a long and a short frame to a driver with buffers of 64 bytes.
 func BenchmarkLongAndShortFrames(b *testing.B) {
 	files, sw := nictest.Switch(b)
 	from := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})

@@ -18,10 +18,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. After the
-// reply the device writes nothing to the old memory and has unmapped it; frames go on in the new
-// memory.
-//
+// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it.
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
@@ -135,9 +132,7 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// A frontend replaces all of its guest's memory, rings included: the rings continue in the new
-// memory.
-//
+// A frontend replaces all of its guest's memory, rings included.
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
 func TestRingsReplacedByTable(t *testing.T) {
@@ -152,7 +147,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.OK(err)
-	old := b.FD // the test's own descriptor of the old memory, which the device no longer maps
+	old := b.FD // the test's own descriptor of the old memory
 	blank := bytes.Repeat([]byte{poison}, rawMem)
 	_, err = unix.Pwrite(old, blank, 0)
 	b.OK(err)
@@ -167,7 +162,6 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_ = unix.Close(next)
 }
 
-// memfd makes a memory file with a name.
 func memfd(t testing.TB, name string, size int64) int {
 	t.Helper()
 	fd := testkit.Must(unix.MemfdCreate(name, unix.MFD_CLOEXEC))(t)
@@ -175,7 +169,7 @@ func memfd(t testing.TB, name string, size int64) int {
 	return fd
 }
 
-// mapped returns the line of a memfd in /proc/self/maps; "": it is not mapped.
+// mapped returns the line of a memfd in /proc/self/maps, or "".
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
 	maps := testkit.Must(os.ReadFile("/proc/self/maps"))(t)
