@@ -12,9 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Create refuses a second writer, and keeps what the first has written. When the first has closed the
-// file, Create empties it for the next writer.
-//
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x")
@@ -75,8 +72,6 @@ func TestFilesAreTheirUsersAlone(t *testing.T) {
 	}
 }
 
-// Create follows a link only if the link's owner is the current user or root.
-//
 // Invariant: vnic: No link of another user makes vnic empty a file.
 func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
@@ -91,7 +86,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "") // emptied
+	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "")
 	testkit.OK(t, f.Close())
 	f = testkit.Must(os.OpenFile(file, os.O_WRONLY, 0))(t)
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))
